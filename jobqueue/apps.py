@@ -1,0 +1,21 @@
+"""The Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class JobQueueConfig(AppConfig):
+    """INSTALLED_APPS += ["jobqueue"]."""
+
+    name = "jobqueue"
+    verbose_name = _("Job queue")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register system checks and the log receivers."""
+        from jobqueue import checks, log_events
+
+        checks.register()
+        log_events.connect()

@@ -1,0 +1,110 @@
+"""JobQueueBackend: TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.core import checks
+
+from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, normalize_json, signals
+from jobqueue.conf import load
+from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
+from jobqueue.names import TASK_CHARS, check_key, check_queue
+from jobqueue.tasks import JobTask
+
+if TYPE_CHECKING:
+    from jobqueue.producer import NewJob
+
+
+class JobQueueBackend(BaseTaskBackend):
+    """Django Tasks on the job table. QUEUES: allowed names, [] or absent = any. OPTIONS: DATABASE (alias)."""
+
+    jobqueue_backend = True
+    task_class = JobTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, {**params, "QUEUES": params.get("QUEUES") or []})
+
+    @property
+    def database(self) -> str:
+        """The alias of the database that holds the jobs."""
+        return str(self.options.get("DATABASE") or load().database)
+
+    def validate_task(self, task: Any) -> None:
+        """Django's rules, and a queue name that can be stored. Raises InvalidTask."""
+        super().validate_task(task)
+        try:
+            check_queue(task.queue_name)
+        except (InvalidType, InvalidValue) as error:
+            raise InvalidTask(str(error)) from None
+        if len(task.module_path) > TASK_CHARS:
+            raise InvalidTask(f"the path {task.module_path[:60]}... has more than {TASK_CHARS} characters.")
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
+        """Insert the job in the caller's transaction on the queue's database; its TaskResult.
+
+        With a dedupe key that is held, the result of the existing job. Raises InvalidTask, PayloadError (a TypeError
+        and ValueError), PayloadTooLarge before anything is written.
+        """
+        # Models are imported late: @task makes a backend before the app registry is ready.
+        from jobqueue.producer import add
+        from jobqueue.results import load_result
+
+        self.validate_task(task)
+        job_id = add(self._job(task, args, kwargs), using=self.database)
+        result = load_result(job_id, alias=self.alias, using=self.database)
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
+        from jobqueue.results import load_result
+
+        return load_result(result_id, alias=self.alias, using=self.database)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """E020: the app is not installed."""
+        from django.apps import apps
+
+        if not apps.is_installed("jobqueue"):
+            yield checks.Error(
+                f"TASKS[{self.alias!r}] uses JobQueueBackend, but 'jobqueue' is not in INSTALLED_APPS.",
+                hint='Add "jobqueue" to INSTALLED_APPS and run migrate.',
+                id="jobqueue.E020",
+            )
+
+    def _job(self, task: Any, args: Any, kwargs: Any) -> NewJob:
+        from jobqueue.producer import new_job
+
+        try:
+            payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        except RecursionError:
+            raise PayloadError("the arguments refer to themselves. Nothing was written.") from None
+        except (TypeError, ValueError) as error:
+            raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
+        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds")}
+        job = new_job(
+            task.queue_name,
+            payload,
+            priority=int(task.priority),
+            run_at=_aware(task.run_after),
+            max_attempts=own["max_attempts"],
+        )
+        key = None if own["dedupe_key"] is None else check_key(own["dedupe_key"])
+        return replace(job, task=task.module_path, dedupe_key=key, lease_seconds=own["lease_seconds"])
+
+
+def _aware(run_after: Any) -> Any:
+    # With USE_TZ=False Django Tasks accepts naive datetimes: they are in the project's zone.
+    from django.conf import settings
+    from django.utils import timezone
+
+    if run_after is not None and not settings.USE_TZ and timezone.is_naive(run_after):
+        return timezone.make_aware(run_after)
+    return run_after

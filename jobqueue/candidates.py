@@ -1,0 +1,51 @@
+"""Which rows a claim may take, and in which order. Builds queries; takes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db.models import Max
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
+
+INDEX = "ix_pick"
+
+
+def due(queue: str, priority: int, *, using: str) -> JobQuerySet:
+    """The due jobs of one queue and one priority level, in the order they are taken.
+
+    Equality on every column of ix_pick before run_at: the range holds only rows that may be taken, in index order,
+    so LIMIT n reads and locks n of them. A textbook ORDER BY priority DESC sorts, and so locks, the whole backlog.
+    """
+    rows = Job.objects.using(using).filter(
+        queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()
+    )
+    return vendor(using).force_index(rows.order_by("run_at", "id"), INDEX)
+
+
+def due_levels(queue: str, *, using: str) -> Iterator[int]:
+    """The priorities of `queue` that have due jobs, highest first; two non-locking index seeks per level.
+
+    Levels that hold only delayed or gated jobs are passed over without a lock.
+    """
+    waiting = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0)
+    waiting = vendor(using).force_index(waiting, INDEX)
+    level = waiting.aggregate(top=Max("priority"))["top"]
+    while level is not None:
+        if due(queue, level, using=using).values("pk")[:1]:
+            yield level
+        level = waiting.filter(priority__lt=level).aggregate(top=Max("priority"))["top"]
+
+
+def due_queues(*, using: str) -> Iterator[str]:
+    """The names of all queues with waiting jobs, by one index seek per name (also queues only plain SQL used)."""
+    rows = vendor(using).force_index(Job.objects.using(using).order_by("queue"), INDEX)
+    name = rows.values_list("queue", flat=True).first()
+    while name is not None:
+        waiting = rows.filter(queue=name, status=Job.Status.READY, gate=0)
+        if waiting.values("pk")[:1]:
+            yield name
+        name = rows.filter(queue__gt=name).values_list("queue", flat=True).first()

@@ -1,0 +1,107 @@
+"""runworker's options: how they are declared, and how they become Options."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError
+
+from jobqueue.cli.arguments import count, duration, duration_or_zero, duration_range, env_defaults, size
+from jobqueue.conf import load
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.names import check_worker
+from jobqueue.worker.options import Options, default_name
+from jobqueue.worker.selection import parse
+
+USAGE = 2
+
+
+def declare(parser: ArgumentParser) -> None:
+    """Add every option."""
+    add = parser.add_argument
+    add("queue", nargs="*", metavar="QUEUE", help="queues to serve, as with --queues; none = all")
+    add("--queues", default="", metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
+    add("--database", default=None, metavar="ALIAS", help="database of the queue (default: JOBQUEUE['DATABASE'])")
+    add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
+    add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
+    add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
+    add("--lease", type=duration, default=None, help="how long a claim lasts (default: JOBQUEUE['LEASE_SECONDS'])")
+    add("--heartbeat", type=duration, default=None, help="how often leases are renewed (default: lease / 4)")
+    add("--batch-size", type=count(1000), default=100, metavar="N", help="most jobs of one claim (default 100)")
+    add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, drawn at random")
+    add("--once", action="store_true", help="run at most one job, then exit")
+    add("--drain", action="store_true", help="exit when nothing is due")
+    add("--max-jobs", type=count(10**9), default=None, metavar="N", help="exit after starting N jobs")
+    add("--max-time", type=duration, default=None, help="exit after this long")
+    add("--max-rss", type=size, default=None, metavar="512M", help="replace a child that grew beyond this")
+    add("--idle-exit", type=duration, default=None, help="exit when idle for this long")
+    add("--shutdown-timeout", type=duration_or_zero, default=30.0, help="time to finish after a signal (default 30s)")
+    add("--on-timeout", choices=["release", "wait"], default="release", help="after that: kill and give back, or wait")
+    add("--db-retry", type=duration, default=None, help="exit 75 when the database is away for longer (default: never)")
+    add("--fail-on-error", action="store_true", help="exit 5 if a job failed")
+    add("--no-reaper", action="store_true", help="leave lapsed leases to other workers and reap_leases")
+    add("--reload", action="store_true", default=None, help="restart when code changes (default: DEBUG)")
+    add("--no-reload", action="store_false", dest="reload", help="never restart for changed code")
+    add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
+    add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
+    add("--dry-run", action="store_true", help="print what would be claimed, claim nothing")
+    env_defaults(parser)
+
+
+def build(given: dict[str, Any]) -> Options:
+    """The Options of parsed arguments. Raises CommandError (exit status 2) for what contradicts itself."""
+    conf = load()
+    lease = given["lease"] or conf.lease_seconds
+    heartbeat = given["heartbeat"]
+    if heartbeat is None:
+        # A configured heartbeat belongs to the configured lease; another lease gets its own quarter.
+        heartbeat = conf.renew_seconds if given["lease"] is None else lease / 4
+    if not lease > 3 * heartbeat:
+        raise CommandError(
+            f"--lease {lease:g}s must be longer than 3 x --heartbeat {heartbeat:g}s, or one late renewal loses it",
+            returncode=USAGE,
+        )
+    database = given["database"] or conf.database
+    if database not in settings.DATABASES:
+        raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
+    try:
+        selection = parse([*given["queue"], *([given["queues"]] if given["queues"] else [])])
+        name = check_worker(given["worker_name"] or default_name())
+    except (InvalidValue, InvalidType) as error:
+        raise CommandError(str(error), returncode=USAGE) from None
+    if len(name) > 90:
+        raise CommandError("--worker-name: at most 90 characters; a boot id and number are added", returncode=USAGE)
+    one = given["once"]
+    return Options(
+        selection=selection,
+        database=database,
+        concurrency=1 if one else given["concurrency"],
+        processes=1 if one else min(given["processes"], given["max_jobs"] or given["processes"]),
+        name=name,
+        lease_seconds=lease,
+        heartbeat_seconds=heartbeat,
+        batch_size=given["batch_size"],
+        poll_low_seconds=given["poll"][0],
+        poll_high_seconds=given["poll"][1],
+        once=one,
+        drain=given["drain"],
+        max_jobs=given["max_jobs"],
+        max_seconds=given["max_time"],
+        max_rss_bytes=given["max_rss"],
+        idle_exit_seconds=given["idle_exit"],
+        shutdown_seconds=given["shutdown_timeout"],
+        on_timeout=given["on_timeout"],
+        reaper=not given["no_reaper"],
+        db_retry_seconds=given["db_retry"],
+        fail_on_error=given["fail_on_error"],
+        reload=_reload(given),
+    )
+
+
+def _reload(given: dict[str, Any]) -> bool:
+    if given["reload"] is not None:
+        return bool(given["reload"])
+    return settings.DEBUG and not (given["once"] or given["drain"]) and "CI" not in os.environ

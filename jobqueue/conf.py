@@ -1,0 +1,131 @@
+"""The JOBQUEUE setting as one frozen object; units are in the names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from jobqueue.names import INT_MAX, SECONDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """JOBQUEUE["QUEUES"][name]: what one queue does differently. None = as everywhere."""
+
+    lease_seconds: float | None = None
+    max_attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """JOBQUEUE with its defaults. Field names in upper case are the keys."""
+
+    database: str = "default"  # alias of the database that holds the queue tables
+    lease_seconds: float = 60.0  # how long a claim survives without a heartbeat; must exceed 3 x heartbeat_seconds
+    heartbeat_seconds: float | None = None  # how often leases are renewed; None = lease_seconds / 4
+    max_attempts: int = 25  # failed or lost runs before a job is FAILED, where neither job nor queue says otherwise
+    max_payload_bytes: int = 1_048_576  # encoded payload above this is refused at enqueue
+    max_result_bytes: int = 1_048_576  # encoded result above this ends the job FAILED (cause FORMAT)
+    dedupe_seconds: float | None = 86_400.0  # how long a dedupe key stays held after the job finished; None = for ever
+    backoff_base_seconds: float = 5.0  # wait after the first failure
+    backoff_factor: float = 2.0  # each further failure waits this many times longer
+    backoff_cap_seconds: float = 3600.0  # no wait is longer
+    worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often leases are renewed, in seconds."""
+        return self.heartbeat_seconds if self.heartbeat_seconds is not None else self.lease_seconds / 4
+
+    def queue_lease_seconds(self, queue: str) -> float:
+        """The lease of jobs of `queue` before a task's own lease is looked at."""
+        own = self.queues.get(queue)
+        return own.lease_seconds if own and own.lease_seconds else self.lease_seconds
+
+    def queue_max_attempts(self, queue: str) -> int:
+        """max_attempts of jobs of `queue` that do not say otherwise."""
+        own = self.queues.get(queue)
+        return own.max_attempts if own and own.max_attempts else self.max_attempts
+
+
+@cache
+def load() -> Settings:
+    """The settings of this process. Raises ImproperlyConfigured listing everything that is wrong."""
+    found, problems = read(getattr(django_settings, "JOBQUEUE", {}))
+    if problems:
+        raise ImproperlyConfigured("JOBQUEUE: " + "; ".join(problems) + ". Correct the setting and start again.")
+    return found
+
+
+def read(raw: object) -> tuple[Settings, list[str]]:
+    """The settings in `raw` and the list of what is wrong with it (system checks print the list)."""
+    if not isinstance(raw, Mapping):
+        return Settings(), [f"must be a dict, is {type(raw).__name__}"]
+    known = {f.name.upper(): f.name for f in dataclasses.fields(Settings)}
+    problems = [f"unknown key {key!r}" for key in raw if key not in known]
+    values: dict[str, Any] = {known[key]: value for key, value in raw.items() if key in known}
+    problems += [p for name, value in values.items() if (p := _problem(name, value))]
+    if problems:
+        return Settings(), problems
+    if "queues" in values:
+        values["queues"], problems = _read_queues(values["queues"])
+    result = Settings(**values)
+    if not result.lease_seconds > 3 * result.renew_seconds:
+        problems.append(
+            f"LEASE_SECONDS ({result.lease_seconds:g}) must exceed 3 x HEARTBEAT_SECONDS ({result.renew_seconds:g}), "
+            "or one late heartbeat loses the lease"
+        )
+    return result, problems
+
+
+def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list[str]]:
+    known = {f.name.upper(): f.name for f in dataclasses.fields(QueueSettings)}
+    queues, problems = {}, []
+    for name, options in raw.items():
+        where = f"QUEUES[{name!r}]"
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            problems.append(f"{where} must map a queue name to a dict")
+            continue
+        problems += [f"{where}: unknown key {key!r}" for key in options if key not in known]
+        values = {known[key]: value for key, value in options.items() if key in known}
+        problems += [f"{where}: {p}" for n, value in values.items() if (p := _problem(n, value))]
+        queues[name] = QueueSettings(**values)
+    return queues, problems
+
+
+_NULLABLE = {"heartbeat_seconds", "dedupe_seconds"}
+
+
+def _problem(name: str, value: object) -> str | None:
+    key = name.upper()
+    if value is None and name in _NULLABLE:
+        return None
+    if name == "database":
+        return None if isinstance(value, str) and value else f"{key} must be a database alias"
+    if name == "queues":
+        return None if isinstance(value, Mapping) else f"{key} must be a dict"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name.startswith("max_"):
+        ok = number and isinstance(value, int) and 1 <= value <= INT_MAX
+        return None if ok else f"{key} must be an int of at least 1, is {value!r}"
+    if name == "backoff_factor":
+        return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
+    low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
+    ok = low_ok and (value <= SECONDS_MAX or name == "dedupe_seconds")  # type: ignore[operator]
+    return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "JOBQUEUE":
+        load.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")

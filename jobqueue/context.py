@@ -1,0 +1,112 @@
+"""What a running job can ask about itself."""
+
+from __future__ import annotations
+
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from jobqueue import transitions
+from jobqueue.exceptions import WrongDatabase
+from jobqueue.payload import JSON
+from jobqueue.transitions import Lease
+from jobqueue.transitions.leases import held, lost
+
+_current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
+
+
+@dataclass(slots=True)
+class JobContext:
+    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), finish()."""
+
+    lease: Lease
+    asked_to_stop: Callable[[], bool] = lambda: False
+    task_result: Any = None
+    finished: bool = False
+    _until: datetime | None = None
+
+
+    @property
+    def job_id(self) -> int:
+        """The job's id."""
+        return self.lease.job_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run; failed and lost runs count, snoozed and released ones do not."""
+        return self.lease.attempt
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.lease.queue
+
+    @property
+    def token(self) -> bytes:
+        """The lease's token, 16 bytes."""
+        return self.lease.token
+
+    @property
+    def fence(self) -> int:
+        """Grows with every claim of this job: hand it to the resources you write to, so that they can refuse older ones."""
+        return self.lease.fence
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends as last known here, aware UTC of the database's clock; workers renew it meanwhile."""
+        return self._until or self.lease.lock_until
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to come to an end: the worker is stopping, the job was asked to cancel, or the lease was lost."""
+        return self.asked_to_stop()
+
+    def heartbeat(self) -> datetime:
+        """Renew the lease now; its new end. Raises LeaseLost. Workers do this by themselves every quarter lease."""
+        self._until = transitions.heartbeat(self.lease, lease_seconds=self.lease.lease_seconds)
+        return self._until
+
+    @contextmanager
+    def finish(self, result: JSON = None, *, using: str | None = None) -> Iterator[None]:
+        """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
+
+        Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the
+        block when the lease is gone, WrongDatabase if `using` names another database; an exception in the block
+        undoes all of it and the job fails as usual.
+        """
+        alias = self.lease.using
+        if using is not None and using != alias:
+            raise WrongDatabase(
+                f"finish() commits on {alias!r}, where the queue is; writes to {using!r} cannot be in that commit. "
+                "Nothing was written; make the writes idempotent instead, or hand context.fence to them."
+            )
+        stored = transitions.settling.encode_result(result)
+        with transaction.atomic(using=alias):
+            if not held(self.lease).select_for_update().values_list("pk", flat=True):
+                raise lost(self.lease, "finish")
+            yield
+            transitions.ack(self.lease, result=None if stored is None else result)
+        self.finished = True
+
+
+def current_job() -> JobContext | None:
+    """The context of the job this code runs in; None outside a job."""
+    return _current.get()
+
+
+@contextmanager
+def running(context: JobContext) -> Iterator[JobContext]:
+    """Make `context` the current job of this thread or coroutine."""
+    mark = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(mark)
+
+

@@ -1,0 +1,105 @@
+"""What the product asks of a database; the subclasses answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, TypeVar
+
+from django.db import models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+M = TypeVar("M", bound=models.Model)
+
+
+class Fault(Enum):
+    """What an error of the database means for the transaction that met it."""
+
+    TRANSIENT = "transient"  # rolled back by the server: redo the whole transaction
+    GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
+
+
+class Vendor:
+    """Answers that hold for a database we know nothing about; each subclass is one database."""
+
+    name = "unsupported"
+    supported = False
+    #: how workers claim, for banners and checks
+    claim_strategy = "conditional-update"
+    #: most rows of one INSERT
+    insert_rows_max = 1000
+    column_types: dict[str, str] = {}
+    #: byte-exact collation without padding, for names and keys
+    binary_collation: str | None = None
+    #: the server's time in UTC at the start of the statement; %% because parameters are always passed
+    now_sql = "CURRENT_TIMESTAMP"
+    now_plus_sql = ""
+    #: suffix of a read that sees the newest committed row and locks only its index entry
+    shared_lock_sql = ""
+    #: instants are kept without a zone, and mean UTC
+    stores_utc_naive = True
+
+    def lock_rows(self, queryset: models.QuerySet[M]) -> models.QuerySet[M]:
+        """The same rows, locked; rows that another transaction has locked are left out."""
+        return queryset.select_for_update(skip_locked=True)
+
+    def force_index(self, queryset: models.QuerySet[M], index: str) -> models.QuerySet[M]:
+        """The same query, bound to `index` where the database takes hints."""
+        return queryset
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """A transaction of ours that reads and then writes; a savepoint inside a caller's transaction."""
+        with transaction.atomic(using=connection.alias):
+            yield
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> list[int]:
+        """Insert `rows` with one statement; their ids in the order of the rows."""
+        sql, params = self._insert_sql(connection, table, columns, rows)
+        with connection.cursor() as cursor:
+            cursor.execute(sql + " RETURNING id", params)
+            # No standard promises the order of RETURNING, but ids are handed out in the order of the rows.
+            return sorted(row[0] for row in cursor.fetchall())
+
+    def read_latest_id(self, connection: BaseDatabaseWrapper, table: str, queue: str, key: bytes) -> int | None:
+        """The id of the committed row with this queue and dedupe key, whatever this transaction's snapshot shows."""
+        quote = connection.ops.quote_name
+        sql = f"SELECT id FROM {quote(table)} WHERE queue = %s AND dedupe_key = %s {self.shared_lock_sql}"
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [queue, key])
+            row = cursor.fetchone()
+        return row[0] if row else None
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """What to do about `error`; None = it is not the database's weather, let it out."""
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """Whether the statement that met this Fault.GONE surely did not reach the server."""
+        return False
+
+    def error_code(self, error: BaseException) -> str:
+        """The database's own code of an error, for counters and logs."""
+        return type(error).__name__
+
+    def describe(self, connection: BaseDatabaseWrapper) -> str:
+        """Product and version for people."""
+        version = ".".join(str(part) for part in connection.get_database_version())
+        return f"{self.name} {version}"
+
+    def _insert_sql(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> tuple[str, list[Any]]:
+        quote = connection.ops.quote_name
+        one = "(" + ", ".join(["%s"] * len(columns)) + ")"
+        names = ", ".join(quote(c) for c in columns)
+        sql = f"INSERT INTO {quote(table)} ({names}) VALUES {', '.join([one] * len(rows))}"
+        return sql, [value for row in rows for value in row]
+
+
+def first_arg(error: BaseException) -> Any:
+    """The error number that MySQL drivers put first; None elsewhere."""
+    return error.args[0] if error.args else None

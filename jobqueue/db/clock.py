@@ -1,0 +1,51 @@
+"""The database server's clock in UTC: the only clock for leases and due times."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+from django.db.models import Func, Value
+from django.db.models.expressions import Combinable
+
+from jobqueue.db import vendor_of
+from jobqueue.db.fields import UtcDateTimeField
+
+
+class UtcNow(Func):
+    """The start of the statement by the database server's clock, in UTC whatever the session's zone."""
+
+    arity = 0
+
+    def __init__(self, **extra: Any) -> None:
+        super().__init__(output_field=UtcDateTimeField(), **extra)
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """The vendor's expression."""
+        return vendor_of(connection).now_sql, []
+
+
+class UtcNowPlus(Func):
+    """UtcNow plus a number of seconds: a plain number or an expression over columns."""
+
+    arity = 1
+
+    def __init__(self, seconds: float | Combinable, **extra: Any) -> None:
+        value = Value(float(seconds)) if isinstance(seconds, (int, float)) else seconds
+        super().__init__(value, output_field=UtcDateTimeField(), **extra)
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """The vendor's expression around the seconds."""
+        return super().as_sql(compiler, connection, template=vendor_of(connection).now_plus_sql, **context)
+
+
+def read_now(using: str) -> datetime:
+    """The database server's time right now, aware UTC. One round trip."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {vendor_of(connection).now_sql}", ())
+        (value,) = cursor.fetchone()
+    found = UtcDateTimeField().from_db_value(value, None, connection)
+    assert found is not None
+    return found

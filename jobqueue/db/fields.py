@@ -1,0 +1,159 @@
+"""Columns with exact types: what the contract promises to programs that speak plain SQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.dateparse import parse_datetime
+
+from jobqueue.exceptions import PayloadError
+from jobqueue.payload import decode
+
+
+def _vendor(connection: BaseDatabaseWrapper) -> Any:
+    from jobqueue.db import vendor_of
+
+    return vendor_of(connection)
+
+
+class UnsignedBigAutoField(models.BigAutoField):
+    """BIGINT UNSIGNED AUTO_INCREMENT on MySQL; the natural 64-bit identity elsewhere."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The column type, or Django's own."""
+        return _vendor(connection).column_types.get("bigauto") or super().db_type(connection)
+
+    def rel_db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The type of a column that refers to this one."""
+        return _vendor(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
+
+
+class JobIdField(models.BigIntegerField):
+    """A job's id in another table, without a foreign key: history outlives the job, and inserts lock nothing."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """BIGINT UNSIGNED on MySQL."""
+        return _vendor(connection).column_types.get("bigauto_rel") or super().db_type(connection)
+
+
+class TinyIntegerField(models.SmallIntegerField):
+    """TINYINT on MySQL, SMALLINT elsewhere."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The column type."""
+        return _vendor(connection).column_types.get("tiny") or super().db_type(connection)
+
+
+class NameField(models.CharField):
+    """VARCHAR that compares byte for byte: no case folding, no accent folding, no padding."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Django's parameters with the database's binary collation."""
+        parameters = super().db_parameters(connection)
+        parameters["collation"] = _vendor(connection).binary_collation
+        return parameters
+
+
+class _BytesField(models.BinaryField):
+    kind = ""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The column type, or Django's own."""
+        return _vendor(connection).column_types.get(self.kind) or super().db_type(connection)
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> bytes | None:
+        """bytes on every database."""
+        return None if value is None else bytes(value)
+
+
+class TokenField(_BytesField):
+    """BINARY(16) on MySQL: a lease token, byte for byte what UUID_TO_BIN(uuid) gives."""
+
+    kind = "token"
+
+
+class KeyField(_BytesField):
+    """VARBINARY(64) on MySQL: a key that is compared byte for byte."""
+
+    kind = "key"
+
+
+class Encoded(str):
+    """JSON text that payload.encode has checked; PayloadField writes it as it is."""
+
+    __slots__ = ()
+
+
+class _AsIs(json.JSONEncoder):
+    def encode(self, o: Any) -> str:
+        return str(o)
+
+
+class PayloadField(models.JSONField):
+    """JSON that another program may have written: what cannot be decoded comes back as the PayloadError itself.
+
+    A claim must not fail because one row in its batch is beyond Python; the job alone fails, with cause FORMAT.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """The decoded value, or a PayloadError object."""
+        if value is None:
+            return None
+        try:
+            return decode(value) if isinstance(value, (str, bytes)) else value
+        except PayloadError as error:
+            return error
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        """Encoded text goes to the driver without a second encoding."""
+        if isinstance(value, Encoded):
+            return connection.ops.adapt_json_value(value, _AsIs)
+        return super().get_db_prep_value(value, connection, prepared)
+
+
+class UtcDateTimeField(models.DateTimeField):
+    """An instant, stored in UTC whatever USE_TZ, TIME_ZONE and the database's own zone say; aware in Python."""
+
+    def get_internal_type(self) -> str:
+        """Not DateTimeField: Django's converters would apply the zones of the settings."""
+        return "UtcDateTimeField"
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """DATETIME(6) on MySQL, TIMESTAMP WITH TIME ZONE on PostgreSQL."""
+        return _vendor(connection).column_types.get("instant", "datetime")
+
+    def db_check(self, connection: BaseDatabaseWrapper) -> None:
+        """No check of its own."""
+        return None
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Aware, in UTC. A naive value is refused by names.check_instant long before it comes here."""
+        value = self.to_python(value)
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return value
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """Naive UTC text with six digits where the database has no zones, the aware value on PostgreSQL."""
+        if not prepared:
+            value = self.get_prep_value(value)
+        if isinstance(value, datetime) and _vendor(connection).stores_utc_naive:
+            return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return value
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
+        """Aware UTC."""
+        if isinstance(value, str):
+            value = parse_datetime(value)
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            zone = UTC if _vendor(connection).stores_utc_naive else ZoneInfo(settings.TIME_ZONE)
+            value = value.replace(tzinfo=zone)
+        return value.astimezone(UTC)

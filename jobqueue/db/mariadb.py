@@ -1,0 +1,24 @@
+"""MariaDB 10.6 and later: MySQL with RETURNING on INSERT and its own collations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.base import Vendor
+from jobqueue.db.mysql import MySQL
+
+
+class MariaDB(MySQL):
+    """Where MariaDB differs from MySQL."""
+
+    name = "MariaDB"
+    binary_collation = "utf8mb4_nopad_bin"
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> list[int]:
+        """INSERT ... RETURNING id."""
+        return Vendor.insert(self, connection, table, columns, rows)

@@ -1,0 +1,105 @@
+"""MySQL 8.0 and later; most of it holds for MariaDB too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+from django.db.models.sql.datastructures import BaseTable
+from django.db.utils import DatabaseError
+
+from jobqueue.db.base import Fault, M, Vendor, first_arg
+
+# 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
+# 3572 NOWAIT, 1180 commit refused by a cluster.
+_TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180}
+# Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
+_GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
+_GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
+
+
+class IndexedTable(BaseTable):
+    """A FROM entry with FORCE INDEX: the optimizer must not trade the claim's index for a filesort."""
+
+    index: str = ""
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        """FROM table FORCE INDEX (name)."""
+        sql, params = super().as_sql(compiler, connection)
+        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", list(params)
+
+
+class MySQL(Vendor):
+    """MySQL through any driver that raises Django's exceptions with the server's error number first."""
+
+    name = "MySQL"
+    supported = True
+    claim_strategy = "skip-locked"
+    column_types = {
+        "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
+        "bigauto_rel": "bigint UNSIGNED",
+        "tiny": "tinyint",
+        "token": "binary(16)",
+        "key": "varbinary(64)",
+        "instant": "datetime(6)",
+    }
+    binary_collation: str | None = "utf8mb4_0900_bin"
+    # MariaDB has no FOR SHARE; both know this older form.
+    shared_lock_sql = "LOCK IN SHARE MODE"
+    now_sql = "UTC_TIMESTAMP(6)"
+    now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
+
+    def force_index(self, queryset: QuerySet[M], index: str) -> QuerySet[M]:
+        """FORCE INDEX: without it the optimizer may read, sort and so lock the whole backlog."""
+        hinted = queryset.all()
+        alias = hinted.query.get_initial_alias()
+        table = IndexedTable(hinted.model._meta.db_table, alias or "")
+        table.index = index
+        hinted.query.alias_map[alias] = table
+        return hinted
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """READ COMMITTED for this transaction only, where the session has something else."""
+        ours = not connection.in_atomic_block
+        with transaction.atomic(using=connection.alias):
+            if ours and getattr(connection, "isolation_level", None) != "read committed":
+                with connection.cursor() as cursor:
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            yield
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> list[int]:
+        """One INSERT; InnoDB gives the rows of one VALUES list consecutive ids, first one in LAST_INSERT_ID()."""
+        sql, params = self._insert_sql(connection, table, columns, rows)
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            if len(rows) == 1:
+                return [cursor.lastrowid]
+            cursor.execute("SELECT LAST_INSERT_ID(), @@auto_increment_increment")
+            first, step = cursor.fetchone()
+            return list(range(first, first + step * len(rows), step))
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
+        if not isinstance(error, DatabaseError | InterfaceError):
+            return None
+        code = first_arg(error)
+        if code in _TRANSIENT:
+            return Fault.TRANSIENT
+        if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
+            return Fault.GONE
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
+        return first_arg(error) in (0, 1040, 2002, 2003, 2005, 2006, 4031)
+
+    def error_code(self, error: BaseException) -> str:
+        """The server's error number."""
+        return str(first_arg(error)) if isinstance(error, (OperationalError, DatabaseError)) else super().error_code(error)

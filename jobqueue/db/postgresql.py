@@ -1,0 +1,49 @@
+"""PostgreSQL 14 and later."""
+
+from __future__ import annotations
+
+from django.db import InterfaceError, OperationalError
+from django.db.utils import DatabaseError
+
+from jobqueue.db.base import Fault, Vendor
+
+# Serialization failure, deadlock, lock not available, statement canceled.
+_TRANSIENT = {"40001", "40P01", "55P03", "57014"}
+# Connection exceptions are class 08; 57Pxx shut down or terminated, 53300 too many clients, 25006 read-only.
+_GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
+
+
+class PostgreSQL(Vendor):
+    """PostgreSQL through psycopg."""
+
+    name = "PostgreSQL"
+    supported = True
+    claim_strategy = "skip-locked"
+    column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
+    binary_collation = "C"
+    stores_utc_naive = False
+    # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.
+    now_sql = "STATEMENT_TIMESTAMP()"
+    now_plus_sql = "(STATEMENT_TIMESTAMP() + make_interval(secs => (%(expressions)s)::double precision))"
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """By SQLSTATE; an operational error without one is a connection that is no more."""
+        if not isinstance(error, DatabaseError | InterfaceError):
+            return None
+        state = self.error_code(error)
+        if state in _TRANSIENT:
+            return Fault.TRANSIENT
+        if state in _GONE or state.startswith("08"):
+            return Fault.GONE
+        if isinstance(error, OperationalError | InterfaceError) and len(state) != 5:
+            return Fault.GONE
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """The session was ended before it took the statement, or there never was one."""
+        text = str(error)
+        return self.error_code(error) in ("57P01", "57P03", "53300") or "is closed" in text or "failed: " in text
+
+    def error_code(self, error: BaseException) -> str:
+        """SQLSTATE of the driver's exception."""
+        return getattr(error.__cause__, "sqlstate", None) or type(error).__name__

@@ -1,0 +1,75 @@
+"""Redo a whole transaction that the database refused: around atomic, never inside."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import Error, connections
+
+from jobqueue.db import fault_vendor
+from jobqueue.db.base import Fault
+from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
+from jobqueue.signals import send, transaction_retried
+
+T = TypeVar("T")
+logger = logging.getLogger("jobqueue.db")
+
+ATTEMPTS = 6
+#: transactions redone by this process since it started, by the database's error code
+retries: Counter[str] = Counter()
+_counting = threading.Lock()
+
+
+def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = True) -> T:
+    """The result of `work`, which is one whole transaction and is called again after a passing fault.
+
+    Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy.
+    Lost connection: closed and redone once. With repeatable=False it is redone only if the statement surely
+    never reached the server; else OutcomeUnknown. Inside a caller's transaction `work` runs once and every
+    error is let out: only the owner of the outermost block can redo it (a deadlock rolled all of it back).
+    """
+    connection = connections[using]
+    if connection.in_atomic_block:
+        return work()
+    reconnected = False
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return work()
+        except Error as error:
+            reader = fault_vendor(using)
+            fault = reader.fault(error)
+            if fault is None:
+                raise
+            count(using, reader.error_code(error), attempt)
+            if fault is Fault.GONE:
+                unsure = not repeatable and not reader.never_sent(error)
+                connection.close()
+                if unsure:
+                    raise OutcomeUnknown(
+                        f"the connection broke ({error}) before the database answered: the write may or may not "
+                        "have happened. Repeat the call with the same dedupe_key; that adds nothing twice."
+                    ) from error
+                if reconnected:
+                    raise
+                reconnected = True
+            elif attempt == ATTEMPTS:
+                raise DatabaseBusy(
+                    f"the database refused this transaction {ATTEMPTS} times, last with: {error}. "
+                    "Nothing was written; try again later and look for what holds the locks."
+                ) from error
+            time.sleep(random.uniform(0.5, 1.0) * min(0.5, 0.01 * 2**attempt))
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def count(using: str, code: str, attempt: int) -> None:
+    """Count one redone transaction and tell the receivers of transaction_retried."""
+    with _counting:
+        retries[code] += 1
+    logger.debug("transaction on %r redone after %s (attempt %d)", using, code, attempt)
+    send(transaction_retried, type(connections), using=using, code=code, attempt=attempt)

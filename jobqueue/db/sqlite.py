@@ -1,0 +1,67 @@
+"""SQLite 3.35 and later, the embedded default: one writer at a time, no row locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from jobqueue.db.base import Fault, M, Vendor
+
+_FORMAT = "strftime('%%Y-%%m-%%d %%H:%%M:%%f'"
+
+
+class SQLite(Vendor):
+    """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
+
+    name = "SQLite"
+    supported = True
+    claim_strategy = "sqlite-immediate"
+    # 999 variables in one statement are allowed everywhere; a job row has at most 12.
+    insert_rows_max = 80
+    column_types = {"tiny": "smallint", "instant": "datetime"}
+    # Milliseconds, written with six digits so that text compares like time.
+    now_sql = f"{_FORMAT}, 'now') || '000'"
+    now_plus_sql = _FORMAT.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
+
+    def lock_rows(self, queryset: QuerySet[M]) -> QuerySet[M]:
+        """The whole database is locked by the transaction already."""
+        return queryset
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """BEGIN IMMEDIATE: takes the write lock now and waits for it.
+
+        A deferred transaction that reads first and writes later fails at once with "database is locked",
+        without waiting.
+        """
+        connection.ensure_connection()
+        wrapper: Any = connection
+        own_mode = wrapper.transaction_mode
+        wrapper.transaction_mode = own_mode or "IMMEDIATE"
+        try:
+            atomic = transaction.atomic(using=connection.alias)
+            atomic.__enter__()
+        finally:
+            wrapper.transaction_mode = own_mode
+        with ExitStack() as stack:
+            stack.push(atomic)
+            yield
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """Busy and locked pass; a file that cannot be opened may come back."""
+        if isinstance(error, OperationalError):
+            text = str(error)
+            if "locked" in text or "busy" in text:
+                return Fault.TRANSIENT
+            if "unable to open" in text or "disk I/O" in text:
+                return Fault.GONE
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """There is no wire to lose an answer on."""
+        return True

@@ -1,0 +1,90 @@
+"""Every error the product raises: one tree, each message says what happened, what happens next, what to do."""
+
+from __future__ import annotations
+
+
+class JobQueueError(Exception):
+    """Root of the tree. Not raised itself."""
+
+
+class InvalidValue(JobQueueError, ValueError):
+    """An argument of the right type has a value that is refused. Nothing was written."""
+
+
+class InvalidType(JobQueueError, TypeError):
+    """An argument has the wrong type. Nothing was written."""
+
+
+class UnknownQueue(InvalidValue):
+    """The queue is not in TASKS[...]["QUEUES"]. Nothing was written."""
+
+
+class PayloadError(JobQueueError, TypeError, ValueError):
+    """A payload or result is not JSON that every supported database stores unchanged. The message names the path."""
+
+
+class PayloadTooLarge(PayloadError):
+    """The encoded payload is over JOBQUEUE["MAX_PAYLOAD_BYTES"]. Nothing was written."""
+
+
+class ResultError(PayloadError):
+    """A result cannot be stored. The job's effect has happened, so the job ends FAILED and is not retried."""
+
+
+class UnknownTask(JobQueueError):
+    """No task or handler of this name is registered in this process. The job is parked, not failed."""
+
+
+class LeaseLost(JobQueueError):
+    """The caller no longer holds the job: its lease was reaped, released or settled. Nothing was written."""
+
+    def __init__(self, job_id: int, doing: str = "settle") -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id}: the lease ended before this {doing}; nothing was written. "
+            "The job is retried or settled by its new holder. "
+            "If this repeats, raise lease_seconds or shorten the job."
+        )
+
+
+class JobCanceled(JobQueueError):
+    """Raise it inside a job to stop for a cancel request: the job ends CANCELED. Also the cause of canceled results."""
+
+
+class JobLost(JobQueueError):
+    """The worker that ran the job died or its lease ran out before it answered."""
+
+
+class SoftTimeout(JobQueueError):
+    """The job ran longer than its soft timeout."""
+
+
+class TransactionRequired(JobQueueError):
+    """The call only makes sense inside transaction.atomic() of its database. Nothing was written."""
+
+
+class InsideTransaction(JobQueueError, RuntimeError):
+    """The call must commit by itself and so refuses to run inside an open transaction. Nothing was written."""
+
+
+class WrongDatabase(JobQueueError, ValueError):
+    """The work and the queue are in different databases, so they cannot share one commit."""
+
+
+class DatabaseBusy(JobQueueError):
+    """The database refused the same transaction several times (deadlock, lock wait). Nothing was written."""
+
+
+class OutcomeUnknown(JobQueueError):
+    """The connection broke while a commit was under way: it may or may not have happened.
+
+    Repeat the call with the same dedupe_key: it adds nothing if the first one was committed.
+    """
+
+
+class DedupeConflict(JobQueueError):
+    """Another transaction holds the dedupe key and this transaction's snapshot cannot see it. Retry the transaction."""
+
+
+class NotSupported(JobQueueError):
+    """The database or this version cannot do what was asked; the message says what to use instead."""

@@ -1,0 +1,95 @@
+"""What kind of failure an exception is, and how it is written down."""
+
+from __future__ import annotations
+
+import traceback
+from enum import StrEnum
+
+from jobqueue.exceptions import JobLost, PayloadError, ResultError, SoftTimeout
+
+# A MySQL TEXT column holds 65,535 bytes; the rest is left for the note that says what was cut.
+ERROR_BYTES = 60_000
+
+
+class FailureCause(StrEnum):
+    """Why an attempt failed; stored as text in Job.cause and JobAttempt.cause."""
+
+    FORMAT = "format"
+    DEPENDENCY = "dependency"
+    DATA = "data"
+    RESOURCE = "resource"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    UNKNOWN = "unknown"
+
+
+_BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureCause], ...] = (
+    (JobLost, FailureCause.LOST),
+    (SoftTimeout, FailureCause.TIMEOUT),
+    ((PayloadError, UnicodeError), FailureCause.FORMAT),
+    ((MemoryError, RecursionError), FailureCause.RESOURCE),
+    (TimeoutError, FailureCause.DEPENDENCY),
+    (ConnectionError, FailureCause.DEPENDENCY),
+    (OSError, FailureCause.RESOURCE),
+    ((ValueError, LookupError, TypeError, ArithmeticError, AssertionError), FailureCause.DATA),
+)
+
+
+def classify(error: BaseException | str) -> FailureCause:
+    """The cause class of an exception, by its type; UNKNOWN for text and for everything else."""
+    if isinstance(error, BaseException):
+        for classes, cause in _BY_CLASS:
+            if isinstance(error, classes):
+                return cause
+        # Django's database errors by name: this level knows no database.
+        if any(c.__module__ == "django.db.utils" for c in type(error).__mro__):
+            return FailureCause.DEPENDENCY
+    return FailureCause.UNKNOWN
+
+
+def is_permanent(error: BaseException | str) -> bool:
+    """Whether another attempt would do harm: the job's effect has happened, only its result cannot be kept."""
+    return isinstance(error, ResultError)
+
+
+def summary(error: BaseException | str) -> str:
+    """One line for lists: class and message, or the first line of text."""
+    if isinstance(error, str):
+        return storable(error.strip().splitlines()[0] if error.strip() else "failed without a message", 500)
+    return storable(f"{class_path(error)}: {_message(error)}".replace("\n", " "), 500)
+
+
+def describe(error: BaseException | str) -> str:
+    """The text kept as last_error: the traceback of an exception (without local variables), or the given text."""
+    if isinstance(error, str):
+        return storable(error or "failed without a message")
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:  # the exception's own __str__, __repr__ or __notes__ may raise anything
+        text = f"{class_path(error)}: {_message(error)} (its traceback could not be printed)"
+    return storable(text)
+
+
+def class_path(error: BaseException) -> str:
+    """module.QualName of the exception's class: text for people, never resolved back to code."""
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
+    """`text` that every database stores: no NUL, no lone surrogate, cut in the middle to limit_bytes."""
+    raw = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
+    if len(raw) <= limit_bytes:
+        return raw.decode()
+    note = f"\n... {len(raw) - limit_bytes} bytes left out ...\n".encode() if limit_bytes > 1000 else b"..."
+    # The end of a traceback names the error, the beginning names the job: keep both.
+    tail = (limit_bytes - len(note)) // 2
+    head = limit_bytes - len(note) - tail
+    return (raw[:head] + note + raw[-tail:]).decode("utf-8", "ignore")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return "(its message could not be printed)"

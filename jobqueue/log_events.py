@@ -1,0 +1,116 @@
+"""The one module that words log lines; a receiver of signals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+from django.core.management.color import Style, no_style
+
+from jobqueue.durations import format_seconds
+from jobqueue.failures import storable, summary
+from jobqueue.signals import attempt_ended, job_reaped, lease_lost
+
+jobs = logging.getLogger("jobqueue.jobs")
+logger = logging.getLogger("jobqueue")
+
+#: how loud each outcome is
+_LEVELS = {"retry": logging.WARNING, "parked": logging.WARNING, "lost": logging.WARNING, "dead": logging.ERROR}
+
+
+def connect() -> None:
+    """Listen to what happens outside workers, too."""
+    lease_lost.connect(on_lease_lost, dispatch_uid="jobqueue.log")
+    job_reaped.connect(on_job_reaped, dispatch_uid="jobqueue.log")
+
+
+def connect_jobs() -> None:
+    """One line per finished run: asked for by runworker only, for it costs throughput."""
+    attempt_ended.connect(on_attempt_ended, dispatch_uid="jobqueue.log")
+
+
+def on_attempt_ended(sender: type, **facts: Any) -> None:
+    """ok    mail  emails.tasks.send_welcome  #81237  try 1/5  wait 38ms  ran 212ms"""
+    level = _LEVELS.get(facts["outcome"], logging.INFO)
+    if not jobs.isEnabledFor(level):
+        return
+    error = facts["error"]
+    note = f"  {summary(error)}" if error is not None else ""
+    line = (
+        f"{facts['outcome']:<6}  {facts['queue']}  {facts['name']}  #{facts['job_id']}  "
+        f"try {facts['attempt']}/{facts['max_attempts']}  wait {format_seconds(facts['wait_seconds'])}  "
+        f"ran {format_seconds(facts['run_seconds'])}{note}"
+    )
+    extra = {
+        "event": facts["outcome"],
+        "job_id": facts["job_id"],
+        "queue": facts["queue"],
+        "handler": facts["name"],
+        "attempt": facts["attempt"],
+        "duration_ms": round(facts["run_seconds"] * 1000, 3),
+    }
+    jobs.log(level, "%s", one_line(line), extra=extra)
+
+
+def on_lease_lost(sender: type, **facts: Any) -> None:
+    """A former holder was refused."""
+    logger.warning(
+        "job %d: the %s of %s was refused, its lease had ended; the job belongs to somebody else now",
+        facts["job_id"],
+        facts["verb"],
+        one_line(facts["worker"]),
+        extra={"event": "lease_lost", "job_id": facts["job_id"], "queue": facts["queue"]},
+    )
+
+
+def on_job_reaped(sender: type, **facts: Any) -> None:
+    """A lease ran out."""
+    logger.info(
+        "job %d: the lease of %s ran out in attempt %d",
+        facts["job_id"],
+        one_line(facts["worker"]),
+        facts["attempt"],
+        extra={"event": "reaped", "job_id": facts["job_id"], "queue": facts["queue"]},
+    )
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks and control characters: names and messages cannot forge a log line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in storable(text, 2000))
+
+
+class TextFormatter(logging.Formatter):
+    """12:01:07.412 message, coloured by level where the stream is a terminal."""
+
+    def __init__(self, style: Style | None = None) -> None:
+        super().__init__("%(message)s")
+        found: Any = style or no_style()
+        self._paint = {logging.ERROR: found.ERROR, logging.WARNING: found.WARNING}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it if there is one."""
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = super().format(record)
+        paint = self._paint.get(record.levelno)
+        return f"{stamp}.{int(record.msecs):03d} {paint(text) if paint else text}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    KEYS = ("event", "job_id", "queue", "handler", "attempt", "worker", "duration_ms")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """time, level, logger, message and the fixed extra keys that are there."""
+        fields: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {key: getattr(record, key) for key in self.KEYS if hasattr(record, key)}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)

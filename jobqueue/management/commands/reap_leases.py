@@ -1,0 +1,69 @@
+"""python manage.py reap_leases: end leases that ran out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import Error, connections
+
+from jobqueue.cli.arguments import count, duration
+from jobqueue.conf import load
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.maintenance import reaper
+
+
+class Command(BaseCommand):
+    """Safe to run many at once. Exit status 0, also when there was nothing to do; 3 when the database is away."""
+
+    help = "End leases that ran out: their jobs are READY again, or FAILED when no attempt is left."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Options."""
+        parser.add_argument("--interval", type=duration, default=None, help="repeat until SIGTERM; default: one pass")
+        parser.add_argument("--limit", type=count(100_000), default=1000, metavar="N", help="leases per transaction")
+        parser.add_argument("--dry-run", action="store_true", help="count, change nothing")
+        parser.add_argument("--json", action="store_true", help="one JSON object per pass")
+        parser.add_argument("--database", default=None, metavar="ALIAS")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        """One pass, or one per interval."""
+        stop = threading.Event()
+        using = given["database"] or load().database
+        if using not in connections:
+            raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
+        if given["interval"] is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: stop.set())
+        while True:
+            try:
+                self._pass(using, given)
+            except (Error, DatabaseBusy) as error:
+                self.stderr.write(f"the database {using!r} cannot be used: {error}. Nothing was reaped in this pass.")
+                connections[using].close()
+                if given["interval"] is None:
+                    sys.exit(3)
+            if given["interval"] is None or stop.wait(given["interval"]):
+                return
+
+    def _pass(self, using: str, given: dict[str, Any]) -> None:
+        if given["dry_run"]:
+            expired = reaper.count_expired(using=using)
+            text = json.dumps({"version": 1, "expired": expired}) if given["json"] else f"{expired} leases have run out"
+        else:
+            found = reaper.run_once(load(), using=using, limit=given["limit"])
+            text = (
+                json.dumps({"version": 1, **asdict(found)})
+                if given["json"]
+                else f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
+                f"workers marked dead {found.workers_dead}"
+            )
+        if given["verbosity"] > 0 or given["json"]:
+            self.stdout.write(text)

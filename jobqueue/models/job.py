@@ -1,0 +1,113 @@
+"""The job table: one row per job, readable and writable by any program that speaks SQL."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import (
+    KeyField,
+    NameField,
+    PayloadField,
+    TinyIntegerField,
+    TokenField,
+    UnsignedBigAutoField,
+    UtcDateTimeField,
+)
+from jobqueue.models.querysets import JobQuerySet
+
+
+class Job(models.Model):
+    """A job. Every column that plain SQL may leave out has a database default."""
+
+    class Status(models.IntegerChoices):
+        """The five states. Scheduled, retrying, blocked and parked jobs are READY with a wait_reason."""
+
+        READY = 0, _("ready")
+        PROCESSING = 1, _("processing")
+        DONE = 2, _("done")
+        FAILED = 3, _("failed")
+        CANCELED = 4, _("canceled")
+
+    id = UnsignedBigAutoField(primary_key=True)
+    queue = NameField(_("queue"), max_length=64)
+    status = TinyIntegerField(_("status"), choices=Status.choices, default=Status.READY, db_default=0)
+    priority = models.IntegerField(_("priority"), db_default=0)
+    run_at = UtcDateTimeField(_("run at"), db_default=UtcNow())
+    attempts = models.IntegerField(_("attempts"), db_default=0)
+    max_attempts = models.IntegerField(_("max attempts"), db_default=25)
+    payload = PayloadField(_("payload"))
+    result = PayloadField(_("result"), null=True)
+    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  NULL = never failed
+    cause = models.CharField(_("cause"), max_length=16, null=True)  # noqa: DJ001  NULL = never failed
+
+    locked_by = NameField(_("locked by"), max_length=128, null=True)
+    lock_token = TokenField(_("lock token"), null=True)
+    locked_at = UtcDateTimeField(_("locked at"), null=True)
+    lock_until = UtcDateTimeField(_("lock until"), null=True)
+    # The lease a task asks for; a claim takes the longer of this and its own.
+    lease_seconds = models.FloatField(_("lease seconds"), null=True)
+    fence = models.BigIntegerField(_("fence"), db_default=0)
+
+    dedupe_key = KeyField(_("dedupe key"), null=True)
+    # The key a newer job took over; retry must not bring this job back while that one lives.
+    released_key = KeyField(_("released key"), null=True)
+
+    task = NameField(_("task"), max_length=255, null=True)
+    gate = TinyIntegerField(_("gate"), db_default=0)
+    wait_reason = models.CharField(_("wait reason"), max_length=200, null=True)  # noqa: DJ001  NULL = not waiting
+
+    # How many attempts one life of the job has; kept because retry raises max_attempts.
+    allowance = models.IntegerField(_("allowance"), null=True)
+    crashes = models.IntegerField(_("crashes"), db_default=0)
+    epoch = models.IntegerField(_("epoch"), db_default=0)
+    cancel_requested_at = UtcDateTimeField(_("cancel requested at"), null=True)
+    last_started_at = UtcDateTimeField(_("last started at"), null=True)
+    last_worker = NameField(_("last worker"), max_length=128, null=True)
+
+    created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
+    updated_at = UtcDateTimeField(_("updated at"), db_default=UtcNow())
+    finished_at = UtcDateTimeField(_("finished at"), null=True)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        db_table = "job_queue"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        permissions = [
+            ("retry_job", "Can retry jobs"),
+            ("cancel_job", "Can cancel jobs"),
+            ("discard_job", "Can discard jobs"),
+            ("release_job", "Can release leases"),
+            ("view_payload", "Can view payloads and results"),
+            ("pause_queue", "Can pause queues"),
+        ]
+        indexes = [
+            # claim: candidates.due(). Equality up to priority, then the order of the claim: no sort, no extra locks.
+            models.Index(fields=["queue", "status", "gate", "priority", "run_at", "id"], name="ix_pick"),
+            # reap: transitions.reap(), and the live states of the admin
+            models.Index(fields=["status", "lock_until"], name="ix_lease"),
+            # who holds what: transitions.held_by()
+            models.Index(fields=["locked_by", "status"], name="ix_worker"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["queue", "dedupe_key"], name="uq_queue_dedupe"),
+            models.CheckConstraint(condition=Q(status__range=(0, 4)), name="ck_job_status"),
+            # A PROCESSING row without an end of its lease could never be reaped.
+            models.CheckConstraint(
+                condition=~Q(status=1)
+                | Q(locked_by__isnull=False, lock_token__isnull=False, lock_until__isnull=False),
+                name="ck_job_lease",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.pk} ({self.queue}, {self.get_status_display()})"
+
+    @property
+    def attempt(self) -> int:
+        """The number of the running or next attempt; of a finished job, of its last one."""
+        return self.attempts if self.status == self.Status.FAILED else self.attempts + 1

@@ -1,0 +1,41 @@
+"""The worker processes that are, or were, running."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import NameField, UnsignedBigAutoField, UtcDateTimeField
+
+
+class Worker(models.Model):
+    """One child process of a runworker command. Its name is what its jobs carry in locked_by."""
+
+    id = UnsignedBigAutoField(primary_key=True)
+    name = NameField(_("name"), max_length=128)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.BigIntegerField(_("pid"))
+    supervisor_pid = models.BigIntegerField(_("supervisor pid"))
+    # Random per start: host and pid come again, this does not.
+    boot_id = models.CharField(_("boot id"), max_length=32)
+    queues = models.CharField(_("queues"), max_length=1000)
+    concurrency = models.IntegerField(_("concurrency"))
+    version = models.CharField(_("version"), max_length=32)
+    started_at = UtcDateTimeField(_("started at"), db_default=UtcNow())
+    heartbeat_at = UtcDateTimeField(_("last heartbeat"), db_default=UtcNow())
+    stopped_at = UtcDateTimeField(_("stopped at"), null=True)
+    stop_reason = models.CharField(_("stop reason"), max_length=200, default="")
+
+    class Meta:
+        db_table = "job_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        constraints = [models.UniqueConstraint(fields=["name"], name="uq_worker_name")]
+        indexes = [
+            # workers that still run, and those that fell silent
+            models.Index(fields=["stopped_at", "heartbeat_at"], name="ix_worker_alive"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

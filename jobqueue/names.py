@@ -1,0 +1,117 @@
+"""What may be stored as a queue name, a key, a priority, a time: one answer on every database."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from jobqueue.exceptions import InvalidType, InvalidValue
+
+QUEUE_BYTES = 64
+KEY_BYTES = 64
+WORKER_CHARS = 128
+TASK_CHARS = 255
+INT_MAX = 2**31 - 1
+# A lease or delay of more than a year is a unit mistake; NOW + a huge interval is NULL on MySQL, a lease nobody reaps.
+SECONDS_MAX = 366 * 86400
+
+
+def check_queue(queue: object) -> str:
+    """`queue` if it is a queue name: 1-64 bytes of UTF-8, no leading '-', none of , : * and control characters."""
+    if not isinstance(queue, str):
+        raise InvalidType(f"queue must be a str, got {type(queue).__name__}. Nothing was written.")
+    size = len(_utf8(queue, "queue"))
+    if not 1 <= size <= QUEUE_BYTES:
+        raise InvalidValue(
+            f"queue {queue[:20]!r} has {size} bytes; allowed are 1 to {QUEUE_BYTES}. Nothing was written."
+        )
+    bad = next((c for c in queue if c in ",:*" or ord(c) < 32 or 127 <= ord(c) < 160), None)
+    if bad is not None or queue.startswith("-"):
+        raise InvalidValue(
+            f"queue {queue!r} may not start with '-' or contain ',', ':', '*' or control characters. "
+            "Nothing was written; choose another name."
+        )
+    # A plain str: a SafeString stored as a name would skip escaping when it is shown again.
+    return str.__str__(queue)
+
+
+def check_key(key: object, what: str = "dedupe_key") -> bytes:
+    """The bytes of a key: str as UTF-8, bytes as they are; 1 to 64 bytes, compared byte for byte."""
+    if isinstance(key, str):
+        raw = _utf8(key, what)
+    elif isinstance(key, (bytes, bytearray, memoryview)):
+        raw = bytes(key)
+    else:
+        raise InvalidType(f"{what} must be str or bytes, got {type(key).__name__}. Nothing was written.")
+    if not 1 <= len(raw) <= KEY_BYTES:
+        raise InvalidValue(
+            f"{what} has {len(raw)} bytes; allowed are 1 to {KEY_BYTES}. Nothing was written; hash longer keys."
+        )
+    return raw
+
+
+def check_int(value: object, what: str, low: int, high: int = INT_MAX) -> int:
+    """`value` if it is an int (not a bool) within low..high."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"{what} must be an int, got {type(value).__name__}. Nothing was written.")
+    if not low <= value <= high:
+        raise InvalidValue(f"{what} is {value}; allowed are {low} to {high}. Nothing was written.")
+    return int(value)
+
+
+def check_seconds(value: object, what: str, *, zero: bool = False) -> float:
+    """`value` as seconds: a finite number above 0 (or at least 0 with `zero`) and at most about a year."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidType(f"{what} must be a number of seconds, got {type(value).__name__}. Nothing was written.")
+    low_ok = value >= 0 if zero else value > 0
+    if not (math.isfinite(value) and low_ok and value <= SECONDS_MAX):
+        bound = "at least 0" if zero else "above 0"
+        raise InvalidValue(f"{what} is {value}; it must be {bound} and at most {SECONDS_MAX}. Nothing was written.")
+    return float(value)
+
+
+def check_instant(value: object, what: str = "run_at") -> datetime:
+    """`value` in UTC if it is an aware datetime that every database can store."""
+    if not isinstance(value, datetime):
+        raise InvalidType(f"{what} must be an aware datetime, got {type(value).__name__}. Nothing was written.")
+    if value.utcoffset() is None:
+        raise InvalidValue(
+            f"{what} {value} is naive; nobody can tell which instant it means. Nothing was written; "
+            "use django.utils.timezone.now() + timedelta(...) or make_aware()."
+        )
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        utc = datetime.min.replace(tzinfo=UTC)
+    if not 1000 <= utc.year <= 9998:
+        raise InvalidValue(f"{what} {value} is outside the years 1000 to 9998. Nothing was written.")
+    return utc
+
+
+def check_worker(name: object) -> str:
+    """`name` if it can be stored as locked_by: 1 to 128 printable characters."""
+    if not isinstance(name, str):
+        raise InvalidType(f"worker must be a str, got {type(name).__name__}. Nothing was written.")
+    _utf8(name, "worker")
+    if not 1 <= len(name) <= WORKER_CHARS or not name.isprintable():
+        raise InvalidValue(f"worker {name[:40]!r} must be 1 to {WORKER_CHARS} printable characters.")
+    return str.__str__(name)
+
+
+def check_job_id(job_id: object) -> int:
+    """The int of a job id given as int or as its decimal str."""
+    if isinstance(job_id, str) and job_id.isascii() and job_id.isdigit() and len(job_id) <= 20:
+        return int(job_id)
+    if isinstance(job_id, bool) or not isinstance(job_id, int):
+        raise InvalidType(f"a job id is an int or its decimal str, got {str(job_id)[:40]!r}. Nothing was written.")
+    return job_id
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(f"{what} has a lone surrogate at position {error.start}. Nothing was written.") from None
+    if "\x00" in text:
+        raise InvalidValue(f"{what} contains a NUL character, which PostgreSQL cannot store. Nothing was written.")
+    return raw

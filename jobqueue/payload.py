@@ -1,0 +1,86 @@
+"""The JSON codec of payloads and results: what it accepts, all four databases give back unchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, TypeAlias
+
+from jobqueue.exceptions import PayloadError, PayloadTooLarge
+
+JSON: TypeAlias = Any
+
+# MariaDB's JSON_VALID refuses more than 31 levels; MySQL 100, PostgreSQL and SQLite far more.
+MAX_DEPTH = 30
+# Outside this range MySQL turns an integer into a float without a word.
+INT_LOW, INT_HIGH = -(2**63), 2**64 - 1
+
+
+def encode(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:
+    """`value` as compact JSON text of at most max_bytes UTF-8 bytes. Tuples become lists, nothing else is converted.
+
+    Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
+    """
+    _check(value, what, MAX_DEPTH)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > max_bytes:
+        raise PayloadTooLarge(
+            f"{what} has {size} bytes as JSON; the limit is {max_bytes} (JOBQUEUE['{setting}']). "
+            "Nothing was written; store the data elsewhere and enqueue a reference to it."
+        )
+    return text
+
+
+def decode(text: str | bytes) -> JSON:
+    """The value of JSON text that any program may have written. Raises PayloadError if it cannot be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"the stored JSON cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _check(value: JSON, path: str, depth: int) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, int):
+        if not INT_LOW <= value <= INT_HIGH:
+            raise _refused(path, "an integer outside -2**63 .. 2**64-1; send it as a string")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _refused(path, f"{value}, which is not JSON; send null or a string")
+    elif isinstance(value, (list, tuple)):
+        _check_depth(path, depth)
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth - 1)
+    elif isinstance(value, dict):
+        _check_depth(path, depth)
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise _refused(path, f"the key {key!r} of type {type(key).__name__}; JSON keys are strings")
+            _check_text(key, f"{path} key {key!r}")
+            _check(item, f"{path}.{key}", depth - 1)
+    else:
+        raise _refused(path, f"a {type(value).__name__}, which is not JSON; convert it to a string or number first")
+
+
+def _check_text(value: str, path: str) -> None:
+    if "\x00" in value:
+        raise _refused(path, "a NUL character, which PostgreSQL cannot store")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _refused(path, "a lone surrogate, which is not valid UTF-8") from None
+
+
+def _check_depth(path: str, depth: int) -> None:
+    if depth <= 0:
+        raise _refused(path, f"nested deeper than {MAX_DEPTH} levels, which MariaDB cannot store")
+
+
+def _refused(path: str, why: str) -> PayloadError:
+    shown = path if len(path) <= 200 else path[:200] + "..."
+    return PayloadError(f"{shown} is or holds {why}. Nothing was written.")

@@ -1,0 +1,242 @@
+"""Adding jobs: INSERT only, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+
+from jobqueue import dedupe
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.fields import Encoded
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, NotSupported, PayloadError, UnknownQueue
+from jobqueue.models import Job
+from jobqueue.names import INT_MAX, check_int, check_instant, check_key, check_queue
+from jobqueue.payload import JSON, encode
+from jobqueue.queues import known_queues
+from jobqueue.signals import job_enqueued, send
+
+# One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).
+_STATEMENT_BYTES = 4_000_000
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One job to insert, checked and encoded."""
+
+    queue: str
+    payload: Encoded
+    priority: int = 0
+    run_at: datetime | None = None
+    max_attempts: int = 25
+    task: str | None = None
+    dedupe_key: bytes | None = None
+    lease_seconds: float | None = None
+
+
+def enqueue(
+    queue: str,
+    payload: JSON,
+    *,
+    priority: int = 0,
+    run_at: datetime | None = None,
+    dedupe_key: str | bytes | None = None,
+    ordering_key: str | bytes | None = None,
+    max_attempts: int | None = None,
+    using: str | None = None,
+) -> int:
+    """Add a raw job for the @handler of `queue`; its id. Part of the caller's transaction, if there is one.
+
+    `run_at` is an aware datetime (default: now, by the database's clock); larger `priority` runs first. With a
+    `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Defaults:
+    max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge, UnknownQueue
+    before anything is written; OutcomeUnknown when the connection broke during the commit.
+    """
+    job = new_job(queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key)
+    if dedupe_key is not None:
+        job = replace(job, dedupe_key=check_key(dedupe_key))
+    return add(job, using=using)
+
+
+def enqueue_many(
+    queue: str,
+    payloads: Iterable[JSON],
+    *,
+    priority: int = 0,
+    run_at: datetime | None = None,
+    dedupe_keys: Sequence[str | bytes | None] | None = None,
+    ordering_key: str | bytes | None = None,
+    max_attempts: int | None = None,
+    using: str | None = None,
+) -> list[int]:
+    """Add one raw job per payload, all or none; their ids in the order of the payloads, on every database.
+
+    `dedupe_keys` has one key (or None) per payload; a key that is held, or comes twice, gives the existing job's id.
+    Otherwise as enqueue().
+    """
+    if isinstance(payloads, (str, bytes, dict)):
+        raise InvalidType(f"payloads must be a list of payloads, got one {type(payloads).__name__}. Nothing was written.")
+    rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
+    jobs = []
+    first = new_job(queue, None, ordering_key=ordering_key, **rest)
+    for index, payload in enumerate(payloads):
+        jobs.append(replace(first, payload=_encoded(payload, f"payloads[{index}]")))
+    if dedupe_keys is not None:
+        if len(dedupe_keys) != len(jobs):
+            raise InvalidValue(f"{len(dedupe_keys)} dedupe_keys for {len(jobs)} payloads. Nothing was written.")
+        keys = [None if key is None else check_key(key) for key in dedupe_keys]
+        jobs = [replace(job, dedupe_key=key) for job, key in zip(jobs, keys, strict=True)]
+    return add_many(jobs, using=using)
+
+
+def new_job(
+    queue: str,
+    payload: JSON,
+    *,
+    priority: int = 0,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
+    ordering_key: str | bytes | None = None,
+) -> NewJob:
+    """Check and encode; nothing is written here."""
+    check_queue(queue)
+    names = known_queues()
+    if names is not None and queue not in names:
+        raise UnknownQueue(
+            f"queue {queue!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}). Nothing was written; "
+            "add it there, or set QUEUES to [] to allow any name."
+        )
+    if ordering_key is not None:
+        raise NotSupported("ordering_key: order per key is not part of this version. Nothing was written.")
+    return NewJob(
+        queue=queue,
+        payload=_encoded(payload, "payload"),
+        priority=check_int(priority, "priority", -INT_MAX - 1),
+        run_at=None if run_at is None else check_instant(run_at),
+        max_attempts=load().queue_max_attempts(queue)
+        if max_attempts is None
+        else check_int(max_attempts, "max_attempts", 1),
+    )
+
+
+def add(job: NewJob, *, using: str | None = None) -> int:
+    """Insert one checked job; its id, or that of the job that holds its dedupe key."""
+    alias = using or load().database
+    if job.dedupe_key is None:
+        (job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)
+        _announce([job], [job_id], alias)
+        return job_id
+    return retry_transient(lambda: _add_keyed(job, alias), using=alias)
+
+
+def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
+    """Insert checked jobs in one transaction; ids in their order."""
+    if not jobs:
+        return []
+    alias = using or load().database
+    keyed = any(job.dedupe_key is not None for job in jobs)
+
+    def write() -> list[int]:
+        with transaction.atomic(using=alias):
+            if not keyed:
+                return [job_id for chunk in _chunks(jobs, alias) for job_id in _insert(chunk, alias)]
+            return [job_id for chunk in _chunks(jobs, alias) for job_id in _add_keyed_chunk(chunk, alias)]
+
+    ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
+    if not keyed:
+        _announce(jobs, ids, alias)
+    return ids
+
+
+def _add_keyed(job: NewJob, using: str) -> int:
+    """One keyed job: look, insert, and look again when another transaction was faster."""
+    assert job.dedupe_key is not None
+    for attempt in range(_ROUNDS):
+        found = dedupe.holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
+        if found is not None:
+            return found
+        try:
+            # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
+            with transaction.atomic(using=using):
+                dedupe.free(job.queue, job.dedupe_key, using=using)
+                (job_id,) = _insert([job], using)
+        except IntegrityError:
+            continue
+        _announce([job], [job_id], using)
+        return job_id
+    raise DedupeConflict(
+        f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
+        "see. Nothing was written; retry the transaction, or use READ COMMITTED."
+    )
+
+
+def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
+    """Jobs with keys: those that nobody holds in one INSERT, one by one only when a race was lost."""
+    known = dedupe.holders(jobs[0].queue, [job.dedupe_key for job in jobs if job.dedupe_key], using=using)
+    fresh, seen = [], set(known)
+    for job in jobs:
+        if job.dedupe_key is None or job.dedupe_key not in seen:
+            fresh.append(job)
+            seen.update([job.dedupe_key] if job.dedupe_key else [])
+    try:
+        with transaction.atomic(using=using):
+            for job in fresh:
+                if job.dedupe_key is not None and job.dedupe_key in known.stale:
+                    dedupe.free(job.queue, job.dedupe_key, using=using)
+            ids = _insert(fresh, using) if fresh else []
+    except IntegrityError:
+        return [_add_keyed(job, using) if job.dedupe_key else _insert([job], using)[0] for job in jobs]
+    _announce(fresh, ids, using)
+    inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
+    by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
+    return [inserted.get(id(job)) or by_key.get(job.dedupe_key) or known[job.dedupe_key or b""] for job in jobs]
+
+
+_COLUMNS = ("queue", "status", "priority", "payload", "max_attempts", "task", "dedupe_key", "lease_seconds")
+
+
+def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
+    """INSERT ... VALUES by hand: Django's bulk_create gives no ids on MySQL and costs several times as much."""
+    connection = connections[using]
+    dated = any(job.run_at is not None for job in jobs)
+    columns = _COLUMNS + (("run_at",) if dated else ())
+    fields = [Job._meta.get_field(name) for name in columns]
+    rows = []
+    for job in jobs:
+        values: list[Any] = [getattr(job, name, Job.Status.READY.value) for name in columns]
+        rows.append([field.get_db_prep_save(v, connection) for field, v in zip(fields, values, strict=True)])
+    return vendor(using).insert(connection, Job._meta.db_table, columns, rows)
+
+
+def _chunks(jobs: Sequence[NewJob], using: str) -> Iterable[list[NewJob]]:
+    most = vendor(using).insert_rows_max
+    chunk: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if chunk and (len(chunk) >= most or size + len(job.payload) > _STATEMENT_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(job)
+        size += len(job.payload)
+    if chunk:
+        yield chunk
+
+
+def _encoded(payload: JSON, what: str) -> Encoded:
+    limit = load().max_payload_bytes
+    try:
+        return Encoded(encode(payload, max_bytes=limit, what=what))
+    except RecursionError:
+        raise PayloadError(f"{what} refers to itself. Nothing was written.") from None
+
+
+def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:
+    if job_enqueued.receivers:
+        for job, job_id in zip(jobs, ids, strict=True):
+            send(job_enqueued, Job, job_id=job_id, queue=job.queue, task=job.task, using=using)

@@ -1,0 +1,42 @@
+"""Which queue names the project's TASKS setting allows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+
+@cache
+def known_queues() -> frozenset[str] | None:
+    """The names in TASKS[...]["QUEUES"] of every alias served by our backend; None = any name is allowed.
+
+    An alias of ours without QUEUES, or with an empty list, allows any name.
+    """
+    ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if _is_ours(params)]
+    names = [params.get("QUEUES") or () for params in ours]
+    return frozenset(name for group in names for name in group) if ours and all(names) else None
+
+
+def our_aliases() -> list[str]:
+    """The aliases in TASKS that our backend serves."""
+    return [alias for alias, params in (getattr(settings, "TASKS", None) or {}).items() if _is_ours(params)]
+
+
+def _is_ours(params: Any) -> bool:
+    # Asked by an attribute, not by the class: this level does not import the backend.
+    try:
+        return bool(getattr(import_string(params["BACKEND"]), "jobqueue_backend", False))
+    except (ImportError, KeyError, TypeError):
+        return False
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "TASKS":
+        known_queues.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.queues")

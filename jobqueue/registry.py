@@ -1,0 +1,86 @@
+"""The tasks and handlers this process knows. Nothing else is ever run: no name from the table is imported."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from django.apps import apps
+
+from jobqueue.exceptions import InvalidValue
+
+logger = logging.getLogger("jobqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function that consumes raw rows of one queue: one payload, or with batch > 1 a list of leases."""
+
+    queue: str
+    func: Callable[..., Any]
+    batch: int = 1
+
+
+_lock = threading.Lock()
+_tasks: dict[str, Any] = {}
+_handlers: dict[str, Handler] = {}
+
+
+def add_task(path: str, task: Any) -> None:
+    """Register a task under module.qualname; a reloaded module replaces its own."""
+    with _lock:
+        known = _tasks.get(path)
+        if known is None or known.func is not task.func:
+            _tasks[path] = task
+
+
+def find_task(path: str) -> Any | None:
+    """The task registered under `path`, or None."""
+    return _tasks.get(path)
+
+
+def add_handler(handler: Handler) -> None:
+    """Register a handler. Raises InvalidValue if another function consumes the queue already."""
+    with _lock:
+        known = _handlers.get(handler.queue)
+        if known and (known.func.__module__, known.func.__qualname__) != (
+            handler.func.__module__,
+            handler.func.__qualname__,
+        ):
+            raise InvalidValue(
+                f"queue {handler.queue!r} has a handler already: {known.func.__module__}.{known.func.__qualname__}. "
+                "A raw row names no function, so a queue has one handler; use another queue, or tasks."
+            )
+        _handlers[handler.queue] = handler
+
+
+def find_handler(queue: str) -> Handler | None:
+    """The handler of `queue`, or None."""
+    return _handlers.get(queue)
+
+
+def names() -> tuple[list[str], list[str]]:
+    """The registered task paths and the queues with handlers, sorted."""
+    return sorted(_tasks), sorted(_handlers)
+
+
+def discover() -> Iterator[str]:
+    """Import <app>/tasks.py of every installed app; the names of the modules that were found.
+
+    A module that cannot be imported is logged with its traceback; its tasks are parked, the others run.
+    """
+    for config in apps.get_app_configs():
+        name = f"{config.name}.tasks"
+        if config.name in ("django_tasks", "jobqueue") or find_spec(name) is None:
+            continue
+        try:
+            import_module(name)
+        except BaseException:
+            logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
+        else:
+            yield name

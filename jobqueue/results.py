@@ -1,0 +1,69 @@
+"""A job as a Django Tasks TaskResult."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobqueue import registry
+from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobQueueError
+from jobqueue.models import Job, JobAttempt
+from jobqueue.names import check_job_id
+
+_STATUS = {
+    Job.Status.READY: TaskResultStatus.READY,
+    Job.Status.PROCESSING: TaskResultStatus.RUNNING,
+    Job.Status.DONE: TaskResultStatus.SUCCESSFUL,
+    Job.Status.FAILED: TaskResultStatus.FAILED,
+    Job.Status.CANCELED: TaskResultStatus.FAILED,
+}
+
+
+def load_result(job_id: object, *, alias: str, using: str) -> TaskResult:
+    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown and for malformed ids."""
+    try:
+        number = check_job_id(job_id)
+    except (InvalidType, InvalidValue):
+        raise TaskResultDoesNotExist(f"{str(job_id)[:80]!r} is not a job id") from None
+    job = Job.objects.using(using).filter(pk=number, task__isnull=False).first() if number < 2**63 else None
+    task = registry.find_task(job.task) if job is not None and job.task else None
+    if job is None or task is None:
+        raise TaskResultDoesNotExist(f"no job {number} of a task that this process knows")
+    return result_of(job, task, alias, list(JobAttempt.objects.using(using).filter(job_id=number).order_by("id")))
+
+
+def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> TaskResult:
+    """The TaskResult of a row and its failed attempts, oldest first."""
+    payload = job.payload if isinstance(job.payload, dict) else {}
+    workers = [attempt.worker or "" for attempt in attempts]
+    if job.status in (Job.Status.PROCESSING, Job.Status.DONE):
+        workers.append(job.last_worker or job.locked_by or "")
+    first = attempts[0].started_at if attempts else job.last_started_at
+    result: Any = TaskResult(
+        task=task,
+        id=str(job.pk),
+        status=_STATUS[Job.Status(job.status)],
+        enqueued_at=job.created_at,
+        started_at=first,
+        finished_at=job.finished_at,
+        last_attempted_at=job.last_started_at,
+        args=list(payload.get("args") or []),
+        kwargs=dict(payload.get("kwargs") or {}),
+        backend=alias,
+        errors=_errors(job, attempts),
+        worker_ids=workers,
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
+    unknown = f"{JobQueueError.__module__}.{JobQueueError.__qualname__}"
+    errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
+    if job.status == Job.Status.CANCELED:
+        path = f"{JobCanceled.__module__}.{JobCanceled.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback="The job was canceled."))
+    elif job.status == Job.Status.FAILED and not errors:
+        errors.append(TaskError(exception_class_path=unknown, traceback=job.last_error or ""))
+    return errors

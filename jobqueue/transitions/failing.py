@@ -1,0 +1,130 @@
+"""PROCESSING -> READY or FAILED after a failed attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.backoff import Backoff
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.retry import retry_transient
+from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
+from jobqueue.models import Job, JobAttempt
+from jobqueue.names import check_seconds
+from jobqueue.signals import job_canceled, job_dead, job_failed, send
+from jobqueue.transitions.leases import RELEASED, Lease, held, lost
+from jobqueue.transitions.settling import canceled
+
+
+def fail(lease: Lease, *, error: str | BaseException, delay_seconds: float | None = None) -> Job.Status:
+    """Record a failed attempt; READY after the back-off, or FAILED when it was the last one (or may not be retried).
+
+    `delay_seconds` overrides the back-off. A job that was asked to cancel ends CANCELED instead. The attempt is kept
+    in JobAttempt in the same transaction. Raises LeaseLost when another holder took over; nothing was written.
+    """
+    if delay_seconds is not None:
+        check_seconds(delay_seconds, "delay_seconds", zero=True)
+    status = _fail(lease, error, delay_seconds)
+    if status is None:
+        raise lost(lease, "fail")
+    return status
+
+
+def fail_many(
+    leases: Sequence[Lease], *, error: str | BaseException, delay_seconds: float | None = None
+) -> list[Lease]:
+    """fail() for each lease; returns those that were lost and never raises for them."""
+    gone = []
+    for lease in sorted(leases, key=lambda lease: lease.job_id):
+        if _fail(lease, error, delay_seconds) is None:
+            lost(lease, "fail")
+            gone.append(lease)
+    return gone
+
+
+def default_backoff() -> Backoff:
+    """The back-off of JOBQUEUE."""
+    settings = load()
+    return Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
+
+
+def failed_columns(text: str, cause: FailureCause, attempts: Any) -> dict[str, Any]:
+    """What every failed attempt writes, whatever state follows."""
+    changes = {"attempts": attempts, "last_error": text, "cause": cause.value, "updated_at": UtcNow()}
+    if cause is FailureCause.LOST:
+        changes["crashes"] = _plus_one("crashes")
+    return changes | RELEASED
+
+
+def _plus_one(column: str) -> Any:
+    from django.db.models import F
+
+    return F(column) + 1
+
+
+def _fail(lease: Lease, error: str | BaseException, delay_seconds: float | None) -> Job.Status | None:
+    dead = lease.attempt >= lease.max_attempts or is_permanent(error)
+    delay = default_backoff().delay_seconds(lease.attempt) if delay_seconds is None else delay_seconds
+    cause, text = classify(error), describe(error)
+    changes = failed_columns(text, cause, lease.attempt)
+    if dead:
+        changes |= {"status": Job.Status.FAILED, "finished_at": UtcNow(), "wait_reason": None}
+    else:
+        note = f"retry {lease.attempt + 1} of {lease.max_attempts} after {summary(error)}"
+        changes |= {"status": Job.Status.READY, "run_at": UtcNowPlus(delay), "wait_reason": storable(note, 180)}
+    tries = 0
+
+    def write() -> Job.Status | None:
+        nonlocal tries
+        tries += 1
+        with vendor(lease.using).transaction(connections[lease.using]):
+            status: Job.Status | None = None
+            if held(lease).filter(cancel_requested_at__isnull=True).update(**changes):
+                status = Job.Status(changes["status"])
+            elif held(lease).update(**failed_columns(text, cause, lease.attempt) | canceled()):
+                status = Job.Status.CANCELED
+            elif tries > 1 and _recorded(lease):
+                return Job.objects.using(lease.using).values_list("status", flat=True).get(pk=lease.job_id)
+            if status is not None:
+                attempt_row(lease, error, cause, text).save(using=lease.using, force_insert=True)
+            return status
+
+    status = retry_transient(write, using=lease.using)
+    if status is not None:
+        _announce(lease, status, cause, delay)
+    return None if status is None else Job.Status(status)
+
+
+def attempt_row(lease: Lease, error: str | BaseException, cause: FailureCause, text: str) -> JobAttempt:
+    """The history row of a failed attempt, not saved yet."""
+    kind = class_path(error)[:255] if isinstance(error, BaseException) else ""
+    return JobAttempt(
+        job_id=lease.job_id,
+        attempt=lease.attempt,
+        fence=lease.fence,
+        worker=lease.worker,
+        started_at=lease.locked_at,
+        cause=cause.value,
+        error_class=kind,
+        error=text,
+    )
+
+
+def _recorded(lease: Lease) -> bool:
+    rows = JobAttempt.objects.using(lease.using).filter(job_id=lease.job_id, fence=lease.fence, worker=lease.worker)
+    return rows.exists()
+
+
+def _announce(lease: Lease, status: Job.Status, cause: FailureCause, delay: float) -> None:
+    facts: dict[str, Any] = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
+    run: dict[str, Any] = {"attempt": lease.attempt, "worker": lease.worker, "cause": cause}
+    if status == Job.Status.READY:
+        send(job_failed, Job, **facts, **run, delay_seconds=delay)
+    elif status == Job.Status.FAILED:
+        send(job_dead, Job, **facts, **run)
+    else:
+        send(job_canceled, Job, **facts)

@@ -1,0 +1,143 @@
+"""A lease: the right to run one job until a moment of the database's clock; and how it is kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F
+from django.db.models.functions import Coalesce, Greatest
+
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import LeaseLost
+from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
+from jobqueue.names import check_seconds
+from jobqueue.payload import JSON
+from jobqueue.signals import lease_lost, send
+
+#: what ends a lease; every verb that leaves PROCESSING writes it
+RELEASED: dict[str, Any] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One claimed job, as its holder knows it. Proves ownership by (job_id, token)."""
+
+    job_id: int
+    token: bytes
+    fence: int
+    attempt: int
+    payload: JSON
+    lock_until: datetime
+    queue: str
+    task: str | None
+    max_attempts: int
+    worker: str
+    locked_at: datetime
+    run_at: datetime
+    lease_seconds: float
+    using: str
+
+
+def held(lease: Lease) -> JobQuerySet:
+    """The job's row if `lease` still holds it: the guard of every settling statement."""
+    return Job.objects.using(lease.using).filter(
+        pk=lease.job_id, status=Job.Status.PROCESSING, lock_token=lease.token
+    )
+
+
+def held_by(worker: str, *, using: str) -> list[Lease]:
+    """Every lease that `worker` holds now, by index ix_worker, ids ascending; payloads are left out (None)."""
+    rows = Job.objects.using(using).filter(locked_by=worker, status=Job.Status.PROCESSING).order_by("id")
+    return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
+
+
+def lease_of(job: Job, using: str) -> Lease:
+    """The lease written on a PROCESSING row, without its payload."""
+    assert job.lock_token is not None and job.lock_until is not None
+    return Lease(
+        job_id=job.pk,
+        token=job.lock_token,
+        fence=job.fence,
+        attempt=job.attempts + 1,
+        payload=None,
+        lock_until=job.lock_until,
+        queue=job.queue,
+        task=job.task,
+        max_attempts=job.max_attempts,
+        worker=job.locked_by or "",
+        locked_at=job.locked_at or job.lock_until,
+        run_at=job.run_at,
+        lease_seconds=job.lease_seconds or 0.0,
+        using=using,
+    )
+
+
+def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
+    """Extend the lease to now + lease_seconds (or the task's own longer lease); the new lock_until, aware UTC.
+
+    Only while it is still held and has not run out; else LeaseLost, and nothing was written.
+    """
+    if heartbeat_many([lease], lease_seconds=lease_seconds):
+        raise lost(lease, "heartbeat")
+    until = held(lease).values_list("lock_until", flat=True).first()
+    if until is None:
+        raise lost(lease, "heartbeat")
+    return until
+
+
+def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lease]:
+    """Extend all `leases`, one statement per token; returns those that were lost and never raises for them."""
+    seconds = check_seconds(lease_seconds, "lease_seconds")
+    until = UtcNowPlus(Greatest(Coalesce(F("lease_seconds"), seconds), seconds))
+    gone: list[Lease] = []
+    for (using, token), group in by_token(leases).items():
+        rows = Job.objects.using(using).filter(
+            pk__in=[lease.job_id for lease in group],
+            status=Job.Status.PROCESSING,
+            lock_token=token,
+            lock_until__gt=UtcNow(),
+        )
+        extend = _extend(rows, until)
+        if retry_transient(extend, using=using) < len(group):
+            alive = set(rows.values_list("pk", flat=True))
+            gone += [lease for lease in group if lease.job_id not in alive]
+    return gone
+
+
+def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Any:
+    return lambda: rows.update(lock_until=until, updated_at=UtcNow())
+
+
+def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
+    """`leases` grouped by database and token, ids ascending: an id is only ever settled under its own token."""
+    groups: dict[tuple[str, bytes], list[Lease]] = defaultdict(list)
+    for lease in sorted(leases, key=lambda lease: lease.job_id):
+        groups[lease.using, lease.token].append(lease)
+    return groups
+
+
+def lost(lease: Lease, verb: str) -> LeaseLost:
+    """Tell the receivers of lease_lost; the LeaseLost for the caller to raise."""
+    send(
+        lease_lost,
+        Job,
+        job_id=lease.job_id,
+        queue=lease.queue,
+        task=lease.task,
+        attempt=lease.attempt,
+        worker=lease.worker,
+        verb=verb,
+        using=lease.using,
+    )
+    return LeaseLost(lease.job_id, verb)
+
+
+def with_payload(lease: Lease, payload: JSON) -> Lease:
+    """The same lease with another payload."""
+    return replace(lease, payload=payload)

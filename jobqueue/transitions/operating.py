@@ -1,0 +1,126 @@
+"""What people do to jobs: cancel, discard, retry, and release of somebody else's lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import LeaseLost
+from jobqueue.models import Job
+from jobqueue.names import INT_MAX, check_job_id
+from jobqueue.signals import job_canceled, send
+from jobqueue.transitions.leases import RELEASED, lease_of
+from jobqueue.transitions.settling import canceled, release
+
+
+def cancel(job_id: int | str, *, using: str | None = None) -> bool:
+    """READY -> CANCELED. A running job is asked to stop: its context's should_stop turns true with the next heartbeat.
+
+    True if the job was canceled or asked; False if it does not exist or has finished.
+    """
+    return _operate(job_id, using, _cancel)
+
+
+def discard(job_id: int | str, *, using: str | None = None) -> bool:
+    """READY or FAILED -> CANCELED: taken out of the dead letters. False in any other state."""
+    return _operate(job_id, using, _discard)
+
+
+def retry(job_id: int | str, *, using: str | None = None) -> bool:
+    """FAILED or CANCELED -> READY with a fresh allowance of attempts; READY but delayed -> due now.
+
+    `attempts` stays, max_attempts grows. False in any other state, and while another live job holds the dedupe key
+    this job once had.
+    """
+    return _operate(job_id, using, _retry)
+
+
+def release_held(job_id: int | str, *, using: str | None = None) -> bool:
+    """PROCESSING -> READY for an operator: takes the lease away, without using an attempt; its holder's ack is refused.
+
+    False if the job is not running or its lease changed hands meanwhile.
+    """
+    alias = using or load().database
+    job = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING).first()
+    if job is None:
+        return False
+    try:
+        release(lease_of(job, alias))
+    except LeaseLost:
+        return False
+    return True
+
+
+def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], bool]) -> bool:
+    number, alias = check_job_id(job_id), using or load().database
+
+    def write() -> bool:
+        with vendor(alias).transaction(connections[alias]):
+            job = _rows(number, alias).select_for_update().first()
+            return job is not None and change(job, alias)
+
+    return retry_transient(write, using=alias)
+
+
+def _rows(job_id: int, using: str) -> Any:
+    return Job.objects.using(using).filter(pk=job_id).defer("payload", "result", "last_error")
+
+
+def _cancel(job: Job, using: str) -> bool:
+    if job.status == Job.Status.PROCESSING:
+        return _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow())
+    return job.status == Job.Status.READY and _end(job, using)
+
+
+def _discard(job: Job, using: str) -> bool:
+    return job.status in (Job.Status.READY, Job.Status.FAILED) and _end(job, using)
+
+
+def _retry(job: Job, using: str) -> bool:
+    if job.status == Job.Status.READY:
+        if job.run_at <= read_now(using):
+            return False
+        return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=None)
+    if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
+        return False
+    changes: dict[str, Any] = {}
+    if job.released_key is not None:
+        holder = Job.objects.using(using).filter(queue=job.queue, dedupe_key=job.released_key)
+        state = holder.values_list("status", flat=True).first()
+        if state in (Job.Status.READY, Job.Status.PROCESSING):
+            return False
+        if state is None:
+            changes = {"dedupe_key": job.released_key, "released_key": None}
+    allowance = job.allowance or job.max_attempts
+    return _write(
+        job,
+        using,
+        status=Job.Status.READY,
+        run_at=UtcNow(),
+        updated_at=UtcNow(),
+        finished_at=None,
+        cancel_requested_at=None,
+        wait_reason=None,
+        allowance=allowance,
+        max_attempts=min(INT_MAX, job.attempts + allowance),
+        epoch=job.epoch + 1,
+        **changes,
+        **RELEASED,
+    )
+
+
+def _end(job: Job, using: str) -> bool:
+    done = _write(job, using, **canceled())
+    send(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
+    return done
+
+
+def _write(job: Job, using: str, **changes: Any) -> bool:
+    # The state again in the WHERE: the row lock is what makes it rarely false, not what makes it right.
+    return bool(Job.objects.using(using).filter(pk=job.pk, status=job.status, fence=job.fence).update(**changes))

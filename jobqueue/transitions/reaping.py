@@ -1,0 +1,108 @@
+"""PROCESSING -> READY or FAILED when a lease ran out: its holder died, froze or lost the database."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connections
+from django.db.models import F
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import JobLost
+from jobqueue.failures import FailureCause, describe
+from jobqueue.models import Job, JobAttempt
+from jobqueue.names import check_int
+from jobqueue.signals import job_canceled, job_dead, job_reaped, send
+from jobqueue.transitions.failing import attempt_row, failed_columns
+from jobqueue.transitions.leases import Lease, lease_of
+from jobqueue.transitions.settling import canceled
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """How many lapsed leases one pass ended, by what became of the job."""
+
+    requeued: int = 0
+    dead: int = 0
+    canceled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.requeued + self.dead + self.canceled
+
+
+def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
+    """End up to `limit` leases that have run out, oldest first: attempts + 1, READY at once or FAILED at max_attempts.
+
+    run_at is unchanged. Any number of reapers may run at once: each takes rows no other has locked. One call is
+    one bounded transaction; call again while it returns as many as `limit`.
+    """
+    check_int(limit, "limit", 1, 100_000)
+    alias = using or load().database
+    outcomes = retry_transient(lambda: _reap(limit, alias), using=alias)
+    for status, leases in outcomes.items():
+        for lease in leases:
+            _announce(lease, status)
+    sizes = {status: len(leases) for status, leases in outcomes.items()}
+    return Reaped(
+        requeued=sizes.get(Job.Status.READY, 0),
+        dead=sizes.get(Job.Status.FAILED, 0),
+        canceled=sizes.get(Job.Status.CANCELED, 0),
+    )
+
+
+def _reap(limit: int, using: str) -> dict[Job.Status, list[Lease]]:
+    outcomes: dict[Job.Status, list[Lease]] = defaultdict(list)
+    found = vendor(using)
+    with found.transaction(connections[using]):
+        expired = found.force_index(Job.objects.using(using).expired().order_by("lock_until"), "ix_lease")
+        rows = found.lock_rows(expired.defer("payload", "result", "last_error"))[:limit]
+        for job in rows:
+            outcomes[_next_status(job)].append(lease_of(job, using))
+        for status, leases in outcomes.items():
+            _write(status, leases, using)
+    return outcomes
+
+
+def _next_status(job: Job) -> Job.Status:
+    if job.cancel_requested_at is not None:
+        return Job.Status.CANCELED
+    return Job.Status.FAILED if job.attempts + 1 >= job.max_attempts else Job.Status.READY
+
+
+def _write(status: Job.Status, leases: list[Lease], using: str) -> None:
+    text = describe(_lost(leases[0]))
+    changes: dict[str, Any] = failed_columns(text, FailureCause.LOST, F("attempts") + 1)
+    if status is Job.Status.READY:
+        changes |= {"status": status, "wait_reason": "its last worker's lease ran out"}
+    elif status is Job.Status.FAILED:
+        changes |= {"status": status, "finished_at": UtcNow(), "wait_reason": None}
+    else:
+        changes |= canceled()
+    ids = [lease.job_id for lease in leases]
+    # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
+    Job.objects.using(using).expired().filter(pk__in=ids).update(**changes)
+    history = [attempt_row(lease, error, FailureCause.LOST, describe(error)) for lease in leases for error in [_lost(lease)]]
+    JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
+
+
+def _lost(lease: Lease) -> JobLost:
+    return JobLost(
+        f"the lease of worker {lease.worker} ran out at {lease.lock_until:%Y-%m-%d %H:%M:%S} UTC without an answer: "
+        "the process died, froze or lost the database. The attempt counts; the job runs again while attempts are left."
+    )
+
+
+def _announce(lease: Lease, status: Job.Status) -> None:
+    facts: dict[str, Any] = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
+    send(job_reaped, Job, **facts, attempt=lease.attempt, worker=lease.worker)
+    if status is Job.Status.FAILED:
+        send(job_dead, Job, **facts, attempt=lease.attempt, worker=lease.worker, cause=FailureCause.LOST)
+    elif status is Job.Status.CANCELED:
+        send(job_canceled, Job, **facts)

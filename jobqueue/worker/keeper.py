@@ -1,0 +1,185 @@
+"""The process that keeps leases alive: it runs no user code, so no job can starve it.
+
+It renews the leases of every child that lives and is not frozen, tells children which leases were lost or are to be
+canceled, settles what a dead child left behind, and reaps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import Error, connections
+
+from jobqueue import transitions, workers
+from jobqueue.conf import load
+from jobqueue.exceptions import DatabaseBusy, JobLost
+from jobqueue.maintenance import reaper
+from jobqueue.models import Job
+from jobqueue.worker.board import CANCEL, LOST, Board, State
+from jobqueue.worker.options import Options
+from jobqueue.worker.preflight import preflight
+
+logger = logging.getLogger("jobqueue.worker")
+
+TICK_SECONDS = 0.1
+CONNECTION_LOST = 75
+
+
+class Keeper:
+    """One pass of every duty is a method; run() is the only loop."""
+
+    def __init__(self, options: Options, board: Board) -> None:
+        self.options, self.board = options, board
+        self.using = options.database
+        self.parent = os.getppid()
+        self.next_renewal = self.next_reaping = self.next_flags = 0.0
+        self.down_since: float | None = None
+
+    def run(self) -> int:
+        """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
+        while not self._finished():
+            now = time.monotonic()
+            self._duty(self.settle_dead)
+            if now >= self.next_renewal:
+                self.next_renewal = now + self.options.heartbeat_seconds
+                self._duty(self.renew)
+            if now >= self.next_flags:
+                self.next_flags = now + 1.0
+                self._duty(self.flag_running)
+            if self.options.reaper and now >= self.next_reaping:
+                self.next_reaping = now + random.uniform(0.8, 1.2)
+                self._duty(self.reap)
+            if self._given_up():
+                return CONNECTION_LOST
+            time.sleep(TICK_SECONDS)
+        self._duty(self.settle_dead)
+        return 0
+
+    def renew(self) -> None:
+        """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
+        names = [name for _, name in self._living()]
+        for name in names:
+            leases = transitions.held_by(name, using=self.using)
+            if leases:
+                transitions.heartbeat_many(leases, lease_seconds=self.options.lease_seconds)
+        if names:
+            workers.renew(names, using=self.using)
+
+    def flag_running(self) -> None:
+        """Tell running jobs that their lease was lost or that they are to cancel: context.should_stop."""
+        for index, _ in self._living():
+            slots = [(slot, slot.job_id, slot.fence) for slot in self.board.slots[index] if slot.job_id]
+            if not slots:
+                continue
+            rows = Job.objects.using(self.using).filter(pk__in=[job_id for _, job_id, _ in slots])
+            facts = {row[0]: row[1:] for row in rows.values_list("pk", "status", "fence", "cancel_requested_at")}
+            for slot, job_id, fence in slots:
+                status, current, cancel = facts.get(job_id, (None, None, None))
+                if slot.job_id == job_id and slot.fence == fence:
+                    slot.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
+                    slot.flags |= CANCEL if cancel is not None else 0
+
+    def settle_dead(self) -> None:
+        """Give back what a dead child had not started; charge what it ran, for it may have killed it."""
+        for index, region in enumerate(self.board.regions):
+            if region.state == State.DEAD:
+                self._settle_child(index, region)
+                region.state = State.EMPTY
+
+    def reap(self) -> None:
+        """One bounded pass over leases that nobody renewed."""
+        found = reaper.run_once(load(), using=self.using)
+        if found.total:
+            logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
+            self.board.header.reaped += found.total
+
+    def _settle_child(self, index: int, region: Any) -> None:
+        name = self.options.child_name(index, region.generation)
+        started = self.board.running_jobs(index)
+        leases = transitions.held_by(name, using=self.using)
+        ran = [lease for lease in leases if started.get(lease.job_id) == lease.fence]
+        unstarted = [lease for lease in leases if started.get(lease.job_id) != lease.fence]
+        how = _death(region.wait_status)
+        if region.blameless:
+            transitions.release_many(leases)
+        else:
+            transitions.release_many(unstarted)
+            transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
+        if not region.exit:
+            workers.retire(name, "killed at the end of --shutdown-timeout" if region.blameless else how, using=self.using)
+        if leases:
+            charged = 0 if region.blameless else len(ran)
+            logger.warning("%s %s: %d jobs charged, %d given back", name, how, charged, len(leases) - charged)
+
+    def _living(self) -> list[tuple[int, str]]:
+        found = []
+        for index, region in enumerate(self.board.regions):
+            alive = region.state in (State.STARTING, State.RUNNING) and region.pid and not region.paused
+            if alive and (os.getppid() == self.parent or _exists(region.pid)):
+                found.append((index, self.options.child_name(index, region.generation)))
+        return found
+
+    def _finished(self) -> bool:
+        if os.getppid() == self.parent:
+            return bool(self.board.header.keeper_stop)
+        # The supervisor died: the children drain; whoever is gone by now will not be announced by anybody.
+        for region in self.board.regions:
+            if region.state in (State.STARTING, State.RUNNING) and not _exists(region.pid):
+                region.state = State.DEAD
+        return all(region.state == State.EMPTY for region in self.board.regions)
+
+    def _duty(self, duty: Callable[[], None]) -> None:
+        try:
+            duty()
+        except (Error, DatabaseBusy) as error:
+            if self.down_since is None:
+                self.down_since = time.monotonic()
+                logger.warning("the database is away (%s); leases cannot be renewed meanwhile", error)
+            self.board.header.database_down = 1
+            connections[self.using].close()
+            self.next_renewal = 0.0
+            time.sleep(random.uniform(0.1, 0.5))
+        else:
+            if duty == self.renew and self.down_since is not None:
+                logger.warning("the database answers again after %.1f s", time.monotonic() - self.down_since)
+                self.down_since = None
+                self.board.header.database_down = 0
+
+    def _given_up(self) -> bool:
+        limit = self.options.db_retry_seconds
+        return limit is not None and self.down_since is not None and time.monotonic() - self.down_since > limit
+
+
+def run_keeper(options: Options, board: Board) -> int:
+    """Check the ground, say so on the board, then keep; the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if not board.header.ready:
+        status = preflight(options)
+        if status:
+            return status
+        board.header.ready = 1
+    return Keeper(options, board).run()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _death(wait_status: int) -> str:
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
+    return f"exited with status {os.waitstatus_to_exitcode(wait_status)}"

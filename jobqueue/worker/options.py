@@ -1,0 +1,59 @@
+"""What a runworker command was asked to do."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from os import getpid
+
+from jobqueue.worker.selection import Selection
+
+
+def default_name() -> str:
+    """host:pid of this process, printable and short enough to be stored."""
+    host = "".join(c if c.isprintable() and c.isascii() else "?" for c in socket.gethostname())
+    return f"{host[:60] or 'localhost'}:{getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All times in seconds. None = no limit."""
+
+    selection: Selection
+    database: str
+    concurrency: int = 4
+    processes: int = 1
+    name: str = field(default_factory=default_name)
+    # Random per start: a name that comes again must never be taken for this worker.
+    boot_id: str = field(default_factory=lambda: secrets.token_hex(4))
+    lease_seconds: float = 60.0
+    heartbeat_seconds: float = 15.0
+    batch_size: int = 100
+    poll_low_seconds: float = 0.05
+    poll_high_seconds: float = 0.2
+    once: bool = False
+    drain: bool = False
+    max_jobs: int | None = None
+    max_seconds: float | None = None
+    max_rss_bytes: int | None = None
+    idle_exit_seconds: float | None = None
+    shutdown_seconds: float = 30.0
+    on_timeout: str = "release"
+    reaper: bool = True
+    db_retry_seconds: float | None = None
+    fail_on_error: bool = False
+    reload: bool = False
+
+    def child_name(self, index: int, generation: int) -> str:
+        """The name one incarnation of one child puts into locked_by; never used twice."""
+        return f"{self.name}:{self.boot_id}/{index + 1}.{generation}"
+
+    def quota(self, index: int) -> int | None:
+        """How many jobs child `index` may start: max_jobs shared out evenly."""
+        if self.once:
+            return 1
+        if self.max_jobs is None:
+            return None
+        share, rest = divmod(self.max_jobs, self.processes)
+        return share + (1 if index < rest else 0)

@@ -1,0 +1,66 @@
+"""What must hold before a worker starts, and the banner that tells what it found."""
+
+from __future__ import annotations
+
+import logging
+
+import django
+from django.db import Error, connections
+from django.db.migrations.executor import MigrationExecutor
+
+import jobqueue
+from jobqueue.db import vendor
+from jobqueue.durations import format_seconds
+from jobqueue.worker.options import Options
+
+logger = logging.getLogger("jobqueue.worker")
+
+UNREACHABLE, MISCONFIGURED = 3, 4
+
+
+def preflight(options: Options) -> int:
+    """0 and the banner, or the exit status with the reason logged: 3 no database or tables, 4 configuration."""
+    connection = connections[options.database]
+    try:
+        connection.ensure_connection()
+        found = vendor(options.database)
+        if not found.supported:
+            logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
+            return MISCONFIGURED
+        missing = _unmigrated(options.database)
+    except Error as error:
+        logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
+        return UNREACHABLE
+    if missing:
+        logger.error(
+            "the tables of %s are not there on %r. Run: python manage.py migrate --database %s",
+            ", ".join(missing),
+            options.database,
+            options.database,
+        )
+        return UNREACHABLE
+    _banner(options, found.describe(connection), found.claim_strategy)
+    return 0
+
+
+def _unmigrated(using: str) -> list[str]:
+    executor = MigrationExecutor(connections[using])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+
+
+def _banner(options: Options, database: str, strategy: str) -> None:
+    connection = connections[options.database]
+    isolation = getattr(connection, "isolation_level", None) or "the server's default"
+    logger.info("jobqueue %s on Django %s, %s (%s)", jobqueue.__version__, django.__version__, database, strategy)
+    logger.info(
+        "worker %s:%s: %d x %d, queues %s, lease %s renewed every %s, isolation of the session: %s",
+        options.name,
+        options.boot_id,
+        options.processes,
+        options.concurrency,
+        options.selection,
+        format_seconds(options.lease_seconds),
+        format_seconds(options.heartbeat_seconds),
+        isolation,
+    )

@@ -1,0 +1,55 @@
+"""A child process: takes its name, finds its tasks, runs its loop, says why it ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+from jobqueue import registry, workers
+from jobqueue.worker.board import Board, Exit, State
+from jobqueue.worker.loop import Loop
+from jobqueue.worker.options import Options
+
+logger = logging.getLogger("jobqueue.worker")
+
+_ENDINGS = {Exit.STOPPED: "stopped", Exit.DONE: "done", Exit.RECYCLE: "recycled: over its memory limit"}
+
+
+def run_child(options: Options, index: int, board: Board) -> int:
+    """Be child `index` until told to stop; the exit status. Never returns to the supervisor's code."""
+    region: Any = board.regions[index]
+    name = options.child_name(index, region.generation)
+    region.pid = os.getpid()
+    # Ctrl-C reaches the whole group; the supervisor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGQUIT"):
+        faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
+    modules = list(registry.discover())
+    tasks, queues = registry.names()
+    if index == 0 and region.generation == 1:
+        logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
+        if not tasks and not queues:
+            logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
+    workers.register(
+        name,
+        supervisor_pid=os.getppid(),
+        boot_id=options.boot_id,
+        queues=str(options.selection),
+        concurrency=options.concurrency,
+        using=options.database,
+    )
+    loop = Loop(options, index, name, board)
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    region.state = State.RUNNING
+    end = loop.run()
+    region.exit = end
+    workers.retire(name, _ENDINGS[end], using=options.database)
+    return 0
+
+
+def _or(names: list[str]) -> str:
+    return ", ".join(names) or "none"

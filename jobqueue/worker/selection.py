@@ -1,0 +1,75 @@
+"""Which queues a worker serves: names with weights, '*' for all, '-name' for all but that one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from jobqueue import candidates
+from jobqueue.exceptions import InvalidValue
+from jobqueue.names import check_queue
+
+WEIGHT_MAX = 1000
+
+
+@dataclass(slots=True)
+class Selection:
+    """Order among queues: by weight, larger first; queues of one weight take turns."""
+
+    weights: dict[str, int] = field(default_factory=dict)
+    every: int | None = None
+    excluded: frozenset[str] = frozenset()
+    _turn: int = 0
+
+    def names(self, using: str) -> list[str]:
+        """The queues to look at now, best first. '*' finds names by index seeks, also those only plain SQL used."""
+        weights = dict(self.weights)
+        if self.every is not None:
+            for name in candidates.due_queues(using=using):
+                weights.setdefault(name, self.every)
+        self._turn += 1
+        ordered: list[str] = []
+        ranked = sorted((item for item in weights.items() if item[0] not in self.excluded), key=lambda i: (-i[1], i[0]))
+        for _, group in groupby(ranked, key=lambda item: item[1]):
+            peers = [name for name, _ in group]
+            start = self._turn % len(peers)
+            ordered += peers[start:] + peers[:start]
+        return ordered
+
+    def __str__(self) -> str:
+        parts = [name if weight == 1 else f"{name}:{weight}" for name, weight in self.weights.items()]
+        if self.every is not None:
+            parts.append("*" if self.every == 1 else f"*:{self.every}")
+        return ", ".join(parts + [f"-{name}" for name in sorted(self.excluded)])
+
+
+def parse(texts: Sequence[str]) -> Selection:
+    """The Selection of arguments such as ["mail", "web:5,*"] or ["-mail"]. Nothing, or only exclusions, means '*'.
+
+    Raises InvalidValue for what is not a queue name or weight.
+    """
+    weights: dict[str, int] = {}
+    every: int | None = None
+    excluded: set[str] = set()
+    for part in [part.strip() for text in texts for part in text.split(",")]:
+        if not part:
+            raise InvalidValue("a queue name is empty; write --queues a,b or leave the option out for all queues")
+        if part.startswith("-"):
+            excluded.add(check_queue(part[1:]))
+            continue
+        name, _, weight = part.partition(":")
+        number = _weight(weight, part) if _ else 1
+        if name == "*":
+            every = number
+        else:
+            weights[check_queue(name)] = number
+    if not weights and every is None:
+        every = 1
+    return Selection(weights, every, frozenset(excluded))
+
+
+def _weight(text: str, part: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WEIGHT_MAX):
+        raise InvalidValue(f"{part!r}: the weight after ':' must be a whole number from 1 to {WEIGHT_MAX}")
+    return int(text)

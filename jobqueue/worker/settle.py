@@ -1,0 +1,125 @@
+"""Write down how runs ended: acks together, everything else one by one. No outcome is dropped while it can be kept."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import DatabaseError, Error
+
+from jobqueue import transitions
+from jobqueue.db import fault_vendor
+from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
+from jobqueue.models import Job
+from jobqueue.signals import attempt_ended, send
+from jobqueue.worker.perform import Ending, Outcome
+
+logger = logging.getLogger("jobqueue.worker")
+
+PARK_SECONDS = 60.0
+
+
+def settle(outcomes: Sequence[Outcome], region: Any) -> list[Outcome]:
+    """Write the outcomes; those that could not be written because the database is away, to try again later."""
+    good = [outcome for outcome in outcomes if outcome.ending is Ending.OK]
+    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK]
+    try:
+        if good:
+            _ack(good, region)
+    except Error as error:
+        if _away(error, good[0]):
+            return list(outcomes)
+        rest += good
+    except DatabaseBusy:
+        return list(outcomes)
+    unwritten = []
+    for outcome in rest:
+        if not _settle_one(outcome, region):
+            unwritten.append(outcome)
+    return unwritten
+
+
+def _ack(outcomes: Sequence[Outcome], region: Any) -> None:
+    gone = transitions.ack_many([o.lease for o in outcomes], results=[o.result for o in outcomes])
+    lost = {lease.job_id for lease in gone}
+    for outcome in outcomes:
+        _tell(outcome, "lost" if outcome.lease.job_id in lost else "ok", region)
+
+
+def _settle_one(outcome: Outcome, region: Any) -> bool:
+    """True when written, or when nothing more can be done."""
+    try:
+        _tell(outcome, _write(outcome), region)
+    except LeaseLost:
+        _tell(outcome, "lost", region)
+    except DatabaseBusy:
+        return False
+    except DatabaseError as error:
+        if _away(error, outcome):
+            return False
+        return _settle_plain(outcome, error, region)
+    except Error:
+        return False
+    return True
+
+
+def _write(outcome: Outcome) -> str:
+    lease, error = outcome.lease, outcome.error
+    if outcome.ending is Ending.FINISHED:
+        return "ok"
+    if outcome.ending is Ending.OK:
+        transitions.ack(lease, result=outcome.result)
+        return "ok"
+    if outcome.ending is Ending.PARKED:
+        transitions.snooze(lease, delay_seconds=PARK_SECONDS * random.uniform(0.8, 1.2), reason=str(error))
+        return "parked"
+    if outcome.ending is Ending.CANCELED:
+        transitions.cancel_held(lease)
+        return "canceled"
+    assert error is not None
+    status = transitions.fail(lease, error=error, delay_seconds=outcome.delay_seconds)
+    return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
+
+
+def _settle_plain(outcome: Outcome, problem: DatabaseError, region: Any) -> bool:
+    """The database refused the values themselves: end the attempt with words it surely takes."""
+    logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, problem)
+    words = f"the outcome could not be stored: {type(problem).__name__}"
+    error: Any = ResultError(words) if outcome.ending is Ending.OK else words
+    try:
+        transitions.fail(outcome.lease, error=error)
+        _tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
+    except LeaseLost:
+        _tell(outcome, "lost", region)
+    except Error:
+        logger.exception("job %d: given up; its lease will run out and be reaped", outcome.lease.job_id)
+    return True
+
+
+def _away(error: Error, outcome: Outcome) -> bool:
+    return fault_vendor(outcome.lease.using).fault(error) is not None
+
+
+def _tell(outcome: Outcome, what: str, region: Any) -> None:
+    region.finished += 1
+    if what in ("retry", "dead"):
+        region.failed += 1
+    if what == "lost":
+        region.lost += 1
+    lease = outcome.lease
+    if attempt_ended.receivers:
+        send(
+            attempt_ended,
+            Job,
+            outcome=what,
+            job_id=lease.job_id,
+            queue=lease.queue,
+            name=lease.task or "handler",
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
+            run_seconds=outcome.run_seconds,
+            error=outcome.error,
+        )

@@ -1,0 +1,239 @@
+"""The parent: starts and replaces processes, forwards signals. It runs no user code and opens no connection.
+
+With no connection and no thread of its own, fork is always safe here, and neither a hanging database nor a job can
+keep it from answering a signal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.worker.board import Board, Exit, State, Stop
+from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
+from jobqueue.worker.options import Options
+from jobqueue.worker.process import run_child
+
+logger = logging.getLogger("jobqueue.worker")
+
+WAIT_SECONDS = 0.5
+SETTLE_SECONDS = 5.0  # how long the keeper gets to give leases back after a kill
+# A child that dies at once, time after time, is not started again in a tight loop.
+SHORT_LIFE_SECONDS = 1.0
+
+
+class Supervisor:
+    """runworker's parent process."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.board = Board(options.processes, options.concurrency)
+        self.keeper_pid = 0
+        self.status = 0
+        self.forced = 0
+        self.deadline: float | None = None
+        self.over = [False] * options.processes
+        self.not_before = [0.0] * options.processes
+        self.short_lives = [0] * options.processes
+        self.leave_by: float | None = None
+        self._wake_read, self._wake_write = os.pipe()
+
+    def run(self) -> int:
+        """Run until all children have ended; the exit status of the command."""
+        connections.close_all()
+        self._listen()
+        self.keeper_pid = self._fork(run_keeper, self.options, self.board)
+        while self.keeper_pid and not self.board.header.ready:
+            self._wait()
+        while not self._all_over():
+            for index in range(self.options.processes):
+                self._start(index)
+            self._wait()
+            self._enforce()
+            if self.leave_by is not None and time.monotonic() > self.leave_by:
+                logger.error("the database does not answer; leases that could not be given back will run out")
+                break
+        self._end_keeper()
+        if self.forced:
+            return 128 + self.forced
+        failed = sum(region.failed for region in self.board.regions)
+        return self.status or (5 if self.options.fail_on_error and failed else 0)
+
+    def _all_over(self) -> bool:
+        if not self.keeper_pid and not self.board.header.ready:
+            return True
+        regions = self.board.regions
+        stopping = self.board.header.stop != Stop.RUN
+        return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(regions))
+
+    def _start(self, index: int) -> None:
+        region: Any = self.board.regions[index]
+        idle = region.state != State.EMPTY or self.over[index] or self.board.header.stop != Stop.RUN
+        if idle or not self.keeper_pid or time.monotonic() < self.not_before[index]:
+            return
+        self.board.fill(index)
+        region.started = time.monotonic()
+        region.pid = self._fork(run_child, self.options, index, self.board)
+
+    def _fork(self, target: Callable[..., int], *args: Any) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            status = target(*args)
+        except BaseException:
+            logger.exception("process %d ends by an unexpected error", os.getpid())
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
+            os._exit(status)
+
+    def _listen(self) -> None:
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_restart)
+        signal.signal(signal.SIGUSR1, lambda *_: self._log_status())
+        signal.signal(signal.SIGQUIT, lambda *_: self._signal_children(signal.SIGQUIT))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _on_stop(self, number: int, _frame: Any) -> None:
+        header: Any = self.board.header
+        if header.stop == Stop.RUN:
+            logger.warning("%s: stopping; running jobs may finish for %g s, a second signal ends them now",
+                           signal.Signals(number).name, self.options.shutdown_seconds)
+            self._drain()
+        else:
+            self.forced = number
+            header.stop = Stop.LEAVE
+
+    def _drain(self) -> None:
+        self.board.header.stop = Stop.DRAIN
+        if self.options.on_timeout == "release":
+            self.deadline = time.monotonic() + self.options.shutdown_seconds
+        self._signal_children(signal.SIGTERM)
+
+    def _on_restart(self, *_: Any) -> None:
+        logger.warning("SIGHUP: children finish what they run and are replaced")
+        self._signal_children(signal.SIGTERM)
+
+    def _wait(self) -> None:
+        with suppress(InterruptedError):
+            select.select([self._wake_read], [], [], WAIT_SECONDS if not self._settling() else 0.02)
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._on_change(pid, status)
+
+    def _settling(self) -> bool:
+        return any(region.state == State.DEAD for region in self.board.regions)
+
+    def _on_change(self, pid: int, status: int) -> None:
+        if pid == self.keeper_pid:
+            if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                self._on_keeper_end(os.waitstatus_to_exitcode(status))
+            return
+        for index, region in enumerate(self.board.regions):
+            if region.pid == pid and region.state in (State.STARTING, State.RUNNING):
+                if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                    region.paused = int(os.WIFSTOPPED(status))
+                else:
+                    self._on_child_end(index, region, status)
+
+    def _on_child_end(self, index: int, region: Any, status: int) -> None:
+        region.wait_status = status
+        if region.exit == Exit.CRASHED and not region.blameless:
+            code = os.waitstatus_to_exitcode(status)
+            logger.error("worker process %d ended unexpectedly (%s)", region.pid, code if code >= 0 else f"signal {-code}")
+            short = time.monotonic() - region.started < SHORT_LIFE_SECONDS
+            self.short_lives[index] = self.short_lives[index] + 1 if short else 0
+            penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
+            self.not_before[index] = time.monotonic() + penalty
+        self.over[index] = region.exit == Exit.DONE
+        region.state = State.DEAD
+
+    def _on_keeper_end(self, code: int) -> None:
+        self.keeper_pid = 0
+        if not self.board.header.ready:
+            self.status = code if code > 0 else 1
+        elif code == CONNECTION_LOST:
+            logger.error("the database was away for longer than --db-retry; leaving")
+            self.status = CONNECTION_LOST
+            self._kill_children()
+            for region in self.board.regions:
+                region.state = State.EMPTY
+            self.board.header.stop = Stop.LEAVE
+        else:
+            logger.error("the keeper process ended unexpectedly (%d); starting another", code)
+            self.keeper_pid = self._fork(run_keeper, self.options, self.board)
+
+    def _enforce(self) -> None:
+        """The second signal, and the end of --shutdown-timeout: kill, then the keeper gives everything back."""
+        late = self.deadline is not None and time.monotonic() > self.deadline
+        if self.board.header.stop == Stop.LEAVE or late:
+            self._kill_children()
+            self.leave_by = self.leave_by or time.monotonic() + SETTLE_SECONDS
+
+    def _kill_children(self) -> None:
+        for region in self.board.regions:
+            if region.state in (State.STARTING, State.RUNNING) and region.pid and not region.blameless:
+                # Not the jobs' doing: what runs is given back without using an attempt.
+                region.blameless = 1
+                with suppress(ProcessLookupError):
+                    os.kill(region.pid, signal.SIGKILL)
+
+    def _signal_children(self, number: int) -> None:
+        for region in self.board.regions:
+            if region.state in (State.STARTING, State.RUNNING) and region.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(region.pid, number)
+
+    def _end_keeper(self) -> None:
+        self.board.header.keeper_stop = 1
+        until = time.monotonic() + 5
+        while self.keeper_pid and time.monotonic() < until:
+            self._wait_keeper()
+        if self.keeper_pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.keeper_pid, signal.SIGKILL)
+
+    def _wait_keeper(self) -> None:
+        try:
+            pid, _ = os.waitpid(self.keeper_pid, os.WNOHANG)
+        except ChildProcessError:
+            pid = self.keeper_pid
+        if pid:
+            self.keeper_pid = 0
+        else:
+            time.sleep(0.02)
+
+    def _log_status(self) -> None:
+        for index, region in enumerate(self.board.regions):
+            running = sorted(self.board.running_jobs(index))
+            logger.warning("%s: %s, pid %d, %d jobs ended, running: %s", self.options.child_name(index, region.generation),
+                           State(region.state).name.lower(), region.pid, region.finished, running or "none")

@@ -1,0 +1,96 @@
+"""Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
+
+import os
+import sys
+import time
+
+from jobqueue import current_job, handler, task
+
+LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
+
+
+def note(event, *rest):
+    """One line in the evidence file: written at once, survives kill -9."""
+    job = current_job()
+    words = [event, str(os.getpid()), str(job.job_id), str(job.attempt), str(job.fence), *map(str, rest)]
+    fd = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, (" ".join(words) + "\n").encode())
+    os.close(fd)
+
+
+@task
+def add(a, b):
+    note("effect", a, b)
+    return a + b
+
+
+@task(max_attempts=3)
+def boom():
+    note("start")
+    raise ValueError("boom")
+
+
+@task(max_attempts=3)
+def die():
+    note("start")
+    os._exit(9)
+
+
+@task
+def leave():
+    note("start")
+    sys.exit(3)
+
+
+@task
+def interrupt():
+    note("start")
+    raise KeyboardInterrupt
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+@task(max_attempts=1)
+def unprintable():
+    note("start")
+    raise Unprintable
+
+
+@task
+def unstorable():
+    note("effect")
+    return object()
+
+
+@task
+def sleep(seconds):
+    note("start")
+    time.sleep(seconds)
+    note("effect")
+
+
+@task(takes_context=True)
+def patient(context, seconds):
+    note("start")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not context.should_stop:
+        time.sleep(0.02)
+    note("effect", int(context.should_stop))
+    return context.should_stop
+
+
+@task
+async def coroutine(a):
+    note("effect")
+    return a * 2
+
+
+@handler("webhooks")
+def deliver(payload):
+    note("effect", payload["n"])
+    return {"seen": payload["n"]}
