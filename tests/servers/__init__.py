@@ -1,0 +1,1 @@
+"""Private MySQL, MariaDB, PostgreSQL and Redis servers for the test-suite."""
