@@ -60,6 +60,20 @@ class NameField(models.CharField):
         return parameters
 
 
+class ErrorField(models.TextField):
+    """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The column type."""
+        return _vendor(connection).column_types.get("text") or super().db_type(connection)
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Django's parameters with the database's binary collation."""
+        parameters = super().db_parameters(connection)
+        parameters["collation"] = _vendor(connection).binary_collation
+        return parameters
+
+
 class _BytesField(models.BinaryField):
     kind = ""
 

@@ -43,6 +43,7 @@ class MySQL(Vendor):
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
         "tiny": "tinyint",
+        "text": "text",
         "token": "binary(16)",
         "key": "varbinary(64)",
         "instant": "datetime(6)",

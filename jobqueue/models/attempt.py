@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.fields import JobIdField, NameField, UnsignedBigAutoField, UtcDateTimeField
+from jobqueue.db.fields import ErrorField, JobIdField, NameField, UnsignedBigAutoField, UtcDateTimeField
 
 
 class JobAttempt(models.Model):
@@ -19,9 +19,9 @@ class JobAttempt(models.Model):
     worker = NameField(_("worker"), max_length=128, null=True)
     started_at = UtcDateTimeField(_("started at"), null=True)
     ended_at = UtcDateTimeField(_("ended at"), db_default=UtcNow())
-    cause = models.CharField(_("cause"), max_length=16)
-    error_class = models.CharField(_("error class"), max_length=255, default="")
-    error = models.TextField(_("error"))
+    cause = NameField(_("cause"), max_length=16)
+    error_class = NameField(_("error class"), max_length=255, default="")
+    error = ErrorField(_("error"))
 
     class Meta:
         db_table = "job_attempt"

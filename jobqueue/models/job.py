@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import (
+    ErrorField,
     KeyField,
     NameField,
     PayloadField,
@@ -40,8 +41,8 @@ class Job(models.Model):
     max_attempts = models.IntegerField(_("max attempts"), db_default=25)
     payload = PayloadField(_("payload"))
     result = PayloadField(_("result"), null=True)
-    last_error = models.TextField(_("last error"), null=True)  # noqa: DJ001  NULL = never failed
-    cause = models.CharField(_("cause"), max_length=16, null=True)  # noqa: DJ001  NULL = never failed
+    last_error = ErrorField(_("last error"), null=True)
+    cause = NameField(_("cause"), max_length=16, null=True)
 
     locked_by = NameField(_("locked by"), max_length=128, null=True)
     lock_token = TokenField(_("lock token"), null=True)
@@ -57,7 +58,7 @@ class Job(models.Model):
 
     task = NameField(_("task"), max_length=255, null=True)
     gate = TinyIntegerField(_("gate"), db_default=0)
-    wait_reason = models.CharField(_("wait reason"), max_length=200, null=True)  # noqa: DJ001  NULL = not waiting
+    wait_reason = NameField(_("wait reason"), max_length=200, null=True)
 
     # How many attempts one life of the job has; kept because retry raises max_attempts.
     allowance = models.IntegerField(_("allowance"), null=True)

@@ -14,18 +14,18 @@ class Worker(models.Model):
 
     id = UnsignedBigAutoField(primary_key=True)
     name = NameField(_("name"), max_length=128)
-    host = models.CharField(_("host"), max_length=255)
+    host = NameField(_("host"), max_length=255)
     pid = models.BigIntegerField(_("pid"))
     supervisor_pid = models.BigIntegerField(_("supervisor pid"))
     # Random per start: host and pid come again, this does not.
-    boot_id = models.CharField(_("boot id"), max_length=32)
-    queues = models.CharField(_("queues"), max_length=1000)
+    boot_id = NameField(_("boot id"), max_length=32)
+    queues = NameField(_("queues"), max_length=1000)
     concurrency = models.IntegerField(_("concurrency"))
-    version = models.CharField(_("version"), max_length=32)
+    version = NameField(_("version"), max_length=32)
     started_at = UtcDateTimeField(_("started at"), db_default=UtcNow())
     heartbeat_at = UtcDateTimeField(_("last heartbeat"), db_default=UtcNow())
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
-    stop_reason = models.CharField(_("stop reason"), max_length=200, default="")
+    stop_reason = NameField(_("stop reason"), max_length=200, default="")
 
     class Meta:
         db_table = "job_worker"
