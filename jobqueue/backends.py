@@ -46,7 +46,7 @@ class JobQueueBackend(BaseTaskBackend):
         if len(task.module_path) > TASK_CHARS:
             raise InvalidTask(f"the path {task.module_path[:60]}... has more than {TASK_CHARS} characters.")
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
         """Insert the job in the caller's transaction on the queue's database; its TaskResult.
 
         With a dedupe key that is held, the result of the existing job. Raises InvalidTask, PayloadError (a TypeError
@@ -62,7 +62,7 @@ class JobQueueBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
-    def get_result(self, result_id: str) -> TaskResult:
+    def get_result(self, result_id: str) -> TaskResult[Any]:
         """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
         from jobqueue.results import load_result
 

@@ -37,7 +37,7 @@ class Backoff:
         if not 0 <= self.jitter < 1:
             raise InvalidValue(f"{self}: jitter must be at least 0 and below 1. Correct the back-off.")
 
-    def delay_seconds(self, failures: int, rng: Uniform = random) -> float:  # type: ignore[assignment]
+    def delay_seconds(self, failures: int, rng: Uniform = random) -> float:
         """Seconds to wait after `failures` failures (1 = the first)."""
         # The exponent is bounded so that factor ** k cannot overflow after thousands of failures.
         step = min(max(failures, 1) - 1, 64)

@@ -1,1 +1,131 @@
-def register(): pass
+"""System checks: what can be wrong before the first job is lost.
+
+Settings checks run always; checks tagged "database" look at the server and run with `check --database ALIAS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.db import Error, connections
+
+from jobqueue import conf
+from jobqueue.db import vendor
+from jobqueue.db.clock import read_now
+from jobqueue.models import Job
+
+SKEW_SECONDS = 5.0
+
+
+def register() -> None:
+    """Called by the AppConfig."""
+    checks.register(check_settings, "jobqueue")
+    checks.register(check_sqlite, "jobqueue")
+    checks.register(check_database, checks.Tags.database)
+
+
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease."""
+    found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
+    messages: list[checks.CheckMessage] = []
+    for problem in problems:
+        code = "E003" if problem.startswith("LEASE_SECONDS (") else "E001"
+        messages.append(
+            checks.Error(f"JOBQUEUE: {problem}.", hint="See docs/reference/settings.md.", id=f"jobqueue.{code}")
+        )
+    if found.database not in settings.DATABASES:
+        hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
+        messages.append(
+            checks.Error(
+                f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint=hint, id="jobqueue.E002"
+            )
+        )
+    return messages
+
+
+def check_sqlite(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """W010 SQLite without IMMEDIATE transactions, W011 without WAL."""
+    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+    entry: dict[str, Any] = settings.DATABASES.get(alias, {})
+    if "sqlite" not in entry.get("ENGINE", "") or ":memory:" in str(entry.get("NAME", "")):
+        return []
+    options = entry.get("OPTIONS") or {}
+    messages: list[checks.CheckMessage] = []
+    if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        messages.append(
+            checks.Warning(
+                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail at "
+                'once with "database is locked".',
+                hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of some seconds.',
+                id="jobqueue.W010",
+            )
+        )
+    if "wal" not in str(options.get("init_command") or "").lower():
+        messages.append(
+            checks.Warning(
+                f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
+                hint='Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
+                id="jobqueue.W011",
+            )
+        )
+    return messages
+
+
+def check_database(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Everything that needs a look at the server: E01x and W02x, for the queue's database only."""
+    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+    if alias not in (databases or ()):
+        return []
+    try:
+        return list(_look(alias))
+    except Error as error:
+        return [checks.Warning(f"The queue's database {alias!r} could not be looked at: {error}", id="jobqueue.W020")]
+
+
+def _look(alias: str) -> Iterable[checks.CheckMessage]:
+    connection = connections[alias]
+    found = vendor(alias)
+    if not found.supported:
+        yield checks.Error(
+            f"{connection.vendor} cannot hold the queue: it is not known to claim rows safely.",
+            hint="Use MySQL 8.0.17+, MariaDB 10.6+, PostgreSQL 14+ or SQLite 3.35+.",
+            id="jobqueue.E010",
+        )
+        return
+    for code, text, hint in found.problems(connection):
+        kind = checks.Error if code.startswith("E") else checks.Warning
+        yield kind(text, hint=hint, id=f"jobqueue.{code}")
+    yield from _tables(alias)
+    skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())
+    if skew > SKEW_SECONDS:
+        yield checks.Warning(
+            f"The clocks of this host and of the database server {alias!r} differ by {skew:.0f} s.",
+            hint="Leases and due times use the database's clock only and stay right; times in logs will not match.",
+            id="jobqueue.W024",
+        )
+
+
+def _tables(alias: str) -> Iterable[checks.CheckMessage]:
+    connection, table = connections[alias], Job._meta.db_table
+    with connection.cursor() as cursor:
+        if table not in connection.introspection.table_names(cursor):
+            yield checks.Warning(
+                f"The table {table} is not there on {alias!r}.",
+                hint=f"Run: python manage.py migrate --database {alias}",
+                id="jobqueue.W021",
+            )
+            return
+        present = connection.introspection.get_constraints(cursor, table)
+    wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}
+    for name in sorted(wanted - set(present)):
+        yield checks.Error(
+            f"The index {name} is missing on {table}: claims would read, and lock, far more than they take.",
+            hint="Somebody dropped it; create it again as docs/reference/sql.md shows.",
+            id="jobqueue.E012",
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,7 +30,6 @@ class JobContext:
     finished: bool = False
     _until: datetime | None = None
 
-
     @property
     def job_id(self) -> int:
         """The job's id."""
@@ -54,7 +52,7 @@ class JobContext:
 
     @property
     def fence(self) -> int:
-        """Grows with every claim of this job: hand it to the resources you write to, so that they can refuse older ones."""
+        """Grows with every claim of this job: hand it to what you write to, so that it can refuse older ones."""
         return self.lease.fence
 
     @property
@@ -108,5 +106,3 @@ def running(context: JobContext) -> Iterator[JobContext]:
         yield context
     finally:
         _current.reset(mark)
-
-

@@ -16,7 +16,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, NotSupported, PayloadError, UnknownQueue
 from jobqueue.models import Job
-from jobqueue.names import INT_MAX, check_int, check_instant, check_key, check_queue
+from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
 from jobqueue.queues import known_queues
 from jobqueue.signals import job_enqueued, send
@@ -58,7 +58,9 @@ def enqueue(
     max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge, UnknownQueue
     before anything is written; OutcomeUnknown when the connection broke during the commit.
     """
-    job = new_job(queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key)
+    job = new_job(
+        queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key
+    )
     if dedupe_key is not None:
         job = replace(job, dedupe_key=check_key(dedupe_key))
     return add(job, using=using)
@@ -81,7 +83,9 @@ def enqueue_many(
     Otherwise as enqueue().
     """
     if isinstance(payloads, (str, bytes, dict)):
-        raise InvalidType(f"payloads must be a list of payloads, got one {type(payloads).__name__}. Nothing was written.")
+        raise InvalidType(
+            f"payloads must be a list of payloads, got one {type(payloads).__name__}. Nothing was written."
+        )
     rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
     jobs = []
     first = new_job(queue, None, ordering_key=ordering_key, **rest)
@@ -195,7 +199,7 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
     _announce(fresh, ids, using)
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
-    return [inserted.get(id(job)) or by_key.get(job.dedupe_key) or known[job.dedupe_key or b""] for job in jobs]
+    return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
 
 
 _COLUMNS = ("queue", "status", "priority", "payload", "max_attempts", "task", "dedupe_key", "lease_seconds")
@@ -206,7 +210,7 @@ def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
     connection = connections[using]
     dated = any(job.run_at is not None for job in jobs)
     columns = _COLUMNS + (("run_at",) if dated else ())
-    fields = [Job._meta.get_field(name) for name in columns]
+    fields: list[Any] = [Job._meta.get_field(name) for name in columns]
     rows = []
     for job in jobs:
         values: list[Any] = [getattr(job, name, Job.Status.READY.value) for name in columns]

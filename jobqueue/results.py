@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from jobqueue import registry
 from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
@@ -20,7 +20,7 @@ _STATUS = {
 }
 
 
-def load_result(job_id: object, *, alias: str, using: str) -> TaskResult:
+def load_result(job_id: object, *, alias: str, using: str) -> TaskResult[Any]:
     """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown and for malformed ids."""
     try:
         number = check_job_id(job_id)
@@ -33,7 +33,7 @@ def load_result(job_id: object, *, alias: str, using: str) -> TaskResult:
     return result_of(job, task, alias, list(JobAttempt.objects.using(using).filter(job_id=number).order_by("id")))
 
 
-def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> TaskResult:
+def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> TaskResult[Any]:
     """The TaskResult of a row and its failed attempts, oldest first."""
     payload = job.payload if isinstance(job.payload, dict) else {}
     workers = [attempt.worker or "" for attempt in attempts]
@@ -55,7 +55,7 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
         worker_ids=workers,
     )
     object.__setattr__(result, "_return_value", job.result)
-    return result
+    return cast("TaskResult[Any]", result)
 
 
 def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    _Base = Task[P, T]
+    _Base = Task[Any, Any]
 else:
     # The backport's Task is generic at run time, Django's own only in its type stubs.
     _Base = Task
@@ -52,7 +52,7 @@ class JobTask(_Base):
             check_key(self.dedupe_key)
         registry.add_task(self.module_path, self)
 
-    def using(  # type: ignore[override]
+    def using(
         self,
         *,
         priority: int | None = None,
@@ -65,7 +65,7 @@ class JobTask(_Base):
         dedupe_key: str | bytes | None = None,
     ) -> JobTask:
         """A copy with other values; None keeps what is there. Raises InvalidValue or Django's InvalidTask."""
-        given = {
+        given: dict[str, Any] = {
             "priority": priority,
             "queue_name": queue_name,
             "run_after": run_after,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from typing import Any
 
 from jobqueue import candidates
 from jobqueue.worker.options import Options
@@ -10,13 +10,15 @@ from jobqueue.worker.options import Options
 SHOWN = 20
 
 
-def show(options: Options, out: TextIO) -> None:
+def show(options: Options, out: Any) -> None:
     """Print the jobs a worker would claim first, in order; lock and change nothing."""
     using, left = options.database, SHOWN
     for queue in options.selection.names(using):
         for level in candidates.due_levels(queue, using=using):
             for job in candidates.due(queue, level, using=using).only("id", "task", "run_at", "attempts")[:left]:
-                out.write(f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}\n")
+                out.write(
+                    f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}\n"
+                )
                 left -= 1
             if left <= 0:
                 out.write("... and perhaps more\n")

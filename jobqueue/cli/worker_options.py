@@ -14,7 +14,7 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.names import check_worker
 from jobqueue.worker.options import Options, default_name
-from jobqueue.worker.selection import parse
+from jobqueue.worker.selection import Selection, parse
 
 USAGE = 2
 
@@ -53,9 +53,36 @@ def declare(parser: ArgumentParser) -> None:
 
 def build(given: dict[str, Any]) -> Options:
     """The Options of parsed arguments. Raises CommandError (exit status 2) for what contradicts itself."""
+    lease, heartbeat = _lease(given)
+    database = given["database"] or load().database
+    if database not in settings.DATABASES:
+        raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
+    once = given["once"]
+    same = ("batch_size", "once", "drain", "max_jobs", "on_timeout", "fail_on_error")
+    return Options(
+        selection=_selection(given),
+        database=database,
+        concurrency=1 if once else given["concurrency"],
+        processes=1 if once else min(given["processes"], given["max_jobs"] or given["processes"]),
+        name=_name(given),
+        lease_seconds=lease,
+        heartbeat_seconds=heartbeat,
+        poll_low_seconds=given["poll"][0],
+        poll_high_seconds=given["poll"][1],
+        max_seconds=given["max_time"],
+        max_rss_bytes=given["max_rss"],
+        idle_exit_seconds=given["idle_exit"],
+        shutdown_seconds=given["shutdown_timeout"],
+        reaper=not given["no_reaper"],
+        db_retry_seconds=given["db_retry"],
+        reload=_reload(given),
+        **{name: given[name] for name in same},
+    )
+
+
+def _lease(given: dict[str, Any]) -> tuple[float, float]:
     conf = load()
-    lease = given["lease"] or conf.lease_seconds
-    heartbeat = given["heartbeat"]
+    lease, heartbeat = given["lease"] or conf.lease_seconds, given["heartbeat"]
     if heartbeat is None:
         # A configured heartbeat belongs to the configured lease; another lease gets its own quarter.
         heartbeat = conf.renew_seconds if given["lease"] is None else lease / 4
@@ -64,41 +91,24 @@ def build(given: dict[str, Any]) -> Options:
             f"--lease {lease:g}s must be longer than 3 x --heartbeat {heartbeat:g}s, or one late renewal loses it",
             returncode=USAGE,
         )
-    database = given["database"] or conf.database
-    if database not in settings.DATABASES:
-        raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
+    return lease, heartbeat
+
+
+def _selection(given: dict[str, Any]) -> Selection:
     try:
-        selection = parse([*given["queue"], *([given["queues"]] if given["queues"] else [])])
+        return parse([*given["queue"], *([given["queues"]] if given["queues"] else [])])
+    except (InvalidValue, InvalidType) as error:
+        raise CommandError(str(error), returncode=USAGE) from None
+
+
+def _name(given: dict[str, Any]) -> str:
+    try:
         name = check_worker(given["worker_name"] or default_name())
     except (InvalidValue, InvalidType) as error:
         raise CommandError(str(error), returncode=USAGE) from None
     if len(name) > 90:
         raise CommandError("--worker-name: at most 90 characters; a boot id and number are added", returncode=USAGE)
-    one = given["once"]
-    return Options(
-        selection=selection,
-        database=database,
-        concurrency=1 if one else given["concurrency"],
-        processes=1 if one else min(given["processes"], given["max_jobs"] or given["processes"]),
-        name=name,
-        lease_seconds=lease,
-        heartbeat_seconds=heartbeat,
-        batch_size=given["batch_size"],
-        poll_low_seconds=given["poll"][0],
-        poll_high_seconds=given["poll"][1],
-        once=one,
-        drain=given["drain"],
-        max_jobs=given["max_jobs"],
-        max_seconds=given["max_time"],
-        max_rss_bytes=given["max_rss"],
-        idle_exit_seconds=given["idle_exit"],
-        shutdown_seconds=given["shutdown_timeout"],
-        on_timeout=given["on_timeout"],
-        reaper=not given["no_reaper"],
-        db_retry_seconds=given["db_retry"],
-        fail_on_error=given["fail_on_error"],
-        reload=_reload(given),
-    )
+    return name
 
 
 def _reload(given: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-M = TypeVar("M", bound=models.Model)
+Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
 
 class Fault(Enum):
@@ -40,11 +40,11 @@ class Vendor:
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True
 
-    def lock_rows(self, queryset: models.QuerySet[M]) -> models.QuerySet[M]:
+    def lock_rows(self, queryset: Q) -> Q:
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
 
-    def force_index(self, queryset: models.QuerySet[M], index: str) -> models.QuerySet[M]:
+    def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
         return queryset
 
@@ -84,6 +84,10 @@ class Vendor:
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
+
+    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with the server or session for a queue: (check id, text, hint)."""
+        return iter(())
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """Product and version for people."""

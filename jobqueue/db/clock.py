@@ -21,7 +21,7 @@ class UtcNow(Func):
     def __init__(self, **extra: Any) -> None:
         super().__init__(output_field=UtcDateTimeField(), **extra)
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
         """The vendor's expression."""
         return vendor_of(connection).now_sql, []
 
@@ -35,7 +35,7 @@ class UtcNowPlus(Func):
         value = Value(float(seconds)) if isinstance(seconds, (int, float)) else seconds
         super().__init__(value, output_field=UtcDateTimeField(), **extra)
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
         """The vendor's expression around the seconds."""
         return super().as_sql(compiler, connection, template=vendor_of(connection).now_plus_sql, **context)
 

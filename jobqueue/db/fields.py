@@ -25,11 +25,11 @@ def _vendor(connection: BaseDatabaseWrapper) -> Any:
 class UnsignedBigAutoField(models.BigAutoField):
     """BIGINT UNSIGNED AUTO_INCREMENT on MySQL; the natural 64-bit identity elsewhere."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type, or Django's own."""
         return _vendor(connection).column_types.get("bigauto") or super().db_type(connection)
 
-    def rel_db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def rel_db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The type of a column that refers to this one."""
         return _vendor(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
 
@@ -37,7 +37,7 @@ class UnsignedBigAutoField(models.BigAutoField):
 class JobIdField(models.BigIntegerField):
     """A job's id in another table, without a foreign key: history outlives the job, and inserts lock nothing."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """BIGINT UNSIGNED on MySQL."""
         return _vendor(connection).column_types.get("bigauto_rel") or super().db_type(connection)
 
@@ -45,7 +45,7 @@ class JobIdField(models.BigIntegerField):
 class TinyIntegerField(models.SmallIntegerField):
     """TINYINT on MySQL, SMALLINT elsewhere."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type."""
         return _vendor(connection).column_types.get("tiny") or super().db_type(connection)
 
@@ -63,7 +63,7 @@ class NameField(models.CharField):
 class ErrorField(models.TextField):
     """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type."""
         return _vendor(connection).column_types.get("text") or super().db_type(connection)
 
@@ -77,7 +77,7 @@ class ErrorField(models.TextField):
 class _BytesField(models.BinaryField):
     kind = ""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type, or Django's own."""
         return _vendor(connection).column_types.get(self.kind) or super().db_type(connection)
 
@@ -138,7 +138,7 @@ class UtcDateTimeField(models.DateTimeField):
         """Not DateTimeField: Django's converters would apply the zones of the settings."""
         return "UtcDateTimeField"
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """DATETIME(6) on MySQL, TIMESTAMP WITH TIME ZONE on PostgreSQL."""
         return _vendor(connection).column_types.get("instant", "datetime")
 
@@ -170,4 +170,5 @@ class UtcDateTimeField(models.DateTimeField):
         if value.tzinfo is None:
             zone = UTC if _vendor(connection).stores_utc_naive else ZoneInfo(settings.TIME_ZONE)
             value = value.replace(tzinfo=zone)
-        return value.astimezone(UTC)
+        utc: datetime = value.astimezone(UTC)
+        return utc

@@ -16,6 +16,7 @@ class MariaDB(MySQL):
 
     name = "MariaDB"
     binary_collation = "utf8mb4_nopad_bin"
+    oldest = (10, 6, 0)
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]

@@ -8,11 +8,10 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, M, Vendor, first_arg
+from jobqueue.db.base import Fault, Q, Vendor, first_arg
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster.
@@ -27,10 +26,10 @@ class IndexedTable(BaseTable):
 
     index: str = ""
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
         """FROM table FORCE INDEX (name)."""
         sql, params = super().as_sql(compiler, connection)
-        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", list(params)
+        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
 
 
 class MySQL(Vendor):
@@ -54,7 +53,7 @@ class MySQL(Vendor):
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
 
-    def force_index(self, queryset: QuerySet[M], index: str) -> QuerySet[M]:
+    def force_index(self, queryset: Q, index: str) -> Q:
         """FORCE INDEX: without it the optimizer may read, sort and so lock the whole backlog."""
         hinted = queryset.all()
         alias = hinted.query.get_initial_alias()
@@ -86,6 +85,46 @@ class MySQL(Vendor):
             first, step = cursor.fetchone()
             return list(range(first, first + step * len(rows), step))
 
+    oldest = (8, 0, 17)
+
+    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+        """Version, engine of the table, isolation, statement-based replication."""
+        version = tuple(connection.get_database_version())
+        if version < self.oldest:
+            need = ".".join(map(str, self.oldest))
+            yield "E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server."
+        found = {}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SHOW VARIABLES WHERE Variable_name IN "
+                "('transaction_isolation', 'tx_isolation', 'binlog_format', 'log_bin')"
+            )
+            found = dict(cursor.fetchall())
+            cursor.execute(
+                "SELECT engine FROM information_schema.tables "
+                "WHERE table_schema = DATABASE() AND table_name = 'job_queue'"
+            )
+            row = cursor.fetchone()
+        if row and str(row[0]).lower() != "innodb":
+            yield (
+                "E013",
+                f"The job table uses engine {row[0]}: no row locks, no transactions.",
+                "ALTER TABLE job_queue ENGINE=InnoDB",
+            )
+        isolation = found.get("transaction_isolation") or found.get("tx_isolation")
+        if isolation != "READ-COMMITTED":
+            yield (
+                "W022",
+                f"Sessions run at {isolation}: gap locks of your own statements can block enqueueing.",
+                'Set OPTIONS["isolation_level"] = "read committed"; claims use it in any case.',
+            )
+        if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
+            yield (
+                "W023",
+                "The server replicates statements (binlog_format=STATEMENT): a replica may skip other rows.",
+                "SET GLOBAL binlog_format = 'ROW'.",
+            )
+
     def fault(self, error: BaseException) -> Fault | None:
         """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
         if not isinstance(error, DatabaseError | InterfaceError):
@@ -103,4 +142,6 @@ class MySQL(Vendor):
 
     def error_code(self, error: BaseException) -> str:
         """The server's error number."""
-        return str(first_arg(error)) if isinstance(error, (OperationalError, DatabaseError)) else super().error_code(error)
+        return (
+            str(first_arg(error)) if isinstance(error, (OperationalError, DatabaseError)) else super().error_code(error)
+        )

@@ -8,9 +8,8 @@ from typing import Any
 
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 
-from jobqueue.db.base import Fault, M, Vendor
+from jobqueue.db.base import Fault, Q, Vendor
 
 _FORMAT = "strftime('%%Y-%%m-%%d %%H:%%M:%%f'"
 
@@ -28,7 +27,7 @@ class SQLite(Vendor):
     now_sql = f"{_FORMAT}, 'now') || '000'"
     now_plus_sql = _FORMAT.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
 
-    def lock_rows(self, queryset: QuerySet[M]) -> QuerySet[M]:
+    def lock_rows(self, queryset: Q) -> Q:
         """The whole database is locked by the transaction already."""
         return queryset
 

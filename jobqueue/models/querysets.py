@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
 from django.db import models
 
 from jobqueue.db.clock import UtcNow
 
-if TYPE_CHECKING:
-    from jobqueue.models.job import Job
 
-M = TypeVar("M", bound=models.Model)
-
-
-class JobQuerySet(models.QuerySet["Job"]):
+class JobQuerySet(models.QuerySet[Any]):
     """Job.objects: the states people ask for."""
 
     def ready(self) -> JobQuerySet:

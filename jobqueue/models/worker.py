@@ -38,4 +38,4 @@ class Worker(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)

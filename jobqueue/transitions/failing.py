@@ -88,7 +88,7 @@ def _fail(lease: Lease, error: str | BaseException, delay_seconds: float | None)
             elif held(lease).update(**failed_columns(text, cause, lease.attempt) | canceled()):
                 status = Job.Status.CANCELED
             elif tries > 1 and _recorded(lease):
-                return Job.objects.using(lease.using).values_list("status", flat=True).get(pk=lease.job_id)
+                return Job.Status(Job.objects.using(lease.using).values_list("status", flat=True).get(pk=lease.job_id))
             if status is not None:
                 attempt_row(lease, error, cause, text).save(using=lease.using, force_insert=True)
             return status

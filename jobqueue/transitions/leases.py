@@ -46,9 +46,7 @@ class Lease:
 
 def held(lease: Lease) -> JobQuerySet:
     """The job's row if `lease` still holds it: the guard of every settling statement."""
-    return Job.objects.using(lease.using).filter(
-        pk=lease.job_id, status=Job.Status.PROCESSING, lock_token=lease.token
-    )
+    return Job.objects.using(lease.using).filter(pk=lease.job_id, status=Job.Status.PROCESSING, lock_token=lease.token)
 
 
 def held_by(worker: str, *, using: str) -> list[Lease]:
@@ -59,7 +57,8 @@ def held_by(worker: str, *, using: str) -> list[Lease]:
 
 def lease_of(job: Job, using: str) -> Lease:
     """The lease written on a PROCESSING row, without its payload."""
-    assert job.lock_token is not None and job.lock_until is not None
+    assert job.lock_token is not None
+    assert job.lock_until is not None
     return Lease(
         job_id=job.pk,
         token=job.lock_token,
@@ -85,7 +84,7 @@ def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
     """
     if heartbeat_many([lease], lease_seconds=lease_seconds):
         raise lost(lease, "heartbeat")
-    until = held(lease).values_list("lock_until", flat=True).first()
+    until: datetime | None = held(lease).values_list("lock_until", flat=True).first()
     if until is None:
         raise lost(lease, "heartbeat")
     return until

@@ -88,7 +88,9 @@ def _write(status: Job.Status, leases: list[Lease], using: str) -> None:
     ids = [lease.job_id for lease in leases]
     # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
     Job.objects.using(using).expired().filter(pk__in=ids).update(**changes)
-    history = [attempt_row(lease, error, FailureCause.LOST, describe(error)) for lease in leases for error in [_lost(lease)]]
+    history = [
+        attempt_row(lease, error, FailureCause.LOST, describe(error)) for lease in leases for error in [_lost(lease)]
+    ]
     JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
 
 

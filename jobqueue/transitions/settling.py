@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -44,7 +45,7 @@ def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None) 
         ids = [lease.job_id for lease in group]
         rows = Job.objects.using(using).filter(pk__in=ids, status=Job.Status.PROCESSING, lock_token=token)
         changes = _done(_case({i: encoded[i] for i in ids}))
-        count = retry_transient(lambda rows=rows, changes=changes: rows.update(**changes), using=using)
+        count = retry_transient(partial(rows.update, **changes), using=using)
         if count < len(group):
             gone += [lease for lease in group if not was_acked(lease)]
     for lease in gone:
@@ -72,7 +73,7 @@ def release_many(leases: Sequence[Lease]) -> list[Lease]:
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         ids = [lease.job_id for lease in group]
-        held_ids = retry_transient(lambda using=using, token=token, ids=ids: _release(using, token, ids), using=using)
+        held_ids = retry_transient(partial(_release, using, token, ids), using=using)
         gone += [lease for lease in group if lease.job_id not in held_ids]
     for lease in gone:
         lost(lease, "release")

@@ -112,7 +112,9 @@ class Keeper:
             transitions.release_many(unstarted)
             transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
         if not region.exit:
-            workers.retire(name, "killed at the end of --shutdown-timeout" if region.blameless else how, using=self.using)
+            workers.retire(
+                name, "killed at the end of --shutdown-timeout" if region.blameless else how, using=self.using
+            )
         if leases:
             charged = 0 if region.blameless else len(ran)
             logger.warning("%s %s: %d jobs charged, %d given back", name, how, charged, len(leases) - charged)

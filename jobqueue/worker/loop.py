@@ -123,13 +123,13 @@ class Loop:
         most = min(max(threads, self.options.batch_size), threads + ahead)
         # Claims are worth making when about half of what may be in hand is used up.
         room = most - self.pool.in_hand if self.pool.waiting <= (most - threads) // 2 else 0
-        if self.unwritten or self.troubles and self.pool.in_hand:
+        if self.unwritten or (self.troubles and self.pool.in_hand):
             return 0
         return room if self.quota is None else min(room, self.quota)
 
     def _pause(self, claimed: int) -> float:
         if self.unwritten or self.troubles:
-            return min(5.0, 0.1 * 2 ** min(self.troubles, 6)) * random.uniform(0.5, 1.0)
+            return float(min(5.0, 0.1 * 2 ** min(self.troubles, 6)) * random.uniform(0.5, 1.0))
         if claimed or time.monotonic() - self.last_work < 1.0:
             return HOT_SECONDS
         return random.uniform(self.options.poll_low_seconds, self.options.poll_high_seconds)

@@ -46,22 +46,22 @@ def perform(lease: Lease, asked_to_stop: Callable[[], bool]) -> Outcome:
     begun = time.monotonic()
     context = JobContext(lease, asked_to_stop)
     task: Any = None
+    result: Any = None
+    error: BaseException | None = None
     try:
         task, call = _find(lease)
         with running(context):
             value = call(context)
         result = None if context.finished else encode_result(value)
-        ending, error = (Ending.FINISHED if context.finished else Ending.OK), None
+        ending = Ending.FINISHED if context.finished else Ending.OK
     except UnknownTask as problem:
-        ending, result, error = Ending.PARKED, None, problem
+        ending, error = Ending.PARKED, problem
     except JobCanceled as problem:
-        ending, result, error = Ending.CANCELED, None, problem
+        ending, error = Ending.CANCELED, problem
     except BaseException as problem:
         # SystemExit and KeyboardInterrupt included: a job may end itself, never its worker.
-        ending, result, error = Ending.FAILED, None, problem
-        if context.finished:
-            # Its effect and DONE are committed; what came after can only be reported.
-            ending = Ending.FINISHED
+        # After finish() its effect and DONE are committed; what came then can only be reported.
+        ending, error = (Ending.FINISHED if context.finished else Ending.FAILED), problem
     finally:
         _clean_connections()
     return Outcome(lease, ending, time.monotonic() - begun, result, error, _delay(task, lease, error))
@@ -123,8 +123,8 @@ def _clean_connections() -> None:
             alias = connection.alias
             try:
                 if connection.connection is not None:
-                    connection._close()
-            except Exception:  # noqa: S110  a connection that cannot be closed is forgotten all the same
+                    connection.connection.close()
+            except Exception:
                 pass
             del connections[alias]
     close_old_connections()

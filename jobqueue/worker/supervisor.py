@@ -93,7 +93,14 @@ class Supervisor:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGCHLD):
+            for number in (
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+                signal.SIGUSR1,
+                signal.SIGQUIT,
+                signal.SIGCHLD,
+            ):
                 signal.signal(number, signal.SIG_DFL)
             status = target(*args)
         except BaseException:
@@ -119,8 +126,11 @@ class Supervisor:
     def _on_stop(self, number: int, _frame: Any) -> None:
         header: Any = self.board.header
         if header.stop == Stop.RUN:
-            logger.warning("%s: stopping; running jobs may finish for %g s, a second signal ends them now",
-                           signal.Signals(number).name, self.options.shutdown_seconds)
+            logger.warning(
+                "%s: stopping; running jobs may finish for %g s, a second signal ends them now",
+                signal.Signals(number).name,
+                self.options.shutdown_seconds,
+            )
             self._drain()
         else:
             self.forced = number
@@ -169,7 +179,9 @@ class Supervisor:
         region.wait_status = status
         if region.exit == Exit.CRASHED and not region.blameless:
             code = os.waitstatus_to_exitcode(status)
-            logger.error("worker process %d ended unexpectedly (%s)", region.pid, code if code >= 0 else f"signal {-code}")
+            logger.error(
+                "worker process %d ended unexpectedly (%s)", region.pid, code if code >= 0 else f"signal {-code}"
+            )
             short = time.monotonic() - region.started < SHORT_LIFE_SECONDS
             self.short_lives[index] = self.short_lives[index] + 1 if short else 0
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
@@ -235,5 +247,11 @@ class Supervisor:
     def _log_status(self) -> None:
         for index, region in enumerate(self.board.regions):
             running = sorted(self.board.running_jobs(index))
-            logger.warning("%s: %s, pid %d, %d jobs ended, running: %s", self.options.child_name(index, region.generation),
-                           State(region.state).name.lower(), region.pid, region.finished, running or "none")
+            logger.warning(
+                "%s: %s, pid %d, %d jobs ended, running: %s",
+                self.options.child_name(index, region.generation),
+                State(region.state).name.lower(),
+                region.pid,
+                region.finished,
+                running or "none",
+            )

@@ -1,0 +1,23 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test prove lint clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1	/'
+
+demo: ## the main job on SQLite (or DATABASE_URL), with a worker killed half-way, proved at the end
+	@sh scripts/demo.sh
+
+serve: ## a worker and the admin site at 127.0.0.1:8000, login printed
+	@sh scripts/serve.sh
+
+test: ## everything in short form, on real MySQL, MariaDB, PostgreSQL, SQLite and Redis
+	@sh scripts/test.sh
+
+prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one)
+	@sh scripts/prove.sh $(ISSUE)
+
+lint: ## ruff and mypy
+	@sh scripts/lint.sh
+
+clean: ## remove what the other commands made
+	rm -rf .venv .demo .servers build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,127 @@
+"""Imports point down, and one package writes job state."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "jobqueue"
+
+#: level of each module or package below jobqueue/; a file may import its own level and lower ones
+LEVELS = {
+    0: ["__init__", "exceptions", "backoff", "names", "payload", "failures", "durations", "conf", "signals", "compat"],
+    1: ["db"],
+    2: ["models"],
+    3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "handlers", "producer", "queues", "registry", "results",
+        "task_context", "tasks", "transitions", "workers"],
+    4: ["maintenance", "worker"],
+    5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations"],
+}  # fmt: skip
+LEVEL = {name: level for level, names in LEVELS.items() for name in names}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: columns that only the transitions may write
+OWNED = {
+    "status", "locked_by", "lock_token", "locked_at", "lock_until", "attempts", "fence", "finished_at", "epoch",
+    "crashes", "cancel_requested_at", "last_error", "cause", "max_attempts",
+}  # fmt: skip
+WRITERS = {"update", "bulk_update", "create", "bulk_create", "get_or_create", "update_or_create"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "jobqueue":
+                yield from ((f"jobqueue.{alias.name}", node.lineno) for alias in node.names)
+            yield node.module, node.lineno
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+
+
+def test_every_room_has_a_level():
+    assert {room(path) for path in FILES} <= set(LEVEL), "a new module needs its level in LEVELS"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    own = room(path)
+    for name, line in imports(ast.parse(path.read_text())):
+        parts = name.split(".")
+        if parts[0] != "jobqueue" or len(parts) < 2 or parts[1] not in LEVEL:
+            continue
+        if own == "__init__" or LEVEL[parts[1]] <= LEVEL[own] or parts[1] == own:
+            continue
+        pytest.fail(f"{path.relative_to(ROOT)}:{line} (level {LEVEL[own]}) imports {name} (level {LEVEL[parts[1]]})")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_transitions_and_producer_write_job_state(path):
+    if room(path) in ("transitions", "migrations", "workers"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITERS:
+            written = OWNED & {keyword.arg for keyword in node.keywords}
+            assert not written, f"{path.relative_to(ROOT)}:{node.lineno} writes {written}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_db_asks_which_vendor_it_is(path):
+    if room(path) == "db":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare) and any(
+            isinstance(n, ast.Attribute) and n.attr == "vendor" for n in ast.walk(node)
+        ):
+            pytest.fail(f"{path.relative_to(ROOT)}:{node.lineno} compares a vendor name")
+        if isinstance(node, ast.Attribute) and node.attr == "mysql_is_mariadb":
+            pytest.fail(f"{path.relative_to(ROOT)}:{node.lineno} asks for MariaDB")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_driver_and_no_pickle_is_imported(path):
+    banned = {"MySQLdb", "pymysql", "psycopg", "psycopg2", "sqlite3", "pickle", "marshal", "shelve", "yaml"}
+    found = {name.split(".")[0] for name, _ in imports(ast.parse(path.read_text()))} & banned
+    assert not found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path):
+    if room(path) == "migrations":
+        return
+    text = path.read_text()
+    assert text.count("\n") < 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= 40, f"{node.name} has {lines} lines"
+
+
+def test_no_submodule_bears_the_name_of_a_public_function():
+    import jobqueue
+    import jobqueue.transitions
+
+    for package in (jobqueue, jobqueue.transitions):
+        folder = Path(str(package.__file__)).parent
+        modules = {path.stem for path in folder.glob("*.py")} | {
+            path.parent.name for path in folder.glob("*/__init__.py")
+        }
+        assert not modules & set(package.__all__)
+
+
+def test_the_public_names_can_be_imported_before_apps_are_ready():
+    import subprocess
+    import sys
+
+    code = "import jobqueue; from jobqueue import handler, task, __version__; print(__version__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={"PATH": "/usr/bin"}
+    )
+    assert done.returncode == 0, done.stderr
