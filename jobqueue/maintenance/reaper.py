@@ -29,7 +29,7 @@ def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Reaping:
     """As many batches of `limit` as there are lapsed leases; each batch is its own transaction."""
     requeued = dead = canceled = 0
     # Jobs that lapse while this runs are left for the next pass: the work of one pass is bounded by what was there.
-    for _ in range(1 + count_expired(using=using) // limit):
+    for _ in range(-(-count_expired(using=using) // limit)):
         found = reap(limit, using=using)
         requeued, dead, canceled = requeued + found.requeued, dead + found.dead, canceled + found.canceled
         if found.total < limit:

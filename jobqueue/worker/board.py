@@ -27,6 +27,7 @@ class Exit(IntEnum):
     STOPPED = 1
     DONE = 2  # drained, quota reached, idle long enough: not replaced
     RECYCLE = 3  # to be replaced by a fresh process
+    RELOAD = 4  # code has changed: the whole command starts again
 
 
 class Stop(IntEnum):

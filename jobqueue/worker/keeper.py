@@ -111,6 +111,7 @@ class Keeper:
         else:
             transitions.release_many(unstarted)
             transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
+            region.failed += len(ran)
         if not region.exit:
             workers.retire(
                 name, "killed at the end of --shutdown-timeout" if region.blameless else how, using=self.using

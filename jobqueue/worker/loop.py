@@ -17,6 +17,7 @@ from jobqueue.worker.board import Exit, Stop
 from jobqueue.worker.options import Options
 from jobqueue.worker.perform import Outcome
 from jobqueue.worker.pool import Pool
+from jobqueue.worker.reload import Watcher
 from jobqueue.worker.settle import settle
 
 logger = logging.getLogger("jobqueue.worker")
@@ -37,6 +38,7 @@ class Loop:
         self.quota = options.quota(index)
         self.pool = Pool(board.slots[index], lambda: self.stopping)
         self.unwritten: list[Outcome] = []
+        self.watcher = Watcher() if options.reload else None
         self.mean_run_seconds: float | None = None
         self.troubles = 0
         self.started = self.last_work = time.monotonic()
@@ -80,6 +82,8 @@ class Loop:
             return Exit.DONE
         if options.max_rss_bytes is not None and rss_bytes() > options.max_rss_bytes:
             return Exit.RECYCLE
+        if self.watcher is not None and self.watcher.changed():
+            return Exit.RELOAD
         return None
 
     def _drained(self) -> bool:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import random
 import signal
 import sys
+import time
+from contextlib import suppress
 from typing import Any
 
+from django.db import Error, connections
+
 from jobqueue import registry, workers
-from jobqueue.worker.board import Board, Exit, State
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
-_ENDINGS = {Exit.STOPPED: "stopped", Exit.DONE: "done", Exit.RECYCLE: "recycled: over its memory limit"}
+_ENDINGS = {
+    Exit.STOPPED: "stopped",
+    Exit.DONE: "done",
+    Exit.RECYCLE: "recycled: over its memory limit",
+    Exit.RELOAD: "code has changed",
+}
 
 
 def run_child(options: Options, index: int, board: Board) -> int:
@@ -34,21 +45,38 @@ def run_child(options: Options, index: int, board: Board) -> int:
         logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
-    workers.register(
-        name,
-        supervisor_pid=os.getppid(),
-        boot_id=options.boot_id,
-        queues=str(options.selection),
-        concurrency=options.concurrency,
-        using=options.database,
-    )
+    if not _register(options, name, board):
+        region.exit = Exit.STOPPED
+        return 0
     loop = Loop(options, index, name, board)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     region.state = State.RUNNING
     end = loop.run()
     region.exit = end
-    workers.retire(name, _ENDINGS[end], using=options.database)
+    with suppress(Error, DatabaseBusy):
+        workers.retire(name, _ENDINGS[end], using=options.database)
     return 0
+
+
+def _register(options: Options, name: str, board: Board) -> bool:
+    """Add this process to the worker table, however long the database is away; False when told to stop meanwhile."""
+    parent = os.getppid()
+    while board.header.stop == Stop.RUN and os.getppid() == parent:
+        try:
+            workers.register(
+                name,
+                supervisor_pid=parent,
+                boot_id=options.boot_id,
+                queues=str(options.selection),
+                concurrency=options.concurrency,
+                using=options.database,
+            )
+            return True
+        except (Error, DatabaseBusy) as error:
+            logger.warning("%s cannot register: %s; trying again", name, error)
+            connections[options.database].close()
+            time.sleep(random.uniform(0.5, 1.5))
+    return False
 
 
 def _or(names: list[str]) -> str:

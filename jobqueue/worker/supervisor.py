@@ -45,6 +45,7 @@ class Supervisor:
         self.not_before = [0.0] * options.processes
         self.short_lives = [0] * options.processes
         self.leave_by: float | None = None
+        self.reload = False
         self._wake_read, self._wake_write = os.pipe()
 
     def run(self) -> int:
@@ -65,6 +66,8 @@ class Supervisor:
         self._end_keeper()
         if self.forced:
             return 128 + self.forced
+        if self.reload:
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         failed = sum(region.failed for region in self.board.regions)
         return self.status or (5 if self.options.fail_on_error and failed else 0)
 
@@ -131,6 +134,7 @@ class Supervisor:
                 signal.Signals(number).name,
                 self.options.shutdown_seconds,
             )
+            self.reload = False
             self._drain()
         else:
             self.forced = number
@@ -187,6 +191,10 @@ class Supervisor:
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
             self.not_before[index] = time.monotonic() + penalty
         self.over[index] = region.exit == Exit.DONE
+        if region.exit == Exit.RELOAD and self.board.header.stop == Stop.RUN:
+            logger.warning("code has changed; starting again")
+            self.reload = True
+            self._drain()
         region.state = State.DEAD
 
     def _on_keeper_end(self, code: int) -> None:
