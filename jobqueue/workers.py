@@ -45,9 +45,5 @@ def retire(name: str, reason: str, *, using: str) -> None:
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:
     """Mark workers that have not been heard of for `silent_seconds` as ended; how many."""
-    rows = Worker.objects.using(using).filter(
-        stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(-silent_seconds)
-    )
-    return retry_transient(
-        lambda: rows.update(stopped_at=UtcNow(), stop_reason="silent: no heartbeat"), using=using
-    )
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(-silent_seconds))
+    return retry_transient(lambda: rows.update(stopped_at=UtcNow(), stop_reason="silent: no heartbeat"), using=using)

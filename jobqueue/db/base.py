@@ -85,6 +85,10 @@ class Vendor:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
 
+    def isolation(self, connection: BaseDatabaseWrapper) -> str:
+        """The isolation level of the session, in the server's words."""
+        return "serializable"
+
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """What is wrong with the server or session for a queue: (check id, text, hint)."""
         return iter(())

@@ -85,6 +85,12 @@ class MySQL(Vendor):
             first, step = cursor.fetchone()
             return list(range(first, first + step * len(rows), step))
 
+    def isolation(self, connection: BaseDatabaseWrapper) -> str:
+        """As the server says; MariaDB has the older name of the variable."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+
     oldest = (8, 0, 17)
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:

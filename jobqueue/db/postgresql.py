@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django.db import InterfaceError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
 from jobqueue.db.base import Fault, Vendor
@@ -25,6 +28,24 @@ class PostgreSQL(Vendor):
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.
     now_sql = "STATEMENT_TIMESTAMP()"
     now_plus_sql = "(STATEMENT_TIMESTAMP() + make_interval(secs => (%(expressions)s)::double precision))"
+
+    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+        """Isolation; Django itself refuses servers that are too old."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            (level,) = cursor.fetchone()
+        if level != "read committed":
+            yield (
+                "W022",
+                f"Sessions run at {level}: claims that meet a changed row fail and are redone, again and again.",
+                'Leave OPTIONS["isolation_level"] of the queue\'s database at read committed.',
+            )
+
+    def isolation(self, connection: BaseDatabaseWrapper) -> str:
+        """As the server says."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            return str(cursor.fetchone()[0])
 
     def fault(self, error: BaseException) -> Fault | None:
         """By SQLSTATE; an operational error without one is a connection that is no more."""

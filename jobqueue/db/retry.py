@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import select
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
 from jobqueue.db.base import Fault
@@ -37,6 +39,7 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
     connection = connections[using]
     if connection.in_atomic_block:
         return work()
+    close_if_ended(connection)
     reconnected = False
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -65,6 +68,24 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
                 ) from error
             time.sleep(random.uniform(0.5, 1.0) * min(0.5, 0.01 * 2**attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def close_if_ended(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that the server has ended while it was idle, without a round trip.
+
+    Between statements the server sends nothing, so a readable socket means end of file or a farewell. Found out here,
+    it costs a reconnection; found out by a write, nobody could tell whether that write happened.
+    """
+    fileno = getattr(connection.connection, "fileno", None)
+    if fileno is None:
+        return
+    try:
+        waiting = select.poll()
+        waiting.register(fileno(), select.POLLIN)
+        if waiting.poll(0):
+            connection.close()
+    except (OSError, ValueError, Error, AttributeError):
+        connection.close()
 
 
 def count(using: str, code: str, attempt: int) -> None:

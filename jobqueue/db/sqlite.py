@@ -51,6 +51,14 @@ class SQLite(Vendor):
             stack.push(atomic)
             yield
 
+    oldest = (3, 35, 0)
+
+    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+        """Version: INSERT ... RETURNING came with 3.35."""
+        if tuple(connection.get_database_version()) < self.oldest:
+            need = ".".join(map(str, self.oldest))
+            yield "E011", f"{self.describe(connection)} is older than {need}.", "Use a Python with a newer SQLite."
+
     def fault(self, error: BaseException) -> Fault | None:
         """Busy and locked pass; a file that cannot be opened may come back."""
         if isinstance(error, OperationalError):

@@ -99,8 +99,7 @@ class Job(models.Model):
             models.CheckConstraint(condition=Q(status__range=(0, 4)), name="ck_job_status"),
             # A PROCESSING row without an end of its lease could never be reaped.
             models.CheckConstraint(
-                condition=~Q(status=1)
-                | Q(locked_by__isnull=False, lock_token__isnull=False, lock_until__isnull=False),
+                condition=~Q(status=1) | Q(locked_by__isnull=False, lock_token__isnull=False, lock_until__isnull=False),
                 name="ck_job_lease",
             ),
         ]

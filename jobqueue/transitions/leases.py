@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db.models import F
@@ -84,7 +85,8 @@ def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
     """
     if heartbeat_many([lease], lease_seconds=lease_seconds):
         raise lost(lease, "heartbeat")
-    until: datetime | None = held(lease).values_list("lock_until", flat=True).first()
+    rows = held(lease).values_list("lock_until", flat=True)
+    until: datetime | None = retry_transient(rows.first, using=lease.using)
     if until is None:
         raise lost(lease, "heartbeat")
     return until
@@ -104,7 +106,7 @@ def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lea
         )
         extend = _extend(rows, until)
         if retry_transient(extend, using=using) < len(group):
-            alive = set(rows.values_list("pk", flat=True))
+            alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)
             gone += [lease for lease in group if lease.job_id not in alive]
     return gone
 

@@ -139,7 +139,12 @@ class Keeper:
 
     def _duty(self, duty: Callable[[], None]) -> None:
         try:
-            duty()
+            try:
+                duty()
+            except Error:
+                # One lost session is no outage: the second try has a new one.
+                connections[self.using].close()
+                duty()
         except (Error, DatabaseBusy) as error:
             if self.down_since is None:
                 self.down_since = time.monotonic()

@@ -6,12 +6,14 @@ import logging
 import os
 import random
 import time
+from functools import partial
 from typing import Any
 
 from django.db import Error, connections
 
 from jobqueue import transitions
 from jobqueue.db import fault_vendor
+from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.board import Exit, Stop
 from jobqueue.worker.options import Options
@@ -97,13 +99,14 @@ class Loop:
             return 0
         claimed = 0
         try:
-            for queue in self.options.selection.names(self.options.database):
+            using = self.options.database
+            for queue in retry_transient(partial(self.options.selection.names, using), using=using):
                 leases = transitions.claim(
                     queue,
                     room - claimed,
                     worker=self.name,
                     lease_seconds=self.options.lease_seconds,
-                    using=self.options.database,
+                    using=using,
                 )
                 for lease in leases:
                     self.pool.submit(lease)

@@ -10,7 +10,9 @@ from django.db.migrations.executor import MigrationExecutor
 
 import jobqueue
 from jobqueue.db import vendor
+from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -22,13 +24,13 @@ def preflight(options: Options) -> int:
     """0 and the banner, or the exit status with the reason logged: 3 no database or tables, 4 configuration."""
     connection = connections[options.database]
     try:
-        connection.ensure_connection()
-        found = vendor(options.database)
+        found = retry_transient(lambda: vendor(options.database), using=options.database)
         if not found.supported:
             logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
             return MISCONFIGURED
-        missing = _unmigrated(options.database)
-    except Error as error:
+        missing = retry_transient(lambda: _unmigrated(options.database), using=options.database)
+        isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
+    except (Error, DatabaseBusy) as error:
         logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
         return UNREACHABLE
     if missing:
@@ -39,7 +41,7 @@ def preflight(options: Options) -> int:
             options.database,
         )
         return UNREACHABLE
-    _banner(options, found.describe(connection), found.claim_strategy)
+    _banner(options, found.describe(connection), found.claim_strategy, isolation)
     return 0
 
 
@@ -49,12 +51,10 @@ def _unmigrated(using: str) -> list[str]:
     return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
 
 
-def _banner(options: Options, database: str, strategy: str) -> None:
-    connection = connections[options.database]
-    isolation = getattr(connection, "isolation_level", None) or "the server's default"
+def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:
     logger.info("jobqueue %s on Django %s, %s (%s)", jobqueue.__version__, django.__version__, database, strategy)
     logger.info(
-        "worker %s:%s: %d x %d, queues %s, lease %s renewed every %s, isolation of the session: %s",
+        "worker %s:%s: %d x %d, queues %s, lease %s renewed every %s, isolation %s",
         options.name,
         options.boot_id,
         options.processes,

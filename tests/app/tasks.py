@@ -1,5 +1,6 @@
 """Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
 
+import ctypes
 import os
 import sys
 import time
@@ -94,3 +95,72 @@ async def coroutine(a):
 def deliver(payload):
     note("effect", payload["n"])
     return {"seen": payload["n"]}
+
+
+@task
+def work(seconds):
+    """A job of a known length that leaves no trace of its own."""
+    time.sleep(seconds)
+
+
+@task
+def gated(path):
+    """Runs until a file appears: the test decides when it ends."""
+    note("start")
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    note("effect")
+
+
+@task(max_attempts=1)
+def strange(kind):
+    note("start")
+    raise STRANGE[kind]()
+
+
+def _deep():
+    return _deep()
+
+
+def _raise(error):
+    raise error
+
+
+STRANGE = {
+    "generator exit": GeneratorExit,
+    "group": lambda: ExceptionGroup("g", [ValueError("a"), Unprintable()]),
+    "base group": lambda: BaseExceptionGroup("b", [SystemExit(1), KeyboardInterrupt()]),
+    "huge": lambda: ValueError("x" * 10_000_000),
+    "nul": lambda: ValueError("a\x00b\ud800"),
+    "recursion": _deep,
+    "memory": MemoryError,
+    "stop": StopIteration,
+    "exit": lambda: SystemExit("bye"),
+    "class": lambda: _raise(type("C\x00\ud800", (BaseException,), {})("x")),
+}
+
+
+@task(max_attempts=2)
+def killed_by(number):
+    note("start")
+    os.kill(os.getpid(), number)
+    time.sleep(30)
+
+
+@task
+def hold_the_gil(seconds):
+    """Sleeps in C without letting any other thread of the process run."""
+    note("start")
+    ctypes.PyDLL(None).sleep(seconds)
+    note("effect")
+
+
+@task
+def leaves_a_transaction_open():
+    from django.db import connection, transaction
+
+    note("start")
+    transaction.set_autocommit(False)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    note("effect")

@@ -1,0 +1,113 @@
+"""What tests make and look at: rows, moments of the database's clock, conditions that come true."""
+
+import itertools
+import time
+from datetime import timedelta
+
+from django.db import connection
+
+from jobqueue import enqueue
+from jobqueue.db.clock import UtcNowPlus, read_now
+from jobqueue.models import Job
+from jobqueue.transitions import Lease, claim
+
+_numbers = itertools.count(1)
+
+
+def make_job(queue="q", payload=None, **columns):
+    """The id of a new READY job that is due; other columns are set afterwards as they are given."""
+    job_id = enqueue(queue, {"n": next(_numbers)} if payload is None else payload)
+    if columns:
+        set_columns(job_id, **columns)
+    return job_id
+
+
+def make_jobs(count, queue="q", **columns):
+    """The ids of `count` jobs in the order they will run."""
+    return [make_job(queue, **columns) for _ in range(count)]
+
+
+def set_columns(job_id, **columns):
+    """Write columns behind the product's back."""
+    assert Job.objects.filter(pk=job_id).update(**columns) == 1
+
+
+def claim_one(queue="q", worker="w", lease_seconds=60) -> Lease:
+    """The lease of exactly one job."""
+    (lease,) = claim(queue, worker=worker, lease_seconds=lease_seconds)
+    return lease
+
+
+def expire(*leases):
+    """Let leases run out now: their end is a minute ago by the database's clock."""
+    for lease in leases:
+        set_columns(getattr(lease, "job_id", lease), lock_until=UtcNowPlus(-60))
+
+
+def make_due(job_id):
+    """Let a delayed job become due."""
+    set_columns(job_id, run_at=UtcNowPlus(-1))
+
+
+def row(job_id):
+    """Every column of a job as the driver gives it, to compare byte for byte."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM job_queue WHERE id = %s", [job_id])
+        names = [column[0] for column in cursor.description]
+        return dict(zip(names, cursor.fetchone(), strict=True))
+
+
+def job(job_id):
+    """The job as a model instance, read now."""
+    return Job.objects.get(pk=job_id)
+
+
+def state(job_id):
+    """The name of a job's state."""
+    return Job.Status(job(job_id).status).name
+
+
+def make_in_state(name, queue="q", **columns):
+    """The id of a job brought into state `name`; its lease, if any, belongs to worker "owner"."""
+    from jobqueue.transitions import ack, cancel, fail
+
+    job_id = make_job(queue, **columns)
+    if name == "CANCELED":
+        assert cancel(job_id)
+    elif name != "READY":
+        lease = claim_one(queue, worker="owner")
+        assert lease.job_id == job_id
+        if name == "DONE":
+            ack(lease, result={"ok": True})
+        elif name == "FAILED":
+            set_columns(job_id, max_attempts=1)
+            fail(lease_with(lease, max_attempts=1), error="boom")
+    assert state(job_id) == name
+    return job_id
+
+
+def lease_with(lease, **changes):
+    """A lease that differs from `lease`."""
+    from dataclasses import replace
+
+    return replace(lease, **changes)
+
+
+def now():
+    """The database's clock, aware UTC."""
+    return read_now("default")
+
+
+def seconds_from_now(instant):
+    """How far an instant lies ahead of the database's clock."""
+    return (instant - now()) / timedelta(seconds=1)
+
+
+def wait_until(condition, seconds=20.0, what="the condition"):
+    """The first true value of condition(), looked at every 20 ms; AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+        time.sleep(0.02)

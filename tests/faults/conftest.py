@@ -1,0 +1,87 @@
+"""Break the connection of the code under test, really, at a chosen statement."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection, connections
+
+from tests.factories import wait_until
+from tests.settings import VENDOR
+
+
+@contextmanager
+def second_connection():
+    """Another session of the same database."""
+    other = connections["default"].copy()
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def session_id():
+    """The server's id of this thread's session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+        return cursor.fetchone()[0]
+
+
+def kill(session):
+    """End a session from another one."""
+    listed = "pg_stat_activity WHERE pid" if VENDOR == "postgres" else "information_schema.processlist WHERE id"
+    with second_connection() as other, other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)" if VENDOR == "postgres" else "KILL %s", [session])
+
+        def gone():
+            cursor.execute(f"SELECT COUNT(*) FROM {listed} = %s", [session])
+            return cursor.fetchone()[0] == 0
+
+        wait_until(gone, what="the end of the session")
+
+
+@contextmanager
+def killed_at(number):
+    """Inside the block, this thread's session is killed by the server just before its statement `number` (from 1)."""
+    seen = {"statements": 0, "killed": False}
+
+    def before(execute, sql, params, many, context):
+        seen["statements"] += 1
+        if seen["statements"] == number:
+            kill(real)
+            seen["killed"] = True
+        return execute(sql, params, many, context)
+
+    connection.ensure_connection()
+    real = session_id()
+    with connection.execute_wrapper(before):
+        yield seen
+
+
+@pytest.fixture
+def answer_lost(monkeypatch):
+    """The next COMMIT of this thread happens, and its answer is lost with the connection."""
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    commit = BaseDatabaseWrapper._commit
+    used = []
+
+    def lose(self):
+        commit(self)
+        if not used and self is connections["default"]:
+            used.append(True)
+            kill(session_of(self))
+            with self.wrap_database_errors:
+                self.connection.cursor().execute("SELECT 1")
+
+    def session_of(wrapper):
+        cursor = wrapper.connection.cursor()
+        cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+        return cursor.fetchone()[0]
+
+    def arm():
+        monkeypatch.setattr(BaseDatabaseWrapper, "_commit", lose)
+        return used
+
+    return arm

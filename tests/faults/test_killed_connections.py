@@ -1,0 +1,115 @@
+"""The server ends the session at every statement of every verb in turn: the verb is redone, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from jobqueue import enqueue, transitions
+from jobqueue.db import retry
+from jobqueue.models import Job, JobAttempt
+from jobqueue.transitions import claim, fail, reap
+from tests.factories import claim_one, expire, make_in_state, make_job, state
+from tests.faults.conftest import killed_at
+from tests.settings import VENDOR
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that somebody could end"),
+]
+
+
+def ready():
+    return make_job()
+
+
+def leased():
+    make_job()
+    return claim_one()
+
+
+def lapsed():
+    lease = leased()
+    expire(lease)
+    return lease
+
+
+VERBS = {
+    "claim": (ready, lambda job_id: claim("q", worker="w"), "PROCESSING"),
+    "ack": (leased, lambda lease: transitions.ack(lease, result={"a": 1}), "DONE"),
+    "ack_many": (leased, lambda lease: transitions.ack_many([lease], results=[{"a": 1}]), "DONE"),
+    "fail": (leased, lambda lease: fail(lease, error=ValueError("x")), "READY"),
+    "snooze": (leased, lambda lease: transitions.snooze(lease, delay_seconds=5), "READY"),
+    "release": (leased, transitions.release, "READY"),
+    "release_many": (leased, lambda lease: transitions.release_many([lease]), "READY"),
+    "heartbeat": (leased, lambda lease: transitions.heartbeat(lease, lease_seconds=60), "PROCESSING"),
+    "heartbeat_many": (leased, lambda lease: transitions.heartbeat_many([lease], lease_seconds=60), "PROCESSING"),
+    "reap": (lapsed, lambda lease: reap(), "READY"),
+    "cancel": (ready, transitions.cancel, "CANCELED"),
+    "retry": (lambda: make_in_state("FAILED"), transitions.retry, "READY"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_whose_session_is_killed_at_any_of_its_statements_is_redone_whole(verb):
+    prepare, act, wanted = VERBS[verb]
+    number, walked = 1, 0
+    while True:
+        Job.objects.all().delete()
+        JobAttempt.objects.all().delete()
+        subject = prepare()
+        job_id = getattr(subject, "job_id", subject)
+        before = sum(retry.retries.values())
+        with killed_at(number) as seen:
+            result = act(subject)
+        if not seen["killed"]:
+            break
+        walked += 1
+        assert state(job_id) == wanted, f"killed at statement {number}"
+        assert sum(retry.retries.values()) == before + 1, "the fault is counted"
+        if verb in ("ack_many", "release_many", "heartbeat_many"):
+            assert result == []
+        if verb == "fail":
+            assert JobAttempt.objects.filter(job_id=job_id).count() == 1
+        number += 1
+    assert walked >= 1
+    assert state(job_id) == wanted
+
+
+def test_a_verb_whose_commit_answer_was_lost_knows_its_own_work(answer_lost):
+    make_job()
+    lease = claim_one()
+    used = answer_lost()
+    assert fail(lease, error="boom") == Job.Status.READY
+    assert used
+    job = Job.objects.get(pk=lease.job_id)
+    assert job.attempts == 1
+    assert JobAttempt.objects.filter(job_id=job.pk).count() == 1
+
+
+def test_a_claim_whose_commit_answer_was_lost_leaves_a_lease_that_is_reaped(answer_lost):
+    job_id = make_job()
+    used = answer_lost()
+    assert claim("q", worker="w") == []
+    assert used
+    assert state(job_id) == "PROCESSING"
+    expire(job_id)
+    assert reap().requeued == 1
+
+
+def test_an_enqueue_on_a_session_that_was_killed_while_idle_just_works():
+    from tests.faults.conftest import kill, session_id
+
+    kill(session_id())
+    job_id = enqueue("q", 1)
+    assert state(job_id) == "READY"
+    assert Job.objects.count() == 1
+
+
+def test_a_keyed_enqueue_whose_session_is_killed_adds_exactly_one_job():
+    for number in (1, 2, 3, 4, 5):
+        Job.objects.all().delete()
+        with killed_at(number):
+            job_id = enqueue("q", 1, dedupe_key="k")
+        assert list(Job.objects.values_list("pk", flat=True)) == [job_id]
+        connection.close()

@@ -1,0 +1,146 @@
+"""Deadlocks and lock waits, provoked with real sessions: redone outside, let out inside a caller's transaction."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+
+from jobqueue import enqueue
+from jobqueue.db import retry
+from jobqueue.models import Job
+from jobqueue.transitions import ack, ack_many, claim
+from tests.factories import claim_one, make_job, make_jobs, state, wait_until
+from tests.settings import VENDOR
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer: no two transactions can wait for each other"),
+]
+
+BLOCKED = {
+    "mysql": "SELECT COUNT(*) FROM performance_schema.data_lock_waits",
+    "mariadb": "SELECT COUNT(*) FROM information_schema.innodb_lock_waits",
+    "postgres": "SELECT COUNT(*) FROM pg_locks WHERE NOT granted",
+}
+
+
+def somebody_waits():
+    other = connections["default"].copy()
+    try:
+        with other.cursor() as cursor:
+            if VENDOR == "mariadb":
+                # Its view of lock waits is only made anew when nobody has looked for 100 ms.
+                cursor.execute("SELECT SLEEP(0.15)")
+            cursor.execute(BLOCKED[VENDOR])
+            return cursor.fetchone()[0] > 0
+    finally:
+        other.close()
+
+
+def in_thread(work):
+    found = []
+
+    def run():
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+def lock_row(job_id):
+    list(Job.objects.select_for_update().filter(pk=job_id))
+
+
+def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted():
+    low, high = make_jobs(2)
+    leases = claim("q", 2, worker="w")
+    before = sum(retry.retries.values())
+    with transaction.atomic():
+        # The heavier transaction survives on MySQL; on PostgreSQL the one that waits longest finds out.
+        for n in range(50):
+            enqueue("ballast", n)
+        lock_row(high)
+        thread, found = in_thread(lambda: ack_many(leases))
+        wait_until(somebody_waits, what="the ack waiting for the high row")
+        lock_row(low)
+    thread.join(30)
+    assert found == [[]]
+    assert [state(low), state(high)] == ["DONE", "DONE"]
+    assert sum(retry.retries.values()) > before
+
+
+def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
+    job_id = make_job()
+    lease = claim_one()
+    gave_up = threading.Event()
+
+    def impatient():
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '300ms'" if VENDOR == "postgres" else "SET innodb_lock_wait_timeout = 1")
+        ack(lease)
+        return "acked"
+
+    def on_retry(**facts):
+        gave_up.set()
+
+    from jobqueue.signals import transaction_retried
+
+    transaction_retried.connect(on_retry)
+    try:
+        with transaction.atomic():
+            lock_row(job_id)
+            thread, found = in_thread(impatient)
+            assert gave_up.wait(15)
+        thread.join(30)
+    finally:
+        transaction_retried.disconnect(on_retry)
+    assert found == ["acked"]
+    assert state(job_id) == "DONE"
+
+
+def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_done():
+    key_holder = connections["default"].copy()
+    try:
+        with transaction.atomic():
+            pass
+        key_holder.set_autocommit(False)
+        with key_holder.cursor() as cursor:
+            columns = "queue, status, priority, run_at, payload, dedupe_key"
+            cursor.execute(
+                f"INSERT INTO job_queue({columns}) VALUES ('q', 0, 0, '2020-01-01 00:00:00', '1', %s)", [b"k"]
+            )
+
+        def caller():
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SET lock_timeout = '300ms'" if VENDOR == "postgres" else "SET innodb_lock_wait_timeout = 1"
+                )
+            with transaction.atomic():
+                enqueue("q", "first")
+                enqueue("q", "second", dedupe_key="k")
+
+        thread, found = in_thread(caller)
+        thread.join(30)
+        assert isinstance(found[0], OperationalError)
+        key_holder.rollback()
+    finally:
+        key_holder.close()
+    assert Job.objects.count() == 0
+
+
+def test_a_claim_passes_over_rows_that_somebody_else_has_locked():
+    first, second = make_jobs(2)
+    with transaction.atomic():
+        lock_row(first)
+        thread, found = in_thread(lambda: [lease.job_id for lease in claim("q", 2, worker="w")])
+        thread.join(30)
+    assert found == [[second]]
+    assert [lease.job_id for lease in claim("q", 2, worker="w")] == [first], "a later pass makes up for it"

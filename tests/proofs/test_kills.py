@@ -1,0 +1,121 @@
+"""Processes are killed and frozen while they work; the database's own records say what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jobqueue.models import Job
+from jobqueue.producer import add_many, new_job
+from tests.app import tasks
+from tests.proofs import audit
+from tests.proofs.running import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def audited():
+    audit.start()
+    yield
+    audit.stop()
+
+
+def fill(count, seconds):
+    job = new_job("default", {"args": [seconds], "kwargs": {}})
+    add_many([replace(job, task=tasks.work.module_path)] * count)
+
+
+def left():
+    return Job.objects.exclude(status__in=(2, 3, 4)).count()
+
+
+def test_four_worker_processes_lose_nothing_and_finish_nothing_twice_under_kill_9_every_second(
+    run_worker, full, figure
+):
+    """4 worker processes, kill -9 every second: every job finished, none finished twice, stale acks refused."""
+    total = 10_000 if full else 1_500
+    fill(total, 0.1)
+    random.seed(total)
+    options = ("--processes", "2", "--concurrency", "4", "--lease", "4s", "--heartbeat", "1s", "-v", "1")
+    workers = [run_worker(*options), run_worker(*options)]
+    kills = pauses = whole = 0
+    deadline = time.monotonic() + (300 if full else 120)
+    while left():
+        assert time.monotonic() < deadline, workers[0].output()[-3000:]
+        time.sleep(1.0)
+        index = random.randrange(2)
+        victims = workers[index].children()
+        if not victims:
+            continue
+        what = kills % 5
+        if what == 3 and not pauses:
+            # Longer than the lease: others finish its jobs, and what it says afterwards must be refused.
+            group = workers[index].process.pid
+            os.killpg(group, signal.SIGSTOP)
+            time.sleep(6.0)
+            os.killpg(group, signal.SIGCONT)
+            pauses += 1
+        elif what == 4:
+            workers[index].kill_all()
+            workers[index] = run_worker(*options)
+            whole += 1
+        else:
+            os.kill(random.choice(victims), signal.SIGKILL)
+        kills += 1
+    outputs = "\n".join(path.read_text(errors="replace") for path in workers[0].log.parents[1].glob("worker-*/log"))
+    for worker in workers:
+        worker.stop()
+    edges = Counter((old, new) for _, old, new, _ in audit.edges())
+    assert audit.violations() == []
+    assert edges[1, 2] == total == Job.objects.filter(status=Job.Status.DONE).count()
+    assert Job.objects.filter(attempts__gte=25).count() == 0
+    refused = outputs.count("was refused, its lease had ended")
+    figure("jobs", total)
+    figure("kill -9 of a child or keeper", kills - pauses - whole)
+    figure("kill -9 of a whole worker", whole)
+    figure("whole worker frozen past its lease", pauses)
+    figure("finished exactly once", edges[1, 2])
+    figure("given back or charged and run again", edges[1, 0])
+    figure("stale answers refused", refused)
+    if pauses:
+        assert refused > 0
+
+
+def test_a_job_that_kills_its_process_fails_after_exactly_max_attempts_and_bystanders_are_not_charged(
+    run_worker, figure
+):
+    """os._exit in a job: FAILED after exactly max_attempts starts; jobs claimed with it and not started not charged."""
+    die = int(tasks.die.enqueue().id)
+    bystanders = [int(tasks.add.enqueue(n, 1).id) for n in range(40)]
+    worker = run_worker("--concurrency", "1", "--batch-size", "50", "--lease", "5s", "--heartbeat", "1s")
+    wait_for(lambda: not left(), 60, "the end of all jobs")
+    assert worker.stop() == 0
+    dead = Job.objects.get(pk=die)
+    starts = [line for line in worker.lines("start") if line[2] == str(die)]
+    assert (dead.status, dead.attempts, dead.crashes, dead.cause) == (Job.Status.FAILED, 3, 3, "lost")
+    assert len(starts) == 3
+    charged = Job.objects.filter(pk__in=bystanders).exclude(attempts=0).count()
+    assert Job.objects.filter(pk__in=bystanders, status=Job.Status.DONE).count() == len(bystanders)
+    assert charged == 0
+    assert audit.violations() == []
+    figure("starts of the job with max_attempts = 3", len(starts))
+    figure("bystanders charged", charged)
+
+
+def test_a_job_that_always_fails_starts_exactly_max_attempts_times(run_worker, figure):
+    """max_attempts = 3 runs exactly 3 times."""
+    boom = int(tasks.boom.enqueue().id)
+    worker = run_worker()
+    wait_for(lambda: not left(), 60, "the end of the job")
+    worker.stop()
+    job = Job.objects.get(pk=boom)
+    assert (job.status, job.attempts, job.crashes) == (Job.Status.FAILED, 3, 0)
+    assert len(worker.lines("start")) == 3
+    figure("starts", 3)
