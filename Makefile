@@ -20,4 +20,4 @@ lint: ## ruff and mypy
 	@sh scripts/lint.sh
 
 clean: ## remove what the other commands made
-	rm -rf .venv .demo .servers build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .servers build dist .pytest_cache .mypy_cache .ruff_cache demo.sqlite3*

@@ -1,7 +1,8 @@
 """Tables. Reading is free for all; only jobqueue.transitions and jobqueue.producer write a job's state."""
 
+from jobqueue.models.allocation import Allocation
 from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.job import Job
 from jobqueue.models.worker import Worker
 
-__all__ = ["Job", "JobAttempt", "Worker"]
+__all__ = ["Allocation", "Job", "JobAttempt", "Worker"]

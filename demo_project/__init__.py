@@ -1,0 +1,1 @@
+"""A small Django project that uses jobqueue: `make demo`, `make serve`."""

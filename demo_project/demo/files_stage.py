@@ -1,0 +1,134 @@
+"""The first half of the demo: one job per source file, a worker, a kill -9, and the proof."""
+
+import json
+import time
+import uuid
+from io import StringIO
+from typing import Any, NamedTuple
+
+from django.core.management import call_command
+from django.core.management.base import OutputWrapper
+from django.db import transaction
+from django.db.models import Count, F, Max, Min, Sum
+
+from demo_project.demo.progress import Progress
+from demo_project.demo.proof import Proof
+from demo_project.demo.worker import Killed, WorkerCommand
+from demo_project.sources.files import Found, all_paths, examine
+from demo_project.sources.models import Effect, SourceFile
+from demo_project.sources.tasks import read_source
+from jobqueue import transitions
+from jobqueue.models import Job, JobAttempt
+from jobqueue.models.querysets import JobQuerySet
+
+DEADLINE_SECONDS = 180
+LOOK_SECONDS = 0.02
+
+
+class Recovery(NamedTuple):
+    """What became of the leases whose holder was killed."""
+
+    killed: Killed | None
+    charged: int
+    given_back: int
+    reaped: int
+
+
+class FilesStage:
+    """One run: enqueue, work, kill, recover, wait."""
+
+    def __init__(self, out: OutputWrapper) -> None:
+        self.out = out
+        self.run_id = uuid.uuid4().hex
+        self.paths = all_paths()
+        self.first_job = 0
+        self.killed: Killed | None = None
+        self.reaped = 0
+        self.seconds = 0.0
+
+    def enqueue(self) -> None:
+        """One job per file, all in one transaction. Rows and unfinished jobs of an earlier run are dropped."""
+        for job_id in Job.objects.ready().filter(queue="sources").values_list("pk", flat=True):
+            transitions.cancel(job_id)
+        with transaction.atomic():
+            Effect.objects.all().delete()
+            SourceFile.objects.all().delete()
+            SourceFile.objects.bulk_create(
+                [SourceFile(path=path, run=self.run_id) for path in self.paths], batch_size=200
+            )
+            ids = [int(read_source.enqueue(path, self.run_id).id) for path in self.paths]
+        self.first_job = min(ids)
+
+    def work(self) -> None:
+        """Run the worker until every job has ended; kill one of its processes half-way."""
+        began = time.monotonic()
+        worker, progress = WorkerCommand(), Progress(len(self.paths), self.out)
+        progress.say(f"$ manage.py {' '.join(worker.arguments)}")
+        try:
+            worker.start()
+            while (left := self._left()) and time.monotonic() - began < DEADLINE_SECONDS:
+                progress.show(len(self.paths) - left)
+                self._step(worker, progress, left)
+                time.sleep(LOOK_SECONDS)
+            progress.show(len(self.paths) - self._left())
+            worker.wait()
+        finally:
+            worker.stop()
+            progress.close()
+        self.seconds = time.monotonic() - began
+        for line in worker.warnings():
+            progress.say(f"  worker: {line}")
+
+    def recovery(self) -> Recovery:
+        """Counted from the rows: every claim ended in success, in a charged attempt, or was given back."""
+        charged = JobAttempt.objects.filter(job_id__gte=self.first_job, cause="lost").count()
+        spare = self._jobs().filter(status=Job.Status.DONE).aggregate(n=Sum(F("fence") - F("attempts") - 1))["n"]
+        return Recovery(self.killed, charged, spare or 0, self.reaped)
+
+    def proofs(self) -> list[Proof]:
+        """Every file once in effect, nothing left over, and what was stored is what is in the files."""
+        files, mine = len(self.paths), SourceFile.objects.filter(run=self.run_id)
+        facts: dict[str, Any] = mine.aggregate(
+            least=Min("effects"), most=Max("effects"), lines=Sum("lines"), words=Sum("words")
+        )
+        direct = {path: examine(path) for path in self.paths}
+        stored = {path: Found(*rest) for path, *rest in mine.values_list("path", "lines", "words", "sha256")}
+        recovery = self.recovery()
+        evidence = Effect.objects.filter(run=self.run_id)
+        return [
+            Proof("jobs DONE, one per file", files, self._jobs().filter(status=Job.Status.DONE).count()),
+            Proof("committed effects, append-only log", files, evidence.count()),
+            Proof("files in that log", files, evidence.aggregate(n=Count("path", distinct=True))["n"]),
+            Proof("effects per file, least and most", "1 and 1", f"{facts['least']} and {facts['most']}"),
+            Proof("lines, computed directly", sum(found.lines for found in direct.values()), facts["lines"]),
+            Proof("words, computed directly", sum(found.words for found in direct.values()), facts["words"]),
+            Proof("fingerprints that match the files", files, sum(stored.get(p) == f for p, f in direct.items())),
+            Proof("worker processes killed by SIGKILL", 1, int(self.killed is not None)),
+            Proof("its leases recovered", "at least 1", recovery.charged + recovery.given_back, at_least=1),
+            Proof("jobs left READY or PROCESSING", 0, self._left()),
+        ]
+
+    def _jobs(self) -> JobQuerySet:
+        found: JobQuerySet = Job.objects.filter(queue="sources", pk__gte=self.first_job)
+        return found
+
+    def _left(self) -> int:
+        return self._jobs().filter(status__in=(Job.Status.READY, Job.Status.PROCESSING)).count()
+
+    def _step(self, worker: WorkerCommand, progress: Progress, left: int) -> None:
+        if self.killed is None and 2 * left <= len(self.paths) and worker.running():
+            self.killed = worker.kill_child()
+            if self.killed:
+                progress.say(f"kill -9 {self.killed.pid}: a worker process that held {self.killed.leases} leases")
+                self._reap(progress)
+        if not worker.running() and (self._jobs().due().exists() or self._jobs().expired().exists()):
+            # Drained while the killed jobs waited out their back-off; a service manager would start it again too.
+            self._reap(progress)
+            worker.start()
+
+    def _reap(self, progress: Progress) -> None:
+        answer = StringIO()
+        call_command("reap_leases", "--json", stdout=answer)
+        found = json.loads(answer.getvalue())
+        self.reaped += found["requeued"] + found["dead"]
+        progress.say(f"$ manage.py reap_leases: requeued {found['requeued']}, dead-lettered {found['dead']}")

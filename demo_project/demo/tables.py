@@ -1,0 +1,18 @@
+"""Text tables for a terminal."""
+
+from collections.abc import Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as their widest cell; numbers to the right, words to the left."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
+    numeric = [all(not isinstance(row[i], str) or row[i] == "-" for row in rows) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([line(head), "  ".join("-" * width for width in widths), *map(line, cells)])

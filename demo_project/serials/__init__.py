@@ -1,0 +1,1 @@
+"""Serial numbers that must be sold once: six ways to do it, raced against each other."""

@@ -1,0 +1,148 @@
+"""Race many processes on each strategy, then judge from the rows who got what."""
+
+import multiprocessing
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+from django.db import connection
+from django.db.models import Count
+
+from demo_project.serials import racer
+from demo_project.serials.models import Sale, SerialNumber
+from demo_project.serials.strategies import STRATEGIES, redis_missing
+from jobqueue.models import Allocation
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big a race is."""
+
+    numbers: int = 1000
+    requests: int = 5000
+    processes: int = 8
+
+
+@dataclass
+class Verdict:
+    """What came of one strategy. `not_run` says why there is nothing to say."""
+
+    strategy: str
+    safe: bool
+    not_run: str = ""
+    handed_out: int = 0
+    duplicates: int = 0
+    unsold: int = 0
+    greedy: int = 0
+    refused: int = 0
+    repeats: int = 0
+    ms_per_number: float = 0.0
+    seconds: float = 0.0
+    lock_waits: int | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        """No number sold twice, no request with two numbers, and none left over but by refusing buyers openly."""
+        return not (self.duplicates or self.greedy or self.unsold > self.refused)
+
+    @property
+    def words(self) -> str:
+        """The verdict for people."""
+        if self.not_run:
+            return f"not run: {self.not_run}"
+        faults = [
+            f"{count} {what}"
+            for count, what in (
+                (self.duplicates, "sold twice or more"),
+                (self.unsold, "left over, buyers were refused" if self.unsold <= self.refused else "never sold"),
+                (self.greedy, "requests got two"),
+            )
+            if count
+        ]
+        return "; ".join(faults) or "each number once"
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, for --json."""
+        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.words}
+
+
+def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
+    """One verdict per strategy, as they come in. The processes are started once, each with its own connection."""
+    missing = redis_missing()
+    with _processes(shape.processes) as pool:
+        for name in names:
+            strategy = STRATEGIES[name]
+            if strategy.needs_redis and missing:
+                yield Verdict(name, strategy.safe, not_run=missing)
+            else:
+                yield _race(name, shape, pool)
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(count)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=racer.prepare, initargs=(barrier,)) as pool:
+        yield pool
+
+
+def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
+    _stock(shape.numbers)
+    waits = _lock_waits()
+    run_id = uuid.uuid4().hex[:8]
+    shares = [
+        shape.requests // shape.processes + (i < shape.requests % shape.processes) for i in range(shape.processes)
+    ]
+    # The barrier inside gives every process exactly one of these.
+    running = [
+        pool.submit(racer.run, name, run_id, index, shape.processes, share) for index, share in enumerate(shares)
+    ]
+    laps = [future.result() for future in running]
+    after = _lock_waits()
+    verdict = _judge(name, shape, laps)
+    verdict.lock_waits = None if waits is None or after is None else after - waits
+    return verdict
+
+
+def _stock(numbers: int) -> None:
+    """A fresh set of numbers; what earlier races left is removed."""
+    Sale.objects.all().delete()
+    SerialNumber.objects.all().delete()
+    Allocation.objects.filter(table_label=SerialNumber._meta.db_table).delete()
+    SerialNumber.objects.bulk_create([SerialNumber(id=f"SN-{n:06d}") for n in range(1, numbers + 1)], batch_size=200)
+
+
+def _judge(name: str, shape: Shape, laps: Sequence[racer.Lap]) -> Verdict:
+    sales = Sale.objects.filter(strategy=name)
+    buyers = sales.order_by().values("serial_id").annotate(buyers=Count("request_id", distinct=True))
+    numbers = sales.order_by().values("request_id").annotate(numbers=Count("serial_id", distinct=True))
+    handed_out = buyers.count()
+    began = min(lap.started for lap in laps)
+    selling = max(lap.last_sale for lap in laps) - began
+    return Verdict(
+        strategy=name,
+        safe=STRATEGIES[name].safe,
+        handed_out=handed_out,
+        duplicates=buyers.filter(buyers__gt=1).count(),
+        unsold=max(0, min(shape.numbers, shape.requests) - handed_out),
+        greedy=numbers.filter(numbers__gt=1).count(),
+        refused=sum(lap.refused for lap in laps),
+        repeats=sum(lap.repeats for lap in laps),
+        ms_per_number=1000 * selling / max(1, handed_out),
+        seconds=max(lap.ended for lap in laps) - began,
+        errors=dict(sum((lap.errors for lap in laps), Counter())),
+    )
+
+
+def _lock_waits() -> int | None:
+    """How often InnoDB made a statement wait for a row lock since the server started; None elsewhere."""
+    if connection.vendor != "mysql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")
+        row = cursor.fetchone()
+    return int(row[1]) if row else None

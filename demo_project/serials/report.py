@@ -1,0 +1,70 @@
+"""The verdicts of a race as text."""
+
+import textwrap
+from collections.abc import Sequence
+
+from django.db import connection
+
+from demo_project.demo.tables import table
+from demo_project.serials.race import Verdict
+from demo_project.serials.strategies import THINK_SECONDS
+
+_HEAD = [
+    "strategy",
+    "handed out",
+    "sold twice",
+    "never sold",
+    "refused",
+    "ms/number",
+    "lock waits",
+    "errors",
+    "verdict",
+]
+
+
+def as_table(verdicts: Sequence[Verdict]) -> str:
+    """One line per strategy."""
+    return table(_HEAD, [_line(verdict) for verdict in verdicts])
+
+
+def notes(verdicts: Sequence[Verdict]) -> str:
+    """What a reader has to know to read the table rightly."""
+    found = [
+        f"{THINK_SECONDS * 1000:g} ms pass between read and save in every strategy but take, which has no such gap. "
+        "errors: deadlocks, lock timeouts and busy answers that were met and retried."
+    ]
+    for verdict in verdicts:
+        if verdict.repeats:
+            kept = f"{verdict.greedy} got another number" if verdict.greedy else "each got the number it had"
+            found.append(f"{verdict.strategy}: {verdict.repeats} requests were sent a second time; {kept}.")
+    if connection.vendor == "sqlite":
+        found.append(
+            "SQLite has no row locks: the row-lock strategies are right here only because transactions begin IMMEDIATE "
+            "(one writer at a time). unsafe reads outside a transaction and so sells twice even here."
+        )
+    if connection.vendor != "mysql":
+        found.append("lock waits are counted by MySQL and MariaDB only.")
+    return "\n".join(textwrap.fill(note, 110) for note in found)
+
+
+def _line(verdict: Verdict) -> list[object]:
+    if verdict.not_run:
+        return [verdict.strategy, "-", "-", "-", "-", "-", "-", "-", verdict.words]
+    errors = sum(verdict.errors.values())
+    waits = "-" if verdict.lock_waits is None else verdict.lock_waits
+    return [
+        verdict.strategy,
+        verdict.handed_out,
+        verdict.duplicates,
+        verdict.unsold,
+        verdict.refused,
+        _Figure(verdict.ms_per_number),
+        waits,
+        errors,
+        verdict.words,
+    ]
+
+
+class _Figure(float):
+    def __str__(self) -> str:
+        return f"{float(self):.2f}"

@@ -1,0 +1,84 @@
+"""Settings of the demo: SQLite unless DATABASE_URL says otherwise; see .env.example."""
+
+from pathlib import Path
+
+import django
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+if (BASE_DIR / ".env").is_file():
+    env.read_env(BASE_DIR / ".env")
+
+DEBUG = env.bool("DEBUG", default=True)
+SECRET_KEY = env.str("SECRET_KEY", default="")
+if not SECRET_KEY:
+    if not DEBUG:
+        raise ImproperlyConfigured("SECRET_KEY is missing and DEBUG is off. Set SECRET_KEY in the environment or .env.")
+    SECRET_KEY = "insecure: only for the demo on this machine"
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "jobqueue",
+    "demo_project.demo",
+    "demo_project.serials",
+    "demo_project.sources",
+]
+if django.VERSION < (6, 0):
+    # From 6.0 on Django brings Tasks itself.
+    INSTALLED_APPS.append("django_tasks")
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'demo.sqlite3'}")}
+_database = DATABASES["default"]
+_options = _database.setdefault("OPTIONS", {})
+if _database["ENGINE"].endswith("sqlite3"):
+    # IMMEDIATE: a transaction takes the write lock when it begins and waits for it, instead of failing half-way.
+    _options.setdefault("transaction_mode", "IMMEDIATE")
+    _options.setdefault("timeout", 20)
+    _options.setdefault("init_command", "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL")
+elif _database["ENGINE"].endswith("mysql"):
+    _options.setdefault("charset", "utf8mb4")
+
+TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
+# Only the Redis strategies of race_serials need it; without it they are listed as not run.
+REDIS_URL = env.str("REDIS_URL", default="")
+
+ROOT_URLCONF = "demo_project.urls"
+WSGI_APPLICATION = "demo_project.wsgi.application"
+ASGI_APPLICATION = "demo_project.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+STATIC_URL = "static/"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"

@@ -1,0 +1,1 @@
+"""Real files as work: one job counts and fingerprints one Python file."""

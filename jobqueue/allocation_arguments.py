@@ -1,0 +1,70 @@
+"""What allocate.take() accepts, and how its changes show on the instances it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from django.core.exceptions import FieldDoesNotExist
+from django.db import models, router
+
+from jobqueue.exceptions import InvalidType, InvalidValue
+
+M = TypeVar("M", bound=models.Model)
+
+
+def check_queryset(queryset: object) -> models.QuerySet[Any]:
+    """A fresh copy bound to the database it writes to, in its order or else by key, without locks.
+
+    Model rows only, unsliced.
+    """
+    if not isinstance(queryset, models.QuerySet):
+        raise InvalidType(
+            f"take() needs a QuerySet such as Voucher.objects.filter(used=False), got {type(queryset).__name__}. "
+            "Nothing was written."
+        )
+    found: Any = queryset.all()
+    if found.query.is_sliced:
+        raise InvalidValue("the queryset is sliced; give the number of rows as n instead. Nothing was written.")
+    if found._fields is not None or found.query.combinator:
+        raise InvalidValue(
+            "the queryset must give rows of one table: no values(), values_list(), union(). Nothing was written."
+        )
+    found.query.select_for_update = False
+    bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))
+    return bound if bound.ordered else bound.order_by("pk")
+
+
+def check_changes(model: type[models.Model], changes: object) -> Mapping[str, Any]:
+    """`changes` if it names columns of `model`, other than its key."""
+    if not isinstance(changes, Mapping):
+        raise InvalidType(f"changes must be a dict of field names, got {type(changes).__name__}. Nothing was written.")
+    if not changes:
+        raise InvalidValue("changes is empty, so a row could be handed out twice. Nothing was written.")
+    for name in changes:
+        try:
+            field: Any = model._meta.get_field(name) if isinstance(name, str) else None
+        except FieldDoesNotExist:
+            field = None
+        if field is None or not field.concrete or field.many_to_many or field.primary_key:
+            raise InvalidValue(
+                f"changes: {name!r} is not a column of {model.__name__} that can be set. Nothing was written."
+            )
+    return changes
+
+
+def show(model: type[M], rows: Sequence[M], changes: Mapping[str, Any], *, using: str) -> None:
+    """Put the written changes on the instances; what the database computed is read back."""
+    computed = [name for name, value in changes.items() if hasattr(value, "resolve_expression")]
+    fresh = {}
+    if computed:
+        fresh = model._base_manager.using(using).only(*computed).in_bulk([row.pk for row in rows])
+    for name, value in changes.items():
+        field: Any = model._meta.get_field(name)
+        for row in rows:
+            if name in computed:
+                setattr(row, field.attname, getattr(fresh[row.pk], field.attname))
+            elif not field.is_relation:
+                setattr(row, name, field.to_python(value))
+            else:
+                setattr(row, name if isinstance(value, models.Model) else field.attname, value)

@@ -1,0 +1,299 @@
+"""take(): rows of any table, each handed out exactly once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections, transaction
+from django.db.models import F, QuerySet, Value
+from django.db.models.functions import Concat
+
+from jobqueue.allocate import take
+from jobqueue.db import vendor
+from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
+from jobqueue.models import Allocation
+from tests.app.models import Ticket
+
+WAIT_SECONDS = 20
+SOLD = {"sold": True, "buyer": "ann"}
+
+
+@pytest.fixture
+def tickets():
+    """Make tickets t000, t001 ... that are free."""
+    return lambda count: Ticket.objects.bulk_create([Ticket(number=f"t{n:03d}") for n in range(count)])
+
+
+def free():
+    return Ticket.objects.filter(sold=False).order_by("number")
+
+
+def numbers(rows):
+    return [row.number for row in rows]
+
+
+@contextmanager
+def threads(count):
+    """A pool whose threads close their connections."""
+    with ThreadPoolExecutor(count) as pool:
+
+        def submit(function, *args, **kwargs):
+            def run():
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    connections.close_all()
+
+            return pool.submit(run)
+
+        yield submit
+
+
+@contextmanager
+def held_open(**arguments):
+    """Another connection takes and leaves its transaction open until the block says commit or rollback."""
+    taken, end, how = threading.Event(), threading.Event(), []
+
+    def holder():
+        with transaction.atomic():
+            rows = take(free(), **arguments)
+            taken.set()
+            assert end.wait(WAIT_SECONDS)
+            if how == ["rollback"]:
+                transaction.set_rollback(True)
+        return rows
+
+    def finish(word):
+        how.append(word)
+        end.set()
+        return running.result(WAIT_SECONDS)
+
+    with threads(1) as submit:
+        running = submit(holder)
+        assert taken.wait(WAIT_SECONDS)
+        try:
+            yield finish
+        finally:
+            end.set()
+
+
+def stays_waiting(future):
+    """It is still at work after a moment that is long for one statement."""
+    with pytest.raises(TimeoutError):
+        future.result(0.3)
+
+
+@pytest.mark.django_db
+class TestRows:
+    def test_come_in_the_order_of_the_queryset_with_the_changes_applied(self, tickets):
+        tickets(3)
+        first, second = take(free(), 2, changes=SOLD)
+        assert (first.number, second.number) == ("t000", "t001")
+        assert first.sold is True
+        assert first.buyer == "ann"
+        assert numbers(Ticket.objects.filter(**SOLD).order_by("number")) == ["t000", "t001"]
+
+    def test_come_once_fewer_when_short_and_none_when_gone(self, tickets):
+        tickets(3)
+        assert numbers(take(free(), changes=SOLD)) == ["t000"]
+        assert numbers(take(free(), 5, changes=SOLD)) == ["t001", "t002"]
+        assert take(free(), 5, changes=SOLD) == []
+
+    def test_come_from_a_database_without_skip_locked(self, tickets, monkeypatch):
+        monkeypatch.setattr(connection.features, "has_select_for_update_skip_locked", False)
+        tickets(1)
+        assert len(take(free(), 2, changes=SOLD)) == 1
+
+    def test_come_by_key_without_an_order(self, tickets):
+        tickets(2)
+        assert numbers(take(Ticket.objects.filter(sold=False), changes=SOLD)) == ["t000"]
+
+    def test_show_what_the_database_computed(self, tickets):
+        tickets(2)
+        rows = take(free(), 2, changes={"sold": True, "buyer": Concat(Value("for "), F("number"))})
+        assert [row.buyer for row in rows] == ["for t000", "for t001"]
+
+    def test_show_values_of_the_type_of_their_field(self, tickets):
+        tickets(1)
+        (row,) = take(free(), changes={"sold": True, "sold_at": "2026-01-02T03:04:05Z"})
+        assert row.sold_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    def test_that_changed_since_they_were_read_are_not_handed_out(self, tickets, monkeypatch):
+        tickets(2)
+        Ticket.objects.filter(number="t000").update(**SOLD)
+        everything = Ticket.objects.order_by("number")
+        monkeypatch.setattr(type(vendor("default")), "lock_rows", lambda self, queryset: everything)
+        monkeypatch.setattr(QuerySet, "select_for_update", lambda queryset: everything)
+        with pytest.raises(DatabaseBusy):
+            take(free().filter(number__in=["t000", "t001"]), changes={"sold": True, "buyer": "bob"})
+        assert Ticket.objects.get(number="t000").buyer == "ann"
+
+
+@pytest.mark.django_db
+class TestRequestId:
+    def test_gives_the_same_rows_again(self, tickets):
+        tickets(5)
+        rows = take(free(), 2, changes=SOLD, request_id="r1")
+        again = take(free(), 4, changes={"sold": True, "buyer": "bob"}, request_id=b"r1")
+        assert numbers(again) == numbers(rows) == ["t000", "t001"]
+        assert {row.buyer for row in again} == {"ann"}
+        assert free().count() == 3
+
+    def test_shows_the_rows_as_they_are_now_without_those_that_were_deleted(self, tickets):
+        tickets(2)
+        take(free(), 2, changes=SOLD, request_id="r1")
+        Ticket.objects.filter(number="t000").delete()
+        Ticket.objects.update(buyer="bob")
+        assert [row.buyer for row in take(free(), changes=SOLD, request_id="r1")] == ["bob"]
+
+    def test_that_got_nothing_may_get_something_later(self, tickets):
+        assert take(free(), changes=SOLD, request_id="r1") == []
+        assert not Allocation.objects.exists()
+        tickets(1)
+        assert numbers(take(free(), changes=SOLD, request_id="r1")) == ["t000"]
+
+    def test_is_compared_byte_for_byte(self, tickets):
+        tickets(4)
+        rows = [take(free(), changes=SOLD, request_id=key)[0] for key in ("a", "A", "a ", "ä")]
+        assert numbers(rows) == ["t000", "t001", "t002", "t003"]
+
+    def test_of_another_table_is_another_request(self, tickets):
+        tickets(1)
+        Group.objects.create(name="free")
+        take(free(), changes=SOLD, request_id="r1")
+        assert len(take(Group.objects.filter(name="free"), changes={"name": "taken"}, request_id="r1")) == 1
+
+    def test_is_forgotten_when_the_caller_rolls_back(self, tickets):
+        tickets(1)
+        with transaction.atomic():
+            take(free(), changes=SOLD, request_id="r1")
+            transaction.set_rollback(True)
+        assert free().count() == 1
+        assert not Allocation.objects.exists()
+
+
+@pytest.mark.django_db
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"queryset": "tickets"}, InvalidType),
+            ({"queryset": Ticket.objects}, InvalidType),
+            ({"queryset": Ticket.objects.all()[:5]}, InvalidValue),
+            ({"queryset": Ticket.objects.values("number")}, InvalidValue),
+            ({"queryset": Ticket.objects.all().union(Ticket.objects.all())}, InvalidValue),
+            ({"n": 0}, InvalidValue),
+            ({"n": 10_001}, InvalidValue),
+            ({"n": True}, InvalidType),
+            ({"changes": {}}, InvalidValue),
+            ({"changes": None}, InvalidType),
+            ({"changes": {"nothing": 1}}, InvalidValue),
+            ({"changes": {"id": 1}}, InvalidValue),
+            ({"changes": {1: 1}}, InvalidValue),
+            ({"request_id": ""}, InvalidValue),
+            ({"request_id": "x" * 65}, InvalidValue),
+            ({"request_id": 7}, InvalidType),
+        ],
+    )
+    def test_say_what_is_wrong_and_write_nothing(self, tickets, arguments, error):
+        tickets(1)
+        given = {"queryset": free(), "changes": SOLD, **arguments}
+        with pytest.raises(error, match=r"Nothing was written"):
+            take(given.pop("queryset"), **given)
+        assert free().count() == 1
+
+    def test_changes_that_leave_a_row_in_the_queryset_would_sell_it_twice(self, tickets):
+        tickets(1)
+        with pytest.raises(InvalidValue, match="handed out again"):
+            take(free(), changes={"buyer": "ann"}, request_id="r1")
+        assert Ticket.objects.get().buyer == ""
+        assert not Allocation.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestRaces:
+    def test_every_row_goes_to_one_of_many_and_none_is_left(self, tickets):
+        tickets(60)
+        start = threading.Barrier(6)
+
+        def shopper(name):
+            start.wait(WAIT_SECONDS)
+            rows, batch = [], True
+            while batch:
+                rows += (batch := take(free(), 4, changes={"sold": True, "buyer": name}))
+            return name, numbers(rows)
+
+        with threads(6) as submit:
+            found = [f.result(60) for f in [submit(shopper, f"buyer {i}") for i in range(6)]]
+        assert sorted(number for _, got in found for number in got) == [f"t{i:03d}" for i in range(60)]
+        for name, got in found:
+            assert numbers(Ticket.objects.filter(buyer=name).order_by("number")) == sorted(got)
+
+    def test_twins_of_one_request_get_the_same_rows(self, tickets):
+        tickets(20)
+        start = threading.Barrier(4)
+
+        def twin(request_id):
+            start.wait(WAIT_SECONDS)
+            return numbers(take(free(), 2, changes=SOLD, request_id=request_id))
+
+        for attempt in range(5):
+            with threads(4) as submit:
+                results = [f.result(60) for f in [submit(twin, f"r{attempt}") for _ in range(4)]]
+            assert results == [results[0]] * 4
+        assert free().count() == 10
+
+    def test_a_twin_of_an_open_request_waits_and_gets_its_rows(self, tickets):
+        tickets(3)
+        with held_open(changes=SOLD, request_id="r1") as finish, threads(1) as submit:
+            late = submit(take, free(), changes=SOLD, request_id="r1")
+            stays_waiting(late)
+            finish("commit")
+            assert numbers(late.result(WAIT_SECONDS)) == ["t000"]
+        assert free().count() == 2
+
+    def test_a_twin_of_a_request_that_is_rolled_back_is_served_itself(self, tickets):
+        tickets(1)
+        with held_open(changes=SOLD, request_id="r1") as finish, threads(1) as submit:
+            late = submit(take, free(), changes=SOLD, request_id="r1")
+            stays_waiting(late)
+            finish("rollback")
+            assert numbers(late.result(WAIT_SECONDS)) == ["t000"]
+
+    def test_a_callers_transaction_survives_a_lost_race(self, tickets):
+        tickets(2)
+
+        def late_caller():
+            with transaction.atomic():
+                Group.objects.create(name="before")
+                rows = take(free(), changes={"sold": True, "buyer": "bob"}, request_id="r1")
+                Group.objects.create(name="after")
+            return rows
+
+        with held_open(changes=SOLD, request_id="r1") as finish, threads(1) as submit:
+            late = submit(late_caller)
+            stays_waiting(late)
+            finish("commit")
+            (row,) = late.result(WAIT_SECONDS)
+        assert (row.number, row.buyer, row.sold) == ("t000", "ann", True)
+        assert set(Group.objects.values_list("name", flat=True)) == {"before", "after"}
+
+    @pytest.mark.parametrize(("end", "left"), [("commit", []), ("rollback", ["t000"])])
+    def test_the_last_row_is_sold_out_only_when_its_taker_commits(self, tickets, end, left):
+        tickets(1)
+        with held_open(changes=SOLD) as finish, threads(1) as submit:
+            late = submit(take, free(), changes=SOLD)
+            stays_waiting(late)
+            finish(end)
+            assert numbers(late.result(WAIT_SECONDS)) == left
+
+    def test_rows_that_others_hold_are_skipped(self, tickets):
+        if not connection.features.has_select_for_update_skip_locked:
+            pytest.skip("one writer at a time: the whole database is held, not rows")
+        tickets(2)
+        with held_open(changes=SOLD) as finish:
+            assert numbers(take(free(), changes=SOLD)) == ["t001"]
+            finish("commit")
