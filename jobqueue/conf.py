@@ -119,7 +119,8 @@ def _problem(name: str, value: object) -> str | None:
     if name == "backoff_factor":
         return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
     low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
-    ok = low_ok and (value <= SECONDS_MAX or name == "dedupe_seconds")  # type: ignore[operator]
+    most = 100 * SECONDS_MAX if name == "dedupe_seconds" else SECONDS_MAX
+    ok = low_ok and value <= most  # type: ignore[operator]
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
 
 

@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> int:
 
 def run(database: str, arguments: list[str]) -> int:
     """pytest on one database."""
-    skip = [] if database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
+    given = "--only-given" in arguments
+    arguments = [argument for argument in arguments if argument != "--only-given"]
+    skip = [] if given or database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
     with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
         env = {**os.environ, "JOBQUEUE_TEST_DB": database, "JOBQUEUE_TEST_DIR": folder}
         print(f"\n== {database} ==", flush=True)

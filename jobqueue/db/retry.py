@@ -56,7 +56,7 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
                 if unsure:
                     raise OutcomeUnknown(
                         f"the connection broke ({error}) before the database answered: the write may or may not "
-                        "have happened. Look before you repeat it; with a dedupe_key or request_id a repeat does nothing twice."
+                        "have happened. Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
                     ) from error
                 if reconnected:
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections
+from django.db import IntegrityError, connections, transaction
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -89,30 +89,43 @@ def _retry(job: Job, using: str) -> bool:
         return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=None)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
-    changes: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     if job.released_key is not None:
-        holder = Job.objects.using(using).filter(queue=job.queue, dedupe_key=job.released_key)
-        state = holder.values_list("status", flat=True).first()
-        if state in (Job.Status.READY, Job.Status.PROCESSING):
+        if not _take_key_back(job, using):
             return False
-        if state is None:
-            changes = {"dedupe_key": job.released_key, "released_key": None}
+        keys = {"dedupe_key": job.released_key, "released_key": None}
     allowance = job.allowance or job.max_attempts
-    return _write(
-        job,
-        using,
-        status=Job.Status.READY,
-        run_at=UtcNow(),
-        updated_at=UtcNow(),
-        finished_at=None,
-        cancel_requested_at=None,
-        wait_reason=None,
-        allowance=allowance,
-        max_attempts=min(INT_MAX, job.attempts + allowance),
-        epoch=job.epoch + 1,
-        **changes,
+    changes = {
+        "status": Job.Status.READY,
+        "run_at": UtcNow(),
+        "updated_at": UtcNow(),
+        "finished_at": None,
+        "cancel_requested_at": None,
+        "wait_reason": None,
+        "allowance": allowance,
+        "max_attempts": min(INT_MAX, job.attempts + allowance),
+        "epoch": job.epoch + 1,
+        **keys,
         **RELEASED,
-    )
+    }
+    try:
+        with transaction.atomic(using=using):
+            return _write(job, using, **changes)
+    except IntegrityError:
+        # An enqueue of the same key was committed since we looked.
+        return False
+
+
+def _take_key_back(job: Job, using: str) -> bool:
+    """Free the key this job once had from a finished job; False while a live one holds it."""
+    # A locking read waits for an enqueue of this key that is under way.
+    rows = Job.objects.using(using).filter(queue=job.queue, dedupe_key=job.released_key)
+    for holder_id, status in rows.select_for_update().values_list("pk", "status"):
+        if status in (Job.Status.READY, Job.Status.PROCESSING):
+            return False
+        freed = {"dedupe_key": None, "released_key": job.released_key, "updated_at": UtcNow()}
+        Job.objects.using(using).filter(pk=holder_id, status=status).update(**freed)
+    return True
 
 
 def _end(job: Job, using: str) -> bool:

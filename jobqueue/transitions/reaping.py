@@ -66,8 +66,16 @@ def _reap(limit: int, using: str) -> dict[Job.Status, list[Lease]]:
         for job in rows:
             outcomes[_next_status(job)].append(lease_of(job, using))
         for status, leases in outcomes.items():
-            _write(status, leases, using)
+            for worker, theirs in _by_worker(leases).items():
+                _write(status, worker, theirs, using)
     return outcomes
+
+
+def _by_worker(leases: list[Lease]) -> dict[str, list[Lease]]:
+    groups: dict[str, list[Lease]] = defaultdict(list)
+    for lease in leases:
+        groups[lease.worker].append(lease)
+    return groups
 
 
 def _next_status(job: Job) -> Job.Status:
@@ -76,8 +84,12 @@ def _next_status(job: Job) -> Job.Status:
     return Job.Status.FAILED if job.attempts + 1 >= job.max_attempts else Job.Status.READY
 
 
-def _write(status: Job.Status, leases: list[Lease], using: str) -> None:
-    text = describe(_lost(leases[0]))
+def _write(status: Job.Status, worker: str, leases: list[Lease], using: str) -> None:
+    error = JobLost(
+        f"the lease of worker {worker} ran out without an answer: the process died, froze or lost the database. "
+        "The attempt counts; the job runs again while attempts are left."
+    )
+    text = describe(error)
     changes: dict[str, Any] = failed_columns(text, FailureCause.LOST, F("attempts") + 1)
     if status is Job.Status.READY:
         changes |= {"status": status, "wait_reason": "its last worker's lease ran out"}
@@ -88,17 +100,8 @@ def _write(status: Job.Status, leases: list[Lease], using: str) -> None:
     ids = [lease.job_id for lease in leases]
     # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
     Job.objects.using(using).expired().filter(pk__in=ids).update(**changes)
-    history = [
-        attempt_row(lease, error, FailureCause.LOST, describe(error)) for lease in leases for error in [_lost(lease)]
-    ]
+    history = [attempt_row(lease, error, FailureCause.LOST, text) for lease in leases]
     JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
-
-
-def _lost(lease: Lease) -> JobLost:
-    return JobLost(
-        f"the lease of worker {lease.worker} ran out at {lease.lock_until:%Y-%m-%d %H:%M:%S} UTC without an answer: "
-        "the process died, froze or lost the database. The attempt counts; the job runs again while attempts are left."
-    )
 
 
 def _announce(lease: Lease, status: Job.Status) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import PayloadError, ResultError
 from jobqueue.failures import storable
 from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
 from jobqueue.names import check_seconds
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_canceled, job_done, job_parked, send
@@ -42,12 +43,8 @@ def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None) 
     }
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
-        ids = [lease.job_id for lease in group]
-        rows = Job.objects.using(using).filter(pk__in=ids, status=Job.Status.PROCESSING, lock_token=token)
-        changes = _done(_case({i: encoded[i] for i in ids}))
-        count = retry_transient(partial(rows.update, **changes), using=using)
-        if count < len(group):
-            gone += [lease for lease in group if not was_acked(lease)]
+        changes = _done(_case({lease.job_id: encoded[lease.job_id] for lease in group}))
+        gone += _settle_group(using, token, group, partial(_update, changes))
     for lease in gone:
         lost(lease, "ack")
     missing = {(lease.job_id, lease.fence) for lease in gone}
@@ -64,7 +61,10 @@ def snooze(lease: Lease, *, delay_seconds: float, reason: str = "snoozed") -> No
 
 
 def release(lease: Lease) -> None:
-    """Give the job back at once, run_at unchanged, without using an attempt. Raises LeaseLost like ack."""
+    """Give the job back at once, run_at unchanged, without using an attempt. Raises LeaseLost like ack.
+
+    A job that was asked to cancel is not given back by release or snooze: it ends CANCELED.
+    """
     _settle(lease, "release", _given_back(None))
 
 
@@ -72,9 +72,7 @@ def release_many(leases: Sequence[Lease]) -> list[Lease]:
     """release() for each lease; returns those that were lost."""
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
-        ids = [lease.job_id for lease in group]
-        held_ids = retry_transient(partial(_release, using, token, ids), using=using)
-        gone += [lease for lease in group if lease.job_id not in held_ids]
+        gone += _settle_group(using, token, group, partial(_give_back, _given_back(None)))
     for lease in gone:
         lost(lease, "release")
     return gone
@@ -118,25 +116,67 @@ def was_acked(lease: Lease) -> bool:
 
 def _settle(lease: Lease, verb: str, changes: dict[str, Any]) -> None:
     tries = 0
+    write = _give_back_one if verb in ("release", "snooze") else _update
 
-    def write() -> bool:
+    def settle() -> bool:
         nonlocal tries
         tries += 1
-        if held(lease).update(**changes):
-            return True
         # A commit whose answer was lost leaves no token behind; the fence tells our own DONE from another's.
-        return tries > 1 and verb == "ack" and was_acked(lease)
+        return bool(write(changes, held(lease))) or (tries > 1 and verb == "ack" and was_acked(lease))
 
-    if not retry_transient(write, using=lease.using):
+    if not retry_transient(settle, using=lease.using):
         raise lost(lease, verb)
 
 
-def _release(using: str, token: bytes, ids: list[int]) -> set[int]:
-    with vendor(using).transaction(connections[using]):
-        rows = Job.objects.using(using).filter(pk__in=ids, status=Job.Status.PROCESSING, lock_token=token)
-        held_ids = set(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
-        rows.filter(pk__in=held_ids).update(**_given_back(None))
-        return held_ids
+def _settle_group(using: str, token: bytes, group: list[Lease], write: Callable[[JobQuerySet], int]) -> list[Lease]:
+    """Settle leases of one token in one transaction; those that were lost. Usually it is one statement."""
+    ids = [lease.job_id for lease in group]
+    tries = 0
+
+    def rows(job_ids: Iterable[int]) -> JobQuerySet:
+        found = Job.objects.using(using).filter(pk__in=job_ids, status=Job.Status.PROCESSING, lock_token=token)
+        return found.order_by("pk")
+
+    def all_of_them() -> list[Lease]:
+        nonlocal tries
+        tries += 1
+        with vendor(using).transaction(connections[using]):
+            if write(rows(ids).order_by()) == len(ids):
+                return []
+            # Which ones were lost can only be told before the others have changed.
+            raise _SomeLost
+
+    def what_is_held() -> list[Lease]:
+        with vendor(using).transaction(connections[using]):
+            mine = set(rows(ids).select_for_update().values_list("pk", flat=True))
+            write(rows(mine).order_by())
+            return [lease for lease in group if lease.job_id not in mine]
+
+    try:
+        return retry_transient(all_of_them, using=using)
+    except _SomeLost:
+        gone = retry_transient(what_is_held, using=using)
+        return [lease for lease in gone if not (tries > 1 and was_acked(lease))]
+
+
+class _SomeLost(Exception):
+    pass
+
+
+def _update(changes: dict[str, Any], rows: JobQuerySet) -> int:
+    return rows.update(**changes)
+
+
+def _give_back_one(changes: dict[str, Any], rows: JobQuerySet) -> int:
+    """One statement for nearly every job, so that a redo after a lost connection cannot meet its own work."""
+    waiting = rows.filter(cancel_requested_at__isnull=True).update(**changes)
+    return waiting or rows.filter(cancel_requested_at__isnull=False).update(**canceled())
+
+
+def _give_back(changes: dict[str, Any], rows: JobQuerySet) -> int:
+    """A job that was asked to cancel does not wait for another run."""
+    count = rows.filter(cancel_requested_at__isnull=True).update(**changes)
+    return count + rows.filter(cancel_requested_at__isnull=False).update(**canceled())
 
 
 def _done(result: Any) -> dict[str, Any]:
