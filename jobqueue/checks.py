@@ -26,6 +26,8 @@ def register() -> None:
     checks.register(check_settings, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
+    # Only with --deploy: the first migrate runs the other database checks before it has made the table.
+    checks.register(check_tables, checks.Tags.database, deploy=True)
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -111,15 +113,30 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         )
 
 
+def check_tables(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """W021 the tables have not been made."""
+    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+    if alias not in (databases or ()):
+        return []
+    try:
+        with connections[alias].cursor() as cursor:
+            present = connections[alias].introspection.table_names(cursor)
+    except Error:
+        # W020 says it.
+        return []
+    table = Job._meta.db_table
+    if table in present:
+        return []
+    hint = f"Run: python manage.py migrate --database {alias}"
+    return [checks.Warning(f"The table {table} is not there on {alias!r}.", hint=hint, id="jobqueue.W021")]
+
+
 def _tables(alias: str) -> Iterable[checks.CheckMessage]:
     connection, table = connections[alias], Job._meta.db_table
     with connection.cursor() as cursor:
         if table not in connection.introspection.table_names(cursor):
-            yield checks.Warning(
-                f"The table {table} is not there on {alias!r}.",
-                hint=f"Run: python manage.py migrate --database {alias}",
-                id="jobqueue.W021",
-            )
             return
         present = connection.introspection.get_constraints(cursor, table)
     wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}

@@ -1,4 +1,7 @@
-"""What a running job can ask about itself."""
+"""What a running job can ask about itself.
+
+The transitions are imported inside the methods: `from jobqueue import current_job` must work before apps are ready.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from jobqueue import transitions
 from jobqueue.exceptions import WrongDatabase
 from jobqueue.payload import JSON
-from jobqueue.transitions import Lease
-from jobqueue.transitions.leases import held, lost
+
+if TYPE_CHECKING:
+    from jobqueue.transitions import Lease
 
 _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
 
@@ -67,6 +70,8 @@ class JobContext:
 
     def heartbeat(self) -> datetime:
         """Renew the lease now; its new end. Raises LeaseLost. Workers do this by themselves every quarter lease."""
+        from jobqueue import transitions
+
         self._until = transitions.heartbeat(self.lease, lease_seconds=self.lease.lease_seconds)
         return self._until
 
@@ -78,13 +83,17 @@ class JobContext:
         block when the lease is gone, WrongDatabase if `using` names another database; an exception in the block
         undoes all of it and the job fails as usual.
         """
+        from jobqueue import transitions
+        from jobqueue.transitions.leases import held, lost
+        from jobqueue.transitions.settling import encode_result
+
         alias = self.lease.using
         if using is not None and using != alias:
             raise WrongDatabase(
                 f"finish() commits on {alias!r}, where the queue is; writes to {using!r} cannot be in that commit. "
                 "Nothing was written; make the writes idempotent instead, or hand context.fence to them."
             )
-        stored = transitions.settling.encode_result(result)
+        stored = encode_result(result)
         with transaction.atomic(using=alias):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from jobqueue.exceptions import InvalidValue
+from jobqueue.names import SECONDS_MAX
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)
@@ -16,6 +17,8 @@ def parse_seconds(text: str, *, zero: bool = False) -> float:
     if not match or len(text) > 20:
         raise InvalidValue(f"{text[:40]!r} is not a duration; write 500ms, 10s, 2m, 1h or a number of seconds")
     seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > SECONDS_MAX:
+        raise InvalidValue(f"{text!r} is longer than a year; check the unit")
     if seconds == 0 and not zero:
         raise InvalidValue(f"{text!r}: the duration must be above 0")
     return seconds

@@ -1,4 +1,7 @@
-"""Adding jobs: INSERT only, in the caller's transaction."""
+"""Adding jobs: INSERT only, in the caller's transaction.
+
+Models are imported inside the functions: `from jobqueue import enqueue` must work before the app registry is ready.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,11 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from jobqueue import dedupe
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, NotSupported, PayloadError, UnknownQueue
-from jobqueue.models import Job
 from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
 from jobqueue.queues import known_queues
@@ -160,6 +161,8 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
 
 def _add_keyed(job: NewJob, using: str) -> int:
     """One keyed job: look, insert, and look again when another transaction was faster."""
+    from jobqueue import dedupe
+
     assert job.dedupe_key is not None
     for attempt in range(_ROUNDS):
         found = dedupe.holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
@@ -182,6 +185,8 @@ def _add_keyed(job: NewJob, using: str) -> int:
 
 def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
     """Jobs with keys: those that nobody holds in one INSERT, one by one only when a race was lost."""
+    from jobqueue import dedupe
+
     known = dedupe.holders(jobs[0].queue, [job.dedupe_key for job in jobs if job.dedupe_key], using=using)
     fresh, seen = [], set(known)
     for job in jobs:
@@ -207,6 +212,8 @@ _COLUMNS = ("queue", "status", "priority", "payload", "max_attempts", "task", "d
 
 def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
     """INSERT ... VALUES by hand: Django's bulk_create gives no ids on MySQL and costs several times as much."""
+    from jobqueue.models import Job
+
     connection = connections[using]
     dated = any(job.run_at is not None for job in jobs)
     columns = _COLUMNS + (("run_at",) if dated else ())
@@ -242,5 +249,7 @@ def _encoded(payload: JSON, what: str) -> Encoded:
 
 def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:
     if job_enqueued.receivers:
+        from jobqueue.models import Job
+
         for job, job_id in zip(jobs, ids, strict=True):
             send(job_enqueued, Job, job_id=job_id, queue=job.queue, task=job.task, using=using)

@@ -2,14 +2,16 @@
 
 import itertools
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.models import Job
-from jobqueue.transitions import Lease, claim
+from jobqueue.transitions import Lease, ack, cancel, claim, fail
 
 _numbers = itertools.count(1)
 
@@ -69,8 +71,6 @@ def state(job_id):
 
 def make_in_state(name, queue="q", **columns):
     """The id of a job brought into state `name`; its lease, if any, belongs to worker "owner"."""
-    from jobqueue.transitions import ack, cancel, fail
-
     job_id = make_job(queue, **columns)
     if name == "CANCELED":
         assert cancel(job_id)
@@ -88,9 +88,15 @@ def make_in_state(name, queue="q", **columns):
 
 def lease_with(lease, **changes):
     """A lease that differs from `lease`."""
-    from dataclasses import replace
-
     return replace(lease, **changes)
+
+
+@contextmanager
+def undone():
+    """A transaction that is rolled back at its end."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 def now():

@@ -6,10 +6,13 @@ from itertools import islice
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.shown import plain
+from jobqueue.admin.states import LABELS
 from jobqueue.candidates import queue_names
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
@@ -27,20 +30,13 @@ class StateFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """State names as on the command line."""
-        return [
-            ("ready", _("ready")),
-            ("scheduled", _("scheduled")),
-            ("running", _("running")),
-            ("expired", _("lease ran out")),
-            ("failed", _("failed")),
-            ("canceled", _("canceled")),
-            ("done", _("done")),
-        ]
+        return list(LABELS.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The rows in the chosen state."""
         ready = {"status": Job.Status.READY}
         conditions: dict[str | None, dict[str, Any]] = {
+            None: {},
             "ready": {**ready, "run_at__lte": UtcNow()},
             "scheduled": {**ready, "run_at__gt": UtcNow()},
             "running": {"status": Job.Status.PROCESSING},
@@ -49,7 +45,10 @@ class StateFilter(SimpleListFilter):
             "canceled": {"status": Job.Status.CANCELED},
             "done": {"status": Job.Status.DONE},
         }
-        return queryset.filter(**conditions.get(self.value(), {}))
+        if self.value() not in conditions:
+            # An unknown state must not mean "all": the next click may be an action on what is listed.
+            raise IncorrectLookupParameters
+        return queryset.filter(**conditions[self.value()])
 
 
 class QueueFilter(SimpleListFilter):
@@ -60,25 +59,43 @@ class QueueFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Queue names."""
-        return [(name, name) for name in islice(queue_names(using=load().database), QUEUES_SHOWN)]
+        return [(name, plain(name)) for name in islice(queue_names(using=load().database), QUEUES_SHOWN)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The rows of the chosen queue."""
         value = self.value()
-        return queryset if value is None else queryset.filter(queue=value)
+        if value is None:
+            return queryset
+        # PostgreSQL's driver refuses NUL with an error; no name has one.
+        return queryset.none() if "\x00" in value else queryset.filter(queue=value)
 
 
 class CauseFilter(SimpleListFilter):
     """Why dead jobs died."""
 
-    title = _("cause")
+    title = _("cause of failure")
     parameter_name = "cause"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """The cause classes."""
-        return [(cause.value, cause.value) for cause in FailureCause]
+        return [(cause.value, CAUSES[cause]) for cause in FailureCause]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """FAILED rows of the chosen cause."""
         value = self.value()
-        return queryset if value is None else queryset.filter(status=Job.Status.FAILED, cause=value)
+        if value is None:
+            return queryset
+        if value not in CAUSES:
+            raise IncorrectLookupParameters
+        return queryset.filter(status=Job.Status.FAILED, cause=value)
+
+
+CAUSES: dict[str, Any] = {
+    FailureCause.FORMAT: _("format"),
+    FailureCause.DEPENDENCY: _("dependency"),
+    FailureCause.DATA: _("data"),
+    FailureCause.RESOURCE: _("resource"),
+    FailureCause.LOST: _("lease lost"),
+    FailureCause.TIMEOUT: _("timeout"),
+    FailureCause.UNKNOWN: _("unknown"),
+}

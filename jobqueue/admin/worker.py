@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
-from django.utils.translation import gettext as _t
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.readonly import ReadOnlyAdmin
+from jobqueue.admin.shown import NOTHING, badge, label, moment, plain, relative
 from jobqueue.conf import load
-from jobqueue.durations import format_seconds
 from jobqueue.models import Job, Worker
+
+
+def _name(field: str) -> Callable[[Any, Any], str]:
+    @admin.display(description=label(Worker, field))
+    def show(self: Any, worker: Any) -> str:
+        return plain(getattr(worker, field) or NOTHING)
+
+    return show
+
+
+def _moment(field: str) -> Callable[[Any, Any], str]:
+    @admin.display(description=label(Worker, field))
+    def show(self: Any, worker: Any) -> str:
+        return moment(getattr(worker, field), worker.now)
+
+    return show
 
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
     """Who runs, since when, on what."""
 
-    list_display = ("id", "name", "state", "jobs_now", "queues", "concurrency", "heard_of", "started_at", "version")
-    ordering = ("-id",)
+    list_display = ("worker_name", "state", "jobs_now", "concurrency", "served", "heard", "since", "version")
+    list_display_links = ("worker_name",)
     fields = (
-        "name",
+        "worker_name",
         "state",
-        "host",
+        "jobs_now",
+        "host_name",
         "pid",
         "supervisor_pid",
         "boot_id",
-        "queues",
+        "served",
         "concurrency",
         "version",
-        "started_at",
-        "heartbeat_at",
-        "stopped_at",
-        "stop_reason",
+        "started",
+        "heard_at",
+        "stopped",
+        "reason",
     )
     readonly_fields = fields
+    worker_name, host_name, served, reason = _name("name"), _name("host"), _name("queues"), _name("stop_reason")
+    started, heard_at, stopped = _moment("started_at"), _moment("heartbeat_at"), _moment("stopped_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         """With the number of leases each worker holds, by index ix_worker."""
@@ -52,9 +72,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     def state(self, worker: Any) -> str:
         """running, silent or why it stopped."""
         if worker.stopped_at is not None:
-            return _t("stopped: %(reason)s") % {"reason": worker.stop_reason or "-"}
+            return badge("done", gettext("stopped: %(reason)s") % {"reason": plain(worker.stop_reason or NOTHING)})
         silent = (worker.now - worker.heartbeat_at).total_seconds() > load().worker_silent_seconds
-        return _t("silent") if silent else _t("running")
+        return badge("expired", gettext("silent")) if silent else badge("running", gettext("running"))
 
     @admin.display(description=_("jobs now"))
     def jobs_now(self, worker: Any) -> int:
@@ -62,7 +82,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         return int(worker.jobs)
 
     @admin.display(description=_("last heartbeat"))
-    def heard_of(self, worker: Any) -> str:
+    def heard(self, worker: Any) -> str:
         """How long ago."""
-        seconds = max(0.0, (worker.now - worker.heartbeat_at).total_seconds())
-        return _t("%(time)s ago") % {"time": format_seconds(seconds)}
+        return relative(worker.heartbeat_at, worker.now)
+
+    @admin.display(description=_("started"))
+    def since(self, worker: Any) -> str:
+        """How long ago."""
+        return relative(worker.started_at, worker.now)

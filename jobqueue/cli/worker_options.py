@@ -23,7 +23,7 @@ def declare(parser: ArgumentParser) -> None:
     """Add every option."""
     add = parser.add_argument
     add("queue", nargs="*", metavar="QUEUE", help="queues to serve, as with --queues; none = all")
-    add("--queues", default="", metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
+    add("--queues", default=None, metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
     add("--database", default=None, metavar="ALIAS", help="database of the queue (default: JOBQUEUE['DATABASE'])")
     add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
     add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
@@ -96,7 +96,7 @@ def _lease(given: dict[str, Any]) -> tuple[float, float]:
 
 def _selection(given: dict[str, Any]) -> Selection:
     try:
-        return parse([*given["queue"], *([given["queues"]] if given["queues"] else [])])
+        return parse([*given["queue"], *([given["queues"]] if given["queues"] is not None else [])])
     except (InvalidValue, InvalidType) as error:
         raise CommandError(str(error), returncode=USAGE) from None
 

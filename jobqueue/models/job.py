@@ -105,7 +105,7 @@ class Job(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"job {self.pk} ({self.queue}, {self.get_status_display()})"
+        return f"job {self.pk}"
 
     @property
     def attempt(self) -> int:

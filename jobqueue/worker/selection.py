@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -53,6 +54,8 @@ def parse(texts: Sequence[str]) -> Selection:
     every: int | None = None
     excluded: set[str] = set()
     for part in [part.strip() for text in texts for part in text.split(",")]:
+        if (unicodedata.category(part[:1] or "x") == "Pd" and not part.startswith("-")) or part.startswith("\u2212"):
+            raise InvalidValue(f"{part!r} begins with a typographic dash; type a plain - for options and exclusions")
         if not part:
             raise InvalidValue("a queue name is empty; write --queues a,b or leave the option out for all queues")
         if part.startswith("-"):

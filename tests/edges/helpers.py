@@ -1,0 +1,74 @@
+"""What the tests of pages share: people with permissions, pages, hostile text."""
+
+from html.parser import HTMLParser
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+JOBS = "/admin/jobqueue/job/"
+WORKERS = "/admin/jobqueue/worker/"
+VERBS = ("retry", "cancel", "discard", "release")
+
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "javascript:alert(1)", "{{7*7}}", "a\u202eb"]
+
+
+def person(*codenames, name="ann", staff=True):
+    """A user with these permissions of the product."""
+    user = User.objects.create_user(name, password="x", is_staff=staff)
+    found = list(Permission.objects.filter(content_type__app_label="jobqueue", codename__in=codenames))
+    assert {p.codename for p in found} == set(codenames)
+    user.user_permissions.set(found)
+    return user
+
+
+def client_of(user, **options):
+    """A browser in which `user` has logged in."""
+    client = Client(**options)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+def viewer(*more, **options):
+    """A browser of somebody who may see jobs and workers, and `more`."""
+    return client_of(person("view_job", "view_worker", *more), **options)
+
+
+def root(**options):
+    """A browser of a superuser."""
+    return client_of(User.objects.create_superuser("root", password="x"), **options)
+
+
+def job_page(job_id):
+    """The address of a job's page."""
+    return reverse("admin:jobqueue_job_change", args=[job_id])
+
+
+def act(client, verb, *ids, path=JOBS, **data):
+    """Choose rows and an action, as the list's form does."""
+    return client.post(path, {"action": verb, "_selected_action": list(ids), "index": 0, **data})
+
+
+def text_of(response):
+    """The page."""
+    assert response.status_code == 200, response.status_code
+    return response.content.decode()
+
+
+class Inline(HTMLParser):
+    """Finds what a strict content security policy would refuse."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.tags = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        self.tags.append((tag, names))
+        if tag == "style" or (tag == "script" and "src" not in names and names.get("type") != "application/json"):
+            self.found.append(tag)
+        self.found += [f"{tag} {name}" for name in names if name == "style" or name.startswith("on")]
+        self.found += [f"{tag} {v}" for n, v in attrs if n in ("href", "src") and (v or "").startswith("javascript:")]

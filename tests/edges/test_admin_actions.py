@@ -1,0 +1,167 @@
+"""Each action is one call of a transition per job, recorded with the state before."""
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.db import OperationalError
+
+from jobqueue.admin import actions
+from jobqueue.admin.states import LABELS, VERBS
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import DatabaseBusy
+from tests.edges.helpers import JOBS, act, job_page, root, text_of
+from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, set_columns, state
+
+pytestmark = pytest.mark.django_db
+
+STATES = ("READY", "PROCESSING", "DONE", "FAILED", "CANCELED")
+#: (verb, state) -> state afterwards; everything else stays as it is, byte for byte
+AFTER = {
+    ("retry", "FAILED"): "READY",
+    ("retry", "CANCELED"): "READY",
+    ("cancel", "READY"): "CANCELED",
+    ("cancel", "PROCESSING"): "PROCESSING",
+    ("discard", "READY"): "CANCELED",
+    ("discard", "FAILED"): "CANCELED",
+    ("release", "PROCESSING"): "READY",
+}
+
+
+def said(response):
+    return " ".join(str(message) for message in get_messages(response.wsgi_request))
+
+
+@pytest.mark.parametrize("before", STATES)
+@pytest.mark.parametrize("verb", ["retry", "cancel", "discard", "release"])
+def test_the_state_table(verb, before):
+    job_id = make_in_state(before)
+    was = row(job_id)
+    response = act(root(), verb, job_id)
+    expected = AFTER.get((verb, before))
+    if expected is None:
+        assert row(job_id) == was
+        assert "0 jobs changed. 1 was left as it is" in said(response)
+        assert not LogEntry.objects.exists()
+        return
+    assert state(job_id) == expected
+    assert "1 job changed." in said(response)
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.user.username) == (str(job_id), "root")
+    assert entry.get_change_message() == f"{verb} (was {before})"
+
+
+def test_retry_makes_a_delayed_job_due():
+    job_id = make_job(run_at=UtcNowPlus(3600))
+    client = root()
+    assert "scheduled" in text_of(client.get(job_page(job_id)))
+    act(client, "retry", job_id)
+    claim_one()
+    assert state(job_id) == "PROCESSING"
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_page_offers_exactly_the_verbs_that_change_something(name):
+    if name == "scheduled":
+        job_id = make_job(run_at=UtcNowPlus(3600))
+    else:
+        job_id = make_in_state({"running": "PROCESSING", "expired": "PROCESSING"}.get(name, name.upper()))
+    if name == "expired":
+        expire(job_id)
+    client, was = root(), row(job_id)
+    page = text_of(client.get(job_page(job_id)))
+    assert f'<span class="jobqueue-state jobqueue-{name}">{LABELS[name]}</span>' in page
+    offered = [v for v in actions.SHORT if f'value="{v}" formaction' in page]
+    assert sorted(offered) == sorted(VERBS[name])
+    for verb in set(actions.SHORT) - set(offered):
+        act(client, verb, job_id)
+        assert row(job_id) == was, verb
+
+
+def test_a_button_leads_back_to_the_jobs_page():
+    job_id = make_in_state("FAILED")
+    client = root()
+    response = client.post(JOBS, {"action": "retry", "_selected_action": job_id, "jobqueue_page": "1"})
+    assert (response.status_code, response["Location"]) == (302, job_page(job_id))
+    assert "1 job changed." in text_of(client.get(response["Location"]))
+
+
+def test_actions_stop_at_their_limit_and_say_so(monkeypatch):
+    monkeypatch.setattr(actions, "ACTION_MAX", 3)
+    ids = make_jobs(5)
+    response = act(root(), "cancel", *ids[:1], select_across="1")
+    assert [state(i) for i in ids] == ["CANCELED"] * 3 + ["READY"] * 2
+    assert "3 jobs changed. Only the first 3 were taken" in said(response)
+    assert LogEntry.objects.count() == 3
+
+
+def test_all_matching_means_the_filtered_rows_only():
+    mine, other = make_job("a"), make_job("b")
+    act(root(), "cancel", mine, path=f"{JOBS}?queue=a", select_across="1")
+    assert (state(mine), state(other)) == ("CANCELED", "READY")
+
+
+def test_rows_outside_the_filter_cannot_be_named():
+    mine, other = make_job("a"), make_job("b")
+    act(root(), "cancel", mine, other, path=f"{JOBS}?queue=a")
+    assert (state(mine), state(other)) == ("CANCELED", "READY")
+
+
+@pytest.mark.parametrize("query", ["state=bogus", "cause=bogus", "state=", "cause=%00"])
+def test_an_unknown_filter_value_never_means_all(query):
+    job_id = make_job()
+    act(root(), "cancel", job_id, path=f"{JOBS}?{query}", select_across="1")
+    assert state(job_id) == "READY"
+
+
+@pytest.mark.parametrize("chosen", ["abc", "1 OR 1=1", "-1", "1.5", "9" * 30, "\x00", "٣", ""])
+def test_a_selection_that_is_no_id_is_refused(chosen):
+    job_id = make_job()
+    assert act(root(), "cancel", chosen).status_code == 400
+    assert state(job_id) == "READY"
+
+
+def test_ids_that_do_not_exist_are_no_error():
+    response = act(root(), "cancel", 987654321)
+    assert response.status_code == 302
+    assert "0 jobs changed." in said(response)
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), DatabaseBusy("busy")])
+def test_what_was_changed_before_the_database_failed_is_on_record(monkeypatch, error):
+    ids, real = make_jobs(3), actions.transitions.cancel
+
+    def cancel(job_id, **options):
+        if job_id == ids[1]:
+            raise error
+        return real(job_id, **options)
+
+    monkeypatch.setattr(actions.transitions, "cancel", cancel)
+    response = act(root(), "cancel", *ids)
+    assert [state(i) for i in ids] == ["CANCELED", "READY", "READY"]
+    assert "1 job changed." in said(response)
+    assert "could not be written to" in said(response)
+    assert LogEntry.objects.get().object_id == str(ids[0])
+
+
+def test_history_shows_who_did_what():
+    job_id = make_in_state("FAILED")
+    client = root()
+    act(client, "discard", job_id)
+    page = text_of(client.get(f"{JOBS}{job_id}/history/"))
+    assert "discard (was FAILED)" in page
+    assert "root" in page
+    assert f"Change history: job {job_id}" in page
+
+
+def test_retry_is_refused_while_another_job_has_the_key():
+    from jobqueue import enqueue
+
+    first = enqueue("q", 1, dedupe_key="k")
+    act(root(), "cancel", first)
+    set_columns(first, dedupe_key=None, released_key=b"k")
+    second = enqueue("q", 2, dedupe_key="k")
+    from tests.edges.helpers import client_of, person
+
+    act(client_of(person("view_job", "retry_job")), "retry", first)
+    assert (state(first), state(second)) == ("CANCELED", "READY")
+    assert job(first).released_key == b"k"

@@ -1,0 +1,225 @@
+"""Every system check speaks up when it should, and only then."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.checks import Error, Warning
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+from jobqueue import checks
+from jobqueue.db import vendor
+from jobqueue.db.base import Vendor
+from jobqueue.db.clock import read_now
+from jobqueue.models import Job
+
+
+def ids(messages):
+    return sorted(message.id.removeprefix("jobqueue.") for message in messages)
+
+
+def look():
+    """The ids of what the checks of the database find."""
+    return ids(checks.check_database(databases=["default"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "words"),
+    [
+        ({}, [], ""),
+        ({"LEASE_SECONDS": 30, "HEARTBEAT_SECONDS": 5, "QUEUES": {"mail": {"MAX_ATTEMPTS": 3}}}, [], ""),
+        ({"DEDUPE_SECONDS": None, "HEARTBEAT_SECONDS": None}, [], ""),
+        ({"LEASE": 5}, ["E001"], "unknown key 'LEASE'"),
+        ({5: 5}, ["E001"], "unknown key 5"),
+        ([], ["E001"], "must be a dict"),
+        (None, ["E001"], "must be a dict"),
+        ({"LEASE_SECONDS": 0}, ["E001"], "LEASE_SECONDS"),
+        ({"LEASE_SECONDS": -1}, ["E001"], "LEASE_SECONDS"),
+        ({"LEASE_SECONDS": float("nan")}, ["E001"], "LEASE_SECONDS"),
+        ({"LEASE_SECONDS": float("inf")}, ["E001"], "LEASE_SECONDS"),
+        ({"LEASE_SECONDS": "60"}, ["E001"], "LEASE_SECONDS"),
+        ({"LEASE_SECONDS": True}, ["E001"], "LEASE_SECONDS"),
+        ({"MAX_ATTEMPTS": 0}, ["E001"], "MAX_ATTEMPTS"),
+        ({"MAX_ATTEMPTS": 1.5}, ["E001"], "MAX_ATTEMPTS"),
+        ({"MAX_ATTEMPTS": 2**31}, ["E001"], "MAX_ATTEMPTS"),
+        ({"DATABASE": ""}, ["E001"], "DATABASE"),
+        ({"QUEUES": []}, ["E001"], "QUEUES"),
+        ({"QUEUES": {"a": 5}}, ["E001"], "QUEUES['a']"),
+        ({"QUEUES": {"a": {"LEASE": 5}}}, ["E001"], "unknown key 'LEASE'"),
+        ({"QUEUES": {"a": {"LEASE_SECONDS": 0}}}, ["E001"], "QUEUES['a']"),
+        ({"LEASE": 1, "MAX_ATTEMPTS": 0}, ["E001", "E001"], "LEASE"),
+        ({"DATABASE": "elsewhere"}, ["E002"], "'elsewhere' is not in DATABASES"),
+        ({"LEASE_SECONDS": 30, "HEARTBEAT_SECONDS": 10}, ["E003"], "must exceed 3 x"),
+    ],
+    ids=str,
+)
+def test_settings(value, expected, words):
+    with override_settings(JOBQUEUE=value):
+        found = checks.check_settings()
+    assert ids(found) == expected
+    assert not expected or words in found[0].msg
+    assert all(isinstance(message, Error) and message.hint for message in found)
+
+
+WAL = "PRAGMA journal_mode=WAL"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("/x/db", {"transaction_mode": "IMMEDIATE", "init_command": WAL}, []),
+        ("/x/db", {"transaction_mode": "exclusive", "init_command": WAL.lower()}, []),
+        ("/x/db", {"init_command": WAL}, ["W010"]),
+        ("/x/db", {"transaction_mode": "DEFERRED", "init_command": WAL}, ["W010"]),
+        ("/x/db", {"transaction_mode": "IMMEDIATE"}, ["W011"]),
+        ("/x/db", None, ["W010", "W011"]),
+        (":memory:", None, []),
+    ],
+)
+def test_sqlite_options(settings, monkeypatch, name, options, expected):
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
+    monkeypatch.setitem(settings.DATABASES, "files", entry)
+    settings.JOBQUEUE = {"DATABASE": "files"}
+    found = checks.check_sqlite()
+    assert ids(found) == expected
+    assert all(isinstance(message, Warning) and message.hint for message in found)
+
+
+def test_sqlite_options_of_another_database_do_not_matter(settings, monkeypatch):
+    monkeypatch.setitem(settings.DATABASES, "files", {"ENGINE": "django.db.backends.postgresql", "NAME": "x"})
+    settings.JOBQUEUE = {"DATABASE": "files"}
+    assert checks.check_sqlite() == []
+
+
+@pytest.mark.django_db
+def test_a_good_database_is_clean():
+    assert look() == []
+
+
+@pytest.mark.parametrize("databases", [None, [], ["other"]])
+def test_no_database_is_touched_unless_it_is_asked_for(databases):
+    assert checks.check_database(databases=databases) == []
+
+
+def test_e010_a_database_that_cannot_hold_the_queue(monkeypatch):
+    monkeypatch.setattr(checks, "vendor", lambda alias: Vendor())
+    (found,) = checks.check_database(databases=["default"])
+    assert found.id == "jobqueue.E010"
+    assert "MySQL 8.0.17+" in found.hint
+
+
+@pytest.mark.django_db
+def test_e011_an_old_server(monkeypatch, vendor_name):
+    if vendor_name == "postgres":
+        pytest.skip("Django itself refuses older servers")
+    monkeypatch.setattr(type(vendor("default")), "oldest", (99, 0, 0))
+    (found,) = checks.check_database(databases=["default"])
+    assert found.id == "jobqueue.E011"
+    assert "is older than 99.0.0" in found.msg
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["ix_pick", "ix_lease", "ix_worker"])
+def test_e012_a_missing_index(name):
+    index = next(index for index in Job._meta.indexes if index.name == name)
+    with connection.schema_editor() as editor:
+        editor.remove_index(Job, index)
+    try:
+        (found,) = checks.check_database(databases=["default"])
+    finally:
+        with connection.schema_editor() as editor:
+            editor.add_index(Job, index)
+    assert found.id == "jobqueue.E012"
+    assert name in found.msg
+    assert look() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_e012_the_missing_unique_key(vendor_name):
+    if vendor_name == "sqlite":
+        pytest.skip("SQLite cannot drop a constraint without making the table anew")
+    (constraint,) = [c for c in Job._meta.constraints if c.name == "uq_queue_dedupe"]
+    with connection.schema_editor() as editor:
+        editor.remove_constraint(Job, constraint)
+    try:
+        assert look() == ["E012"]
+    finally:
+        with connection.schema_editor() as editor:
+            editor.add_constraint(Job, constraint)
+    assert look() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_e013_a_table_without_transactions(vendor_name, sql):
+    if vendor_name not in ("mysql", "mariadb"):
+        pytest.skip("only MySQL has storage engines")
+    sql("ALTER TABLE job_queue ENGINE=MyISAM")
+    try:
+        (found,) = checks.check_database(databases=["default"])
+    finally:
+        sql("ALTER TABLE job_queue ENGINE=InnoDB")
+    assert found.id == "jobqueue.E013"
+    assert "MyISAM" in found.msg
+    assert look() == []
+
+
+@pytest.mark.django_db
+def test_w020_a_database_that_cannot_be_reached(monkeypatch):
+    def refuse(alias):
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(checks, "read_now", refuse)
+    (found,) = checks.check_database(databases=["default"])
+    assert found.id == "jobqueue.W020"
+    assert "connection refused" in found.msg
+
+
+@pytest.mark.django_db
+def test_w021_no_table(monkeypatch):
+    monkeypatch.setattr(Job._meta, "db_table", "job_queue_of_nobody")
+    (found,) = checks.check_tables(databases=["default"])
+    assert found.id == "jobqueue.W021"
+    assert "migrate --database default" in found.hint
+
+
+@pytest.mark.django_db(transaction=True)
+def test_w022_sessions_with_another_isolation_level(vendor_name, sql):
+    if vendor_name == "sqlite":
+        pytest.skip("SQLite has one isolation level")
+    words = "CHARACTERISTICS AS TRANSACTION" if vendor_name == "postgres" else "TRANSACTION"
+    sql(f"SET SESSION {words} ISOLATION LEVEL REPEATABLE READ")
+    try:
+        (found,) = checks.check_database(databases=["default"])
+    finally:
+        sql(f"SET SESSION {words} ISOLATION LEVEL READ COMMITTED")
+    assert found.id == "jobqueue.W022"
+    assert "repeatable" in found.msg.lower()
+    assert look() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_w023_statement_based_replication(vendor_name, sql):
+    if vendor_name not in ("mysql", "mariadb"):
+        pytest.skip("only MySQL replicates statements")
+    variables = dict(sql("SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')"))
+    if variables.get("log_bin") != "ON":
+        pytest.skip("this server writes no binary log")
+    sql("SET SESSION binlog_format = 'STATEMENT'")
+    try:
+        assert look() == ["W023"]
+    finally:
+        sql(f"SET SESSION binlog_format = '{variables['binlog_format']}'")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("seconds", "expected"), [(-3600, ["W024"]), (60, ["W024"]), (1, []), (-1, [])])
+def test_w024_clocks_that_differ(monkeypatch, seconds, expected):
+    monkeypatch.setattr(checks, "read_now", lambda alias: read_now(alias) + timedelta(seconds=seconds))
+    assert look() == expected
+
+
+def test_every_id_is_registered_to_run():
+    from django.core.checks import registry
+
+    registered = registry.registry.registered_checks
+    assert {checks.check_settings, checks.check_sqlite, checks.check_database} <= set(registered)

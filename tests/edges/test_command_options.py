@@ -1,0 +1,142 @@
+"""Flag before environment before settings; help; the pid file."""
+
+import os
+from argparse import ArgumentParser
+from io import StringIO
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from jobqueue.cli import pidfile, worker_options
+from tests.edges.command_helpers import options, refused
+
+
+def test_defaults():
+    made = options()
+    assert (made.concurrency, made.processes, made.batch_size, made.database) == (4, 1, 100, "default")
+    assert (made.lease_seconds, made.heartbeat_seconds, made.shutdown_seconds) == (60, 15, 30)
+    assert str(made.selection) == "*"
+    assert made.reaper
+    assert not made.reload
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("CONCURRENCY", "7", "concurrency", 7),
+        ("LEASE", "2m", "lease_seconds", 120.0),
+        ("BATCH_SIZE", "9", "batch_size", 9),
+        ("MAX_RSS", "512M", "max_rss_bytes", 512 * 2**20),
+        ("POLL", "1s..2s", "poll_high_seconds", 2.0),
+        ("SHUTDOWN_TIMEOUT", "0", "shutdown_seconds", 0.0),
+        ("DRAIN", "1", "drain", True),
+        ("DRAIN", "no", "drain", False),
+        ("DRAIN", "", "drain", False),
+        ("NO_REAPER", "true", "reaper", False),
+        ("RELOAD", "on", "reload", True),
+        ("NO_RELOAD", "1", "reload", False),
+        ("ON_TIMEOUT", "wait", "on_timeout", "wait"),
+        ("WORKER_NAME", "me", "name", "me"),
+    ],
+)
+def test_the_environment_gives_defaults(monkeypatch, name, value, field, expected):
+    monkeypatch.setenv(f"JOBQUEUE_WORKER_{name}", value)
+    assert getattr(options(), field) == expected
+
+
+def test_queues_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("JOBQUEUE_WORKER_QUEUES", "mail:5,web")
+    assert str(options().selection) == "mail:5, web"
+
+
+def test_a_flag_beats_the_environment_and_that_beats_the_settings(monkeypatch, settings):
+    settings.JOBQUEUE = {"LEASE_SECONDS": 40}
+    assert (options().lease_seconds, options().heartbeat_seconds) == (40, 10)
+    monkeypatch.setenv("JOBQUEUE_WORKER_LEASE", "50s")
+    assert (options().lease_seconds, options().heartbeat_seconds) == (50, 12.5)
+    assert options("--lease", "70").lease_seconds == 70
+    monkeypatch.setenv("JOBQUEUE_WORKER_QUEUES", "a")
+    assert str(options("--queues", "b").selection) == "b"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("CONCURRENCY", "-1"), ("LEASE", "0"), ("ONCE", "perhaps"), ("ON_TIMEOUT", "later"), ("POLL", "x"), ("LEASE", "")],
+)
+def test_a_bad_default_in_the_environment_is_a_usage_error(capsys, monkeypatch, name, value):
+    monkeypatch.setenv(f"JOBQUEUE_WORKER_{name}", value)
+    assert f"JOBQUEUE_WORKER_{name}" in refused(capsys, "runworker")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["a", "b:2"], "a, b:2"),
+        (["a", "--queues", "c"], "a, c"),
+        (["--queues=-mail"], "*, -mail"),
+        (["--queues", "a,*:3,-b"], "a, *:3, -b"),
+    ],
+)
+def test_queues(words, expected):
+    assert str(options(*words).selection) == expected
+
+
+def test_once_means_one():
+    made = options("--once", "--concurrency", "8", "--processes", "3")
+    assert (made.concurrency, made.processes, made.quota(0)) == (1, 1, 1)
+
+
+def test_a_broken_setting_is_exit_status_4(settings):
+    settings.JOBQUEUE = {"LEASE": 1}
+    words, errors = ["--once"], StringIO()
+    with pytest.raises(ImproperlyConfigured):
+        options(*words)
+    with pytest.raises(SystemExit) as stopped:
+        call_command("runworker", *words, stderr=errors)
+    assert stopped.value.code == 4
+    assert "unknown key 'LEASE'" in errors.getvalue()
+
+
+def test_help_names_every_option_and_no_secret(capsys, settings):
+    parser = ArgumentParser()
+    worker_options.declare(parser)
+    text = parser.format_help()
+    for flag in ("--queues", "--lease", "--heartbeat", "--on-timeout", "--pidfile", "--dry-run", "--fail-on-error"):
+        assert flag in text
+    password = settings.DATABASES["default"].get("PASSWORD")
+    assert not password or password not in text
+
+
+class TestPidfile:
+    def test_it_is_there_while_it_is_held(self, tmp_path):
+        path = tmp_path / "pid"
+        with pidfile.held(str(path)):
+            assert path.read_text() == f"{os.getpid()}\n"
+        assert not path.exists()
+
+    def test_a_place_that_cannot_be_written_is_a_usage_error(self, tmp_path):
+        with pytest.raises(CommandError) as refused:
+            with pidfile.held(str(tmp_path / "missing" / "pid")):
+                pass
+        assert refused.value.returncode == 2
+
+    def test_none_needs_none(self):
+        with pidfile.held(None):
+            pass
+
+    def test_a_living_worker_is_not_replaced(self, tmp_path):
+        path = tmp_path / "pid"
+        path.write_text(f"{os.getppid()}\n")
+        with pytest.raises(CommandError, match="is running"):
+            with pidfile.held(str(path)):
+                pass
+        assert path.read_text() == f"{os.getppid()}\n"
+
+    @pytest.mark.parametrize("left", ["", "x", "999999999", "-5", "0x1"])
+    def test_what_a_dead_worker_left_is_replaced(self, tmp_path, left):
+        path = tmp_path / "pid"
+        path.write_text(left)
+        with pidfile.held(str(path)):
+            assert path.read_text() == f"{os.getpid()}\n"

@@ -1,0 +1,178 @@
+"""The line of a finished job, for people and for programs."""
+
+import io
+import json
+import logging
+import re
+
+import pytest
+
+from jobqueue import log_events
+from jobqueue.cli import logs
+from jobqueue.log_events import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
+
+FACTS = {
+    "outcome": "ok",
+    "job_id": 81237,
+    "queue": "mail",
+    "name": "emails.tasks.send_welcome",
+    "attempt": 1,
+    "max_attempts": 5,
+    "wait_seconds": 0.038,
+    "run_seconds": 0.212,
+    "error": None,
+}
+FORGED = "mail\n12:00:00.000 ok    bank  pay  #1\r\x1b[2K\u2028\x85\u202e\x00"
+
+
+@pytest.fixture
+def written():
+    """What a handler of the product writes, with the given formatter."""
+    logger, made = logging.getLogger("jobqueue"), []
+    before = (logger.level, logger.propagate)
+
+    def start(formatter):
+        stream = io.StringIO()
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(formatter)
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        made.append(handler)
+        return stream
+
+    yield start
+    for handler in made:
+        logger.removeHandler(handler)
+    logger.level, logger.propagate = before
+    logger.manager._clear_cache()
+
+
+def test_the_line_of_a_job(written):
+    stream = written(TextFormatter())
+    on_attempt_ended(object, **FACTS)
+    stamp, space, line = stream.getvalue().partition(" ")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d", stamp)
+    assert space
+    assert line == "ok      mail  emails.tasks.send_welcome  #81237  try 1/5  wait 38ms  ran 212ms\n"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level"),
+    [("ok", "info"), ("canceled", "info"), ("retry", "warning"), ("parked", "warning"), ("lost", "warning"),
+     ("dead", "error")],
+)  # fmt: skip
+def test_one_line_per_outcome_at_its_level(written, outcome, level):
+    stream = written(JsonFormatter())
+    error = None if outcome in ("ok", "lost") else ValueError("boom\nsecond line")
+    on_attempt_ended(object, **{**FACTS, "outcome": outcome, "error": error})
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["level"], found["event"], found["logger"]) == (level, outcome, "jobqueue.jobs")
+    if error:
+        assert found["message"].endswith("builtins.ValueError: boom second line")
+
+
+def test_the_json_form_has_stable_keys(written):
+    stream = written(JsonFormatter())
+    on_attempt_ended(object, **FACTS)
+    found = json.loads(stream.getvalue())
+    keys = {"time", "level", "logger", "message", "event", "job_id", "queue", "handler", "attempt", "duration_ms"}
+    assert set(found) == keys
+    assert (found["job_id"], found["duration_ms"], found["attempt"]) == (81237, 212.0, 1)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found["time"])
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
+@pytest.mark.parametrize("field", ["queue", "name", "error"])
+def test_names_and_messages_cannot_forge_lines(written, formatter, field):
+    stream = written(formatter())
+    on_attempt_ended(object, **{**FACTS, field: ValueError(FORGED) if field == "error" else FORGED})
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert "\r" not in text
+    if formatter is TextFormatter:
+        assert len(text.splitlines()) == 1
+        assert "\u202e" not in text
+    else:
+        json.loads(text)
+
+
+def test_workers_cannot_forge_lines(written):
+    stream = written(TextFormatter())
+    on_lease_lost(object, job_id=1, verb="ack", worker=FORGED, queue="q")
+    on_job_reaped(object, job_id=1, attempt=2, worker=FORGED, queue="q")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "job 1: the ack of mail\\n12" in lines[0]
+    assert "in attempt 2" in lines[1]
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("text", ["", "plain", "한국어", "x" * 10_000, "\ud800", "\x00"])
+def test_one_line_is_always_writable(text):
+    made = one_line(text)
+    made.encode()
+    assert made.isprintable()
+    assert len(made) <= 2100
+
+
+def test_an_exception_that_cannot_be_printed_is_logged(written):
+    class Bad(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    stream = written(TextFormatter())
+    on_attempt_ended(object, **{**FACTS, "outcome": "dead", "error": Bad()})
+    assert "its message could not be printed" in stream.getvalue()
+
+
+def test_a_traceback_stays_inside_the_json_object(written):
+    stream = written(JsonFormatter())
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        logging.getLogger("jobqueue.worker").exception("given up")
+    found = json.loads(stream.getvalue())
+    assert "ValueError: boom" in found["traceback"]
+    assert stream.getvalue().count("\n") == 1
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A logger tree that nobody has set up."""
+    logger = logging.getLogger("jobqueue")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    level = logger.level
+    log_events.attempt_ended.disconnect(dispatch_uid="jobqueue.log")
+    yield logger
+    logger.setLevel(level)
+    log_events.attempt_ended.disconnect(dispatch_uid="jobqueue.log")
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "level", "per_job"),
+    [(0, "WARNING", False), (1, "INFO", True), (2, "DEBUG", True), (3, "DEBUG", True)],
+)
+def test_verbosity(fresh, verbosity, level, per_job):
+    logs.set_up(verbosity, "text", None)
+    assert logging.getLevelName(fresh.level) == level
+    assert bool(log_events.attempt_ended.receivers) == per_job
+    assert len(fresh.handlers) == 1
+    assert not fresh.propagate
+
+
+@pytest.mark.parametrize(("form", "kind"), [("text", TextFormatter), ("json", JsonFormatter), ("auto", JsonFormatter)])
+def test_the_format_follows_the_option(fresh, form, kind):
+    logs.set_up(1, form, None)
+    assert type(fresh.handlers[0].formatter) is kind
+
+
+def test_the_projects_own_handlers_are_left_alone(fresh):
+    own = logging.NullHandler()
+    fresh.addHandler(own)
+    logs.set_up(1, "json", None)
+    assert fresh.handlers == [own]
+    assert fresh.propagate

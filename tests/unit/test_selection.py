@@ -1,0 +1,69 @@
+"""Which queues the words on the command line mean."""
+
+import pytest
+
+from jobqueue.exceptions import InvalidValue
+from jobqueue.worker.selection import parse
+
+
+@pytest.mark.parametrize(
+    ("words", "weights", "every", "excluded"),
+    [
+        ([], {}, 1, set()),
+        (["mail"], {"mail": 1}, None, set()),
+        (["a,b:5,*"], {"a": 1, "b": 5}, 1, set()),
+        (["a", "b"], {"a": 1, "b": 1}, None, set()),
+        (["-mail"], {}, 1, {"mail"}),
+        (["-mail,-web"], {}, 1, {"mail", "web"}),
+        (["*:3", "a:9"], {"a": 9}, 3, set()),
+        (["a , b"], {"a": 1, "b": 1}, None, set()),
+        (["a,-b"], {"a": 1}, None, {"b"}),
+        (["a:1000"], {"a": 1000}, None, set()),
+    ],
+)
+def test_names_weights_star_and_exclusions_are_read(words, weights, every, excluded):
+    found = parse(words)
+    assert (found.weights, found.every, set(found.excluded)) == (weights, every, excluded)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "",
+        ",",
+        "a,",
+        "a:",
+        "a:0",
+        "a:-1",
+        "a:x",
+        "a:1.5",
+        "a:1001",
+        ":5",
+        "-",
+        "a:5:6",
+        "a*",
+        "-*",
+        "a\nb",
+        "q" * 65,
+        "a:\u0663",
+        "-a:5",
+    ],
+)
+def test_what_is_not_a_name_or_weight_is_refused(word):
+    with pytest.raises(InvalidValue):
+        parse([word])
+
+
+def test_heavier_queues_come_first_and_equal_ones_take_turns():
+    selection = parse(["low,x:5,y:5,z:5"])
+    rounds = [selection.names("default") for _ in range(3)]
+    assert all(names[3] == "low" for names in rounds)
+    assert {names[0] for names in rounds} == {"x", "y", "z"}
+
+
+def test_an_excluded_queue_is_never_looked_at():
+    assert parse(["a,b,-b"]).names("default") == ["a"]
+
+
+def test_a_selection_prints_what_was_asked():
+    assert str(parse(["a,b:5,*,-c"])) == "a, b:5, *, -c"
