@@ -37,6 +37,8 @@ class Verdict:
     duplicates: int = 0
     unsold: int = 0
     greedy: int = 0
+    overtaken: int = 0
+    ordered: bool = False
     refused: int = 0
     repeats: int = 0
     ms_per_number: float = 0.0
@@ -47,7 +49,8 @@ class Verdict:
     @property
     def kept(self) -> bool:
         """No number sold twice, no request with two numbers, and none left over but by refusing buyers openly."""
-        return not (self.duplicates or self.greedy or self.unsold > self.refused)
+        out_of_turn = self.ordered and self.overtaken
+        return not (self.duplicates or self.greedy or out_of_turn or self.unsold > self.refused)
 
     @property
     def words(self) -> str:
@@ -60,10 +63,11 @@ class Verdict:
                 (self.duplicates, "sold twice or more"),
                 (self.unsold, "left over, buyers were refused" if self.unsold <= self.refused else "never sold"),
                 (self.greedy, "requests got two"),
+                (self.overtaken if self.ordered else 0, "out of turn"),
             )
             if count
         ]
-        return "; ".join(faults) or "each number once"
+        return "; ".join(faults) or ("each number once, in order" if self.ordered else "each number once")
 
     def as_json(self) -> dict[str, object]:
         """Everything, for --json."""
@@ -130,12 +134,31 @@ def _judge(name: str, shape: Shape, laps: Sequence[racer.Lap]) -> Verdict:
         duplicates=buyers.filter(buyers__gt=1).count(),
         unsold=max(0, min(shape.numbers, shape.requests) - handed_out),
         greedy=numbers.filter(numbers__gt=1).count(),
+        overtaken=_overtaken(laps),
+        ordered=STRATEGIES[name].ordered,
         refused=sum(lap.refused for lap in laps),
         repeats=sum(lap.repeats for lap in laps),
         ms_per_number=1000 * selling / max(1, handed_out),
         seconds=max(lap.ended for lap in laps) - began,
         errors=dict(sum((lap.errors for lap in laps), Counter())),
     )
+
+
+def _overtaken(laps: Sequence[racer.Lap]) -> int:
+    """How many buyers got a lower number than somebody who had been answered before they asked."""
+    first: dict[str, tuple[str, float, float]] = {}
+    for request_id, *sale in sorted((a for lap in laps for a in lap.answers), key=lambda answer: answer[2]):
+        # A repeated request rightly gets the number it had.
+        first.setdefault(request_id, tuple(sale))
+    sales = list(first.values())
+    answered = sorted((ended, serial) for serial, _, ended in sales)
+    found, highest, position = 0, "", 0
+    for serial, asked, _ in sorted(sales, key=lambda sale: sale[1]):
+        while position < len(answered) and answered[position][0] < asked:
+            highest = max(highest, answered[position][1])
+            position += 1
+        found += serial < highest
+    return found
 
 
 def _lock_waits() -> int | None:

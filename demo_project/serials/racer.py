@@ -22,7 +22,8 @@ class Lap:
     refused: int = 0
     repeats: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    answers: list[tuple[str, str]] = field(default_factory=list)
+    #: request, number, when it was asked and when it was answered
+    answers: list[tuple[str, str, float, float]] = field(default_factory=list)
 
 
 def prepare(barrier: Any) -> None:
@@ -53,7 +54,7 @@ def run(name: str, run_id: str, index: int, processes: int, requests: int) -> La
     lap.ended = time.monotonic()
     lap.errors += Counter(retries) - before
     Sale.objects.bulk_create(
-        [Sale(strategy=name, request_id=r, serial_id=serial, process=index) for r, serial in lap.answers],
+        [Sale(strategy=name, request_id=r, serial_id=serial, process=index) for r, serial, _, _ in lap.answers],
         batch_size=500,
     )
     return lap
@@ -75,6 +76,7 @@ def _ask(sell: Callable[[str], str | None], request_id: str, lap: Lap) -> None:
 
     from demo_project.serials.strategies import Refused
 
+    asked = time.monotonic()
     for _ in range(TRIES):
         try:
             serial = sell(request_id)
@@ -87,7 +89,7 @@ def _ask(sell: Callable[[str], str | None], request_id: str, lap: Lap) -> None:
         if serial is None:
             lap.sold_out += 1
         else:
-            lap.answers.append((request_id, serial))
             lap.last_sale = time.monotonic()
+            lap.answers.append((request_id, serial, asked, lap.last_sale))
         return
     lap.refused += 1

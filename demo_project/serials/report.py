@@ -14,6 +14,7 @@ _HEAD = [
     "handed out",
     "sold twice",
     "never sold",
+    "out of turn",
     "refused",
     "ms/number",
     "lock waits",
@@ -31,7 +32,8 @@ def notes(verdicts: Sequence[Verdict]) -> str:
     """What a reader has to know to read the table rightly."""
     found = [
         f"{THINK_SECONDS * 1000:g} ms pass between read and save in every strategy but take, which has no such gap. "
-        "errors: deadlocks, lock timeouts and busy answers that were met and retried."
+        "errors: deadlocks, lock timeouts and busy answers that were met and retried. out of turn: buyers who got a "
+        "lower number than one who had been answered before they asked; only in-order promises that there are none."
     ]
     for verdict in verdicts:
         if verdict.repeats:
@@ -49,7 +51,7 @@ def notes(verdicts: Sequence[Verdict]) -> str:
 
 def _line(verdict: Verdict) -> list[object]:
     if verdict.not_run:
-        return [verdict.strategy, "-", "-", "-", "-", "-", "-", "-", verdict.words]
+        return [verdict.strategy, *["-"] * 8, verdict.words]
     errors = sum(verdict.errors.values())
     waits = "-" if verdict.lock_waits is None else verdict.lock_waits
     return [
@@ -57,6 +59,7 @@ def _line(verdict: Verdict) -> list[object]:
         verdict.handed_out,
         verdict.duplicates,
         verdict.unsold,
+        verdict.overtaken,
         verdict.refused,
         _Figure(verdict.ms_per_number),
         waits,

@@ -1,4 +1,4 @@
-"""Six ways to sell a serial number, side by side. Each answers one request: a number, or None when sold out."""
+"""Seven ways to sell a serial number, side by side. Each answers one request: a number, or None when sold out."""
 
 import time
 import uuid
@@ -36,6 +36,8 @@ class Strategy:
     repeatable: bool = False
     #: whether it claims to be safe; the race holds it to that
     safe: bool = True
+    #: whether it claims that nobody who asked later gets a lower number
+    ordered: bool = False
 
 
 def free() -> QuerySet[SerialNumber]:
@@ -58,6 +60,14 @@ def row_lock_skip(request_id: str) -> str | None:
     """SELECT ... FOR UPDATE SKIP LOCKED: nobody waits; but near the end it says sold out while rows are only locked."""
     with transaction.atomic():
         return _sell(free().select_for_update(skip_locked=True).first(), request_id)
+
+
+def in_order(request_id: str) -> str | None:
+    """One row is everybody's turnstile: numbers go out in the order of the requests, one buyer at a time."""
+    with transaction.atomic():
+        # Locked for as long as the sale takes, so that a sale that is undone leaves no lower number to a later buyer.
+        SerialNumber.objects.select_for_update().order_by("id").first()
+        return _sell(free().first(), request_id)
 
 
 def redis_lock(request_id: str) -> str | None:
@@ -98,6 +108,7 @@ STRATEGIES = {
         Strategy("unsafe", unsafe, safe=False),
         Strategy("row-lock", row_lock),
         Strategy("row-lock-skip", row_lock_skip),
+        Strategy("in-order", in_order, ordered=True),
         Strategy("redis-lock", redis_lock, needs_redis=True),
         Strategy("redis-retry", redis_retry, needs_redis=True),
         Strategy("take", allocate_take, repeatable=True),
