@@ -45,10 +45,10 @@ class Settings:
         """How often leases are renewed, in seconds."""
         return self.heartbeat_seconds if self.heartbeat_seconds is not None else self.lease_seconds / 4
 
-    def queue_lease_seconds(self, queue: str) -> float:
-        """The lease of jobs of `queue` before a task's own lease is looked at."""
+    def queue_lease_seconds(self, queue: str, worker_seconds: float) -> float:
+        """The lease of jobs of `queue`: its own when that is longer than the worker's (heartbeats fit the worker's)."""
         own = self.queues.get(queue)
-        return own.lease_seconds if own and own.lease_seconds else self.lease_seconds
+        return max(worker_seconds, own.lease_seconds or 0.0) if own else worker_seconds
 
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that do not say otherwise."""

@@ -66,14 +66,17 @@ def env_defaults(parser: ArgumentParser) -> None:
         flag = next((o for o in action.option_strings if o.startswith("--")), None)
         name = ENV_PREFIX + flag[2:].upper().replace("-", "_") if flag else None
         if name and name in os.environ and action.dest not in ("help", "version", "settings", "pythonpath"):
-            action.default = _from_env(parser, action, name, os.environ[name])
+            # Not action.default: --reload and --no-reload share one destination.
+            parser.set_defaults(**{action.dest: _from_env(parser, action, name, os.environ[name])})
 
 
 def _from_env(parser: ArgumentParser, action: Any, name: str, text: str) -> Any:
     if action.nargs == 0:
         if text.lower() not in _TRUE | _FALSE:
             parser.error(f"{name}={text!r}: write 1 or 0")
-        return action.const if text.lower() in _TRUE else action.default
+        if text.lower() in _TRUE:
+            return action.const
+        return not action.const if action.default is None else action.default
     try:
         value = action.type(text) if action.type else text
     except (ArgumentTypeError, ValueError, TypeError) as error:

@@ -28,6 +28,7 @@ class Exit(IntEnum):
     DONE = 2  # drained, quota reached, idle long enough: not replaced
     RECYCLE = 3  # to be replaced by a fresh process
     RELOAD = 4  # code has changed: the whole command starts again
+    REFUSED = 5  # the database refuses what every worker needs: no use in trying again
 
 
 class Stop(IntEnum):
@@ -64,6 +65,7 @@ class Region(ctypes.Structure):
         ("blameless", ctypes.c_int32),  # killed by us: what it ran is given back, not charged
         ("wait_status", ctypes.c_int32),
         ("started", ctypes.c_double),
+        ("claimed", ctypes.c_int64),
         ("finished", ctypes.c_int64),
         ("failed", ctypes.c_int64),
         ("lost", ctypes.c_int64),
@@ -103,11 +105,11 @@ class Board:
         """Prepare region `index` for a new process; its generation, 1 for the first."""
         region = self.regions[index]
         generation = region.generation + 1
-        finished, failed, lost = region.finished, region.failed, region.lost
+        counts = region.claimed, region.finished, region.failed, region.lost
         ctypes.memset(ctypes.addressof(region), 0, ctypes.sizeof(Region))
         ctypes.memset(ctypes.addressof(self.slots[index]), 0, ctypes.sizeof(self.slots[index]))
         region.generation, region.state = generation, State.STARTING
-        region.finished, region.failed, region.lost = finished, failed, lost
+        region.claimed, region.finished, region.failed, region.lost = counts
         return int(generation)
 
     def running_jobs(self, index: int) -> dict[int, int]:

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -65,9 +66,11 @@ class Keeper:
         """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
         names = [name for _, name in self._living()]
         for name in names:
-            leases = transitions.held_by(name, using=self.using)
-            if leases:
-                transitions.heartbeat_many(leases, lease_seconds=self.options.lease_seconds)
+            groups = defaultdict(list)
+            for lease in transitions.held_by(name, using=self.using):
+                groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
+            for seconds, leases in groups.items():
+                transitions.heartbeat_many(leases, lease_seconds=seconds)
         if names:
             workers.renew(names, using=self.using)
 
@@ -110,6 +113,7 @@ class Keeper:
             transitions.release_many(leases)
         else:
             transitions.release_many(unstarted)
+            region.claimed -= len(unstarted)
             transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
             region.failed += len(ran)
         if not region.exit:

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import Error, connections
 
 from jobqueue import transitions
+from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
@@ -37,7 +38,9 @@ class Loop:
         self.header, self.region = board.header, board.regions[index]
         self.parent = os.getppid()
         self.stopping = False
-        self.quota = options.quota(index)
+        quota = options.quota(index)
+        # What earlier incarnations of this child claimed counts: a job that killed one was started.
+        self.quota = None if quota is None else max(0, quota - self.region.claimed)
         self.pool = Pool(board.slots[index], lambda: self.stopping)
         self.unwritten: list[Outcome] = []
         self.watcher = Watcher() if options.reload else None
@@ -105,7 +108,7 @@ class Loop:
                     queue,
                     room - claimed,
                     worker=self.name,
-                    lease_seconds=self.options.lease_seconds,
+                    lease_seconds=load().queue_lease_seconds(queue, self.options.lease_seconds),
                     using=using,
                 )
                 for lease in leases:
@@ -118,6 +121,7 @@ class Loop:
             self._trouble(error)
         if claimed:
             self.last_work = time.monotonic()
+        self.region.claimed += claimed
         if self.quota is not None:
             self.quota -= claimed
         return claimed
@@ -164,6 +168,7 @@ class Loop:
         leases = self.pool.take_back()
         if not leases:
             return
+        self.region.claimed -= len(leases)
         try:
             transitions.release_many(leases)
         except (Error, DatabaseBusy) as error:

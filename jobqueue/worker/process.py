@@ -15,6 +15,7 @@ from typing import Any
 from django.db import Error, connections
 
 from jobqueue import registry, workers
+from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
@@ -45,8 +46,9 @@ def run_child(options: Options, index: int, board: Board) -> int:
         logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
-    if not _register(options, name, board):
-        region.exit = Exit.STOPPED
+    registered = _register(options, name, board)
+    if registered is not None:
+        region.exit = registered
         return 0
     loop = Loop(options, index, name, board)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
@@ -58,8 +60,8 @@ def run_child(options: Options, index: int, board: Board) -> int:
     return 0
 
 
-def _register(options: Options, name: str, board: Board) -> bool:
-    """Add this process to the worker table, however long the database is away; False when told to stop meanwhile."""
+def _register(options: Options, name: str, board: Board) -> Exit | None:
+    """Add this process to the worker table, however long the database is away; else why it will not run."""
     parent = os.getppid()
     while board.header.stop == Stop.RUN and os.getppid() == parent:
         try:
@@ -71,12 +73,15 @@ def _register(options: Options, name: str, board: Board) -> bool:
                 concurrency=options.concurrency,
                 using=options.database,
             )
-            return True
+            return None
         except (Error, DatabaseBusy) as error:
+            if isinstance(error, Error) and fault_vendor(options.database).fault(error) is None:
+                logger.error("%s cannot register: %s. Check the rights of the database account.", name, error)
+                return Exit.REFUSED
             logger.warning("%s cannot register: %s; trying again", name, error)
             connections[options.database].close()
             time.sleep(random.uniform(0.5, 1.5))
-    return False
+    return Exit.STOPPED
 
 
 def _or(names: list[str]) -> str:

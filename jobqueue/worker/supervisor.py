@@ -21,6 +21,7 @@ from django.db import connections
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
 from jobqueue.worker.options import Options
+from jobqueue.worker.preflight import UNREACHABLE
 from jobqueue.worker.process import run_child
 
 logger = logging.getLogger("jobqueue.worker")
@@ -191,6 +192,9 @@ class Supervisor:
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
             self.not_before[index] = time.monotonic() + penalty
         self.over[index] = region.exit == Exit.DONE
+        if region.exit == Exit.REFUSED and self.board.header.stop == Stop.RUN:
+            self.status = UNREACHABLE
+            self._drain()
         if region.exit == Exit.RELOAD and self.board.header.stop == Stop.RUN:
             logger.warning("code has changed; starting again")
             self.reload = True

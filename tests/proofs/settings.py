@@ -7,6 +7,7 @@ from tests.settings import DATABASES
 
 DATABASES["default"]["NAME"] = os.environ["JOBQUEUE_TEST_NAME"]
 JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_CAP_SECONDS": 0.2, "LEASE_SECONDS": 5.0, "HEARTBEAT_SECONDS": 1.0}
+JOBQUEUE["QUEUES"] = {"slow": {"LEASE_SECONDS": 600.0}}
 
 if "JOBQUEUE_TEST_CLOCK_OFFSET" in os.environ:
     # The host's clock as this process sees it. The queue must not look at it for leases and due times.

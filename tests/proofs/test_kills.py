@@ -14,6 +14,7 @@ import pytest
 from jobqueue.models import Job
 from jobqueue.producer import add_many, new_job
 from tests.app import tasks
+from tests.factories import seconds_from_now
 from tests.proofs import audit
 from tests.proofs.running import wait_for
 
@@ -119,3 +120,22 @@ def test_a_job_that_always_fails_starts_exactly_max_attempts_times(run_worker, f
     assert (job.status, job.attempts, job.crashes) == (Job.Status.FAILED, 3, 0)
     assert len(worker.lines("start")) == 3
     figure("starts", 3)
+
+
+def test_once_starts_one_job_even_if_that_job_kills_its_process(run_worker):
+    """--once: a replacement process does not start another job."""
+    die, other = int(tasks.die.enqueue().id), int(tasks.add.enqueue(1, 1).id)
+    worker = run_worker("--once")
+    assert worker.process.wait(30) == 0
+    assert Job.objects.get(pk=die).attempts == 1
+    assert Job.objects.get(pk=other).status == Job.Status.READY
+
+
+def test_a_queues_longer_lease_is_kept_by_the_heartbeats(run_worker):
+    """JOBQUEUE["QUEUES"][name]["LEASE_SECONDS"] holds from the claim through every renewal."""
+    slow = int(tasks.patient.using(queue_name="slow").enqueue(3).id)
+    worker = run_worker("--lease", "5s", "--heartbeat", "0.5s")
+    wait_for(lambda: worker.lines("start"), 30, "the job's start")
+    time.sleep(1.5)
+    assert 590 < seconds_from_now(Job.objects.get(pk=slow).lock_until) <= 600
+    assert worker.stop() == 0

@@ -10,6 +10,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error, connections
 
@@ -20,7 +21,7 @@ from jobqueue.maintenance import reaper
 
 
 class Command(BaseCommand):
-    """Safe to run many at once. Exit status 0, also when there was nothing to do; 3 when the database is away."""
+    """Safe to run many at once. Exit status 0, also with nothing to do; 3 no database, 4 bad settings."""
 
     help = "End leases that ran out: their jobs are READY again, or FAILED when no attempt is left."
     requires_system_checks: list[str] = []
@@ -36,7 +37,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         """One pass, or one per interval."""
         stop = threading.Event()
-        using = given["database"] or load().database
+        try:
+            using = given["database"] or load().database
+        except ImproperlyConfigured as error:
+            self.stderr.write(str(error))
+            sys.exit(4)
         if using not in connections:
             raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
         if given["interval"] is not None:

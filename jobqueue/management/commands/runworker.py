@@ -8,9 +8,10 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
+from django.db import Error
 
 from jobqueue.cli import dry_run, logs, pidfile, worker_options
-from jobqueue.worker.preflight import MISCONFIGURED
+from jobqueue.worker.preflight import MISCONFIGURED, UNREACHABLE
 from jobqueue.worker.supervisor import Supervisor
 
 
@@ -35,7 +36,11 @@ class Command(BaseCommand):
             self.stderr.write(str(error))
             sys.exit(MISCONFIGURED)
         if given["dry_run"]:
-            dry_run.show(options, self.stdout)
+            try:
+                dry_run.show(options, self.stdout)
+            except Error as error:
+                self.stderr.write(f"the queue on {options.database!r} cannot be read: {error}. Is it migrated?")
+                sys.exit(UNREACHABLE)
             return
         logs.set_up(given["verbosity"], given["log_format"], self.style)
         with pidfile.held(given["pidfile"]):

@@ -1,0 +1,110 @@
+"""The host project that the pages' examples talk about: an app `orders` with one model."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from contextlib import contextmanager
+from types import ModuleType
+
+from django.db import connection, models
+
+from jobqueue import registry
+from tests.docs.markdown import Piece
+from tests.settings import VENDOR
+
+
+class Order(models.Model):
+    """An order in somebody's shop."""
+
+    customer = models.CharField(max_length=100)
+    paid = models.BooleanField(default=False)
+    receipt_sent = models.BooleanField(default=False)
+
+    class Meta:
+        app_label = "orders"
+
+    def __str__(self):
+        return f"order {self.pk}"
+
+
+@contextmanager
+def project():
+    """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
+    before = set(sys.modules)
+    tasks, handlers = dict(registry._tasks), dict(registry._handlers)
+    make_module("orders")
+    make_module("orders.models").Order = Order
+    with connection.schema_editor() as editor:
+        editor.create_model(Order)
+    try:
+        yield
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(Order)
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] == "orders":
+                del sys.modules[name]
+        for known, old in ((registry._tasks, tasks), (registry._handlers, handlers)):
+            known.clear()
+            known.update(old)
+
+
+def make_module(name: str) -> ModuleType:
+    """An empty module that can be imported by `name`."""
+    module = types.ModuleType(name)
+    module.__path__ = []
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
+def work() -> list[str]:
+    """Run every due job as a worker would, without its processes; how each run ended."""
+    from jobqueue.candidates import due_queues
+    from jobqueue.transitions import claim
+    from jobqueue.worker.perform import perform
+    from jobqueue.worker.settle import settle
+
+    ended = []
+    for queue in list(due_queues(using="default")):
+        for lease in claim(queue, 100, worker="docs"):
+            outcome = perform(lease, lambda: False)
+            ended.append(outcome.ending.value)
+            assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0))
+    return ended
+
+
+def sql(text: str, values: dict) -> list:
+    """Run the statements of a block; `:name` is a parameter. The columns of a row that is read become parameters."""
+    rows: list = []
+    for statement in statements(text):
+        names: list[str] = []
+
+        def mark(match: re.Match, names: list[str] = names) -> str:
+            names.append(match[1])
+            return "%s"
+
+        bound = re.sub(r"(?<![:\w']):([a-z_]+)\b", mark, statement.replace("%", "%%"))
+        with connection.cursor() as cursor:
+            cursor.execute(bound, [values[name] for name in names])
+            if cursor.description:
+                rows = cursor.fetchall()
+                if rows:
+                    values.update(zip([column[0] for column in cursor.description], rows[0], strict=True))
+            values["changed"] = cursor.rowcount
+    return rows
+
+
+def statements(text: str) -> list[str]:
+    """A block without comments, cut at the semicolons that end a line."""
+    bare = re.sub(r"--.*$", "", text, flags=re.MULTILINE)
+    return [part.strip() for part in re.split(r";\s*(?:\n|$)", bare) if part.strip()]
+
+
+def runs_here(piece: Piece | None) -> bool:
+    """Whether an `only` comment lets the next block run on the database under test."""
+    return piece is None or VENDOR in piece.text.split()

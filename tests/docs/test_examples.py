@@ -1,0 +1,118 @@
+"""Every code block of README.md and docs/ runs, or is checked as far as it can be without a machine of its own."""
+
+import ast
+import configparser
+import json
+import re
+import sys
+
+import pytest
+import yaml
+from django.db import connection
+from django.utils.module_loading import import_string
+
+from jobqueue import conf
+from jobqueue.models import Job, JobAttempt
+from tests.docs import scratch, shell
+from tests.docs.markdown import LANGUAGES, PAGES, ROOT, VERBS, name, pieces
+from tests.settings import VENDOR
+
+TUTORIAL = [page for page in PAGES if "tutorial" in page.parts]
+OWN = [*TUTORIAL, ROOT / "docs" / "reference" / "sql.md"]  # pages with a test module of their own
+PLAIN = [page for page in PAGES if page not in OWN]
+RUNNING = [page for page in PLAIN if any(p.kind in ("python", "sql") for p in pieces(page))]
+BLOCKS = [piece for page in PAGES for piece in pieces(page) if piece.kind != "test"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_names_a_language_and_every_comment_a_verb(page):
+    for piece in pieces(page):
+        if piece.kind == "test":
+            assert piece.verb in VERBS, str(piece)
+        else:
+            assert piece.kind in LANGUAGES, f"{piece}: {piece.kind!r}"
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name)
+def test_python_and_sql_run_in_order(page, tables):
+    shown = {"Job": Job, "JobAttempt": JobAttempt, "VENDOR": VENDOR, "work": scratch.work}
+    module, only = None, None
+    shown["sql"] = lambda text: scratch.sql(text, shown)
+    with scratch.project():
+        for piece in pieces(page):
+            if piece.kind == "test":
+                if piece.verb in ("module", "only"):
+                    module = piece.text if piece.verb == "module" else module
+                    only = piece if piece.verb == "only" else only
+                elif scratch.runs_here(only):
+                    hidden(piece, shown)
+                    only = None
+                else:
+                    only = None
+                continue
+            if scratch.runs_here(only):
+                if piece.kind == "python":
+                    run_python(piece, shown, module)
+                elif piece.kind == "sql":
+                    scratch.sql(piece.text, shown)
+            module, only = None, None
+        connection.close()
+
+
+def hidden(piece, shown):
+    if piece.verb == "work":
+        shown["endings"] = scratch.work()
+    else:
+        exec(compile("\n" * piece.line + piece.text, piece.page, "exec"), shown)
+
+
+def run_python(piece, shown, module):
+    space = shown
+    if module:
+        space = (sys.modules.get(module) or scratch.make_module(module)).__dict__
+    before = set(space)
+    exec(compile("\n" * piece.line + piece.text, piece.page, "exec"), space)
+    if "JOBQUEUE" in set(space) - before:
+        assert conf.read(space["JOBQUEUE"])[1] == [], str(piece)
+    if "TASKS" in set(space) - before:
+        import_string(space["TASKS"]["default"]["BACKEND"])
+
+
+@pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "python"], ids=str)
+def test_python_can_be_parsed(piece):
+    ast.parse(piece.text)
+
+
+@pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "sh"], ids=str)
+def test_shell_commands_exist_and_know_their_options(piece):
+    for words in shell.commands(piece.text):
+        shell.check(words)
+
+
+@pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "ini"], ids=str)
+def test_units_can_be_read(piece):
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read_string(piece.text)
+    for section in parser.sections():
+        for key, value in parser[section].items():
+            if key.startswith("Exec") and "manage.py" in value:
+                words = value.split()
+                shell.check_manage(words[2], words[3:])
+
+
+@pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "yaml"], ids=str)
+def test_yaml_can_be_read(piece):
+    for service in yaml.safe_load(piece.text)["services"].values():
+        words = service["command"]
+        shell.check_manage(words[2], words[3:])
+
+
+@pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "dockerfile"], ids=str)
+def test_dockerfiles_can_be_read(piece):
+    for line in re.sub(r"\\\n\s*", "", piece.text).splitlines():
+        word, _, rest = line.partition(" ")
+        assert word in {"FROM", "RUN", "COPY", "WORKDIR", "USER", "ENV", "CMD", "STOPSIGNAL", "#"} or not line, line
+        if word == "CMD":
+            words = json.loads(rest)
+            shell.check_manage(words[2], words[3:])

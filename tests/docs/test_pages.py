@@ -1,0 +1,43 @@
+"""Pages are short, linked, and their links lead somewhere."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.docs.markdown import OTHERS, PAGES, ROOT, anchors, links, name
+
+LINES_MAX = 250
+ADR_LINES_MAX = 60
+
+
+@pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)
+def test_a_page_is_short(page):
+    most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
+    assert page.read_text().count("\n") < most
+
+
+@pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)
+def test_links_lead_somewhere(page):
+    for target in links(page):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name(page)} links to {target}"
+        assert found.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in anchors(found), f"{name(page)} links to {target}; there are {sorted(anchors(found))}"
+
+
+def test_the_index_links_every_page():
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    pages = set(PAGES) - {index, ROOT / "README.md"}
+    assert pages <= linked, sorted(name(page) for page in pages - linked)
+
+
+def test_pictures_can_be_read():
+    for path in (ROOT / "docs" / "img").glob("*.svg"):
+        root = ElementTree.parse(path).getroot()
+        assert root.find("{http://www.w3.org/2000/svg}title") is not None, path

@@ -1,0 +1,120 @@
+"""The reference pages list exactly what the code has."""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.dispatch import Signal
+
+import jobqueue
+from jobqueue import exceptions, signals, transitions
+from jobqueue.cli.arguments import ENV_PREFIX
+from jobqueue.conf import QueueSettings, Settings
+from jobqueue.db import mariadb, mysql
+from jobqueue.models import Job
+from tests.docs.markdown import ROOT, code, table
+
+REFERENCE = ROOT / "docs" / "reference"
+PACKAGE = Path(jobqueue.__file__).parent
+DJANGOS = {"help", "version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color"}
+
+
+def listed(page, heading):
+    """The first code span of each row."""
+    return [code(row[0])[0] for row in table(REFERENCE / page, heading)]
+
+
+def shown(value):
+    if value is dataclasses.MISSING:
+        return "{}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return repr(value).replace("'", '"')
+
+
+def test_settings_lists_every_key_with_its_default():
+    rows = {code(row[0])[0]: code(row[1])[0] for row in table(REFERENCE / "settings.md", "Keys")}
+    assert rows == {field.name.upper(): shown(field.default) for field in dataclasses.fields(Settings)}
+
+
+def test_settings_lists_every_key_of_a_queue():
+    assert listed("settings.md", "Per queue") == [f.name.upper() for f in dataclasses.fields(QueueSettings)]
+
+
+def ids_in_code():
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        found |= set(re.findall(r"jobqueue\.([EW]\d{3})", path.read_text()))
+    for module in (mysql, mariadb):
+        found |= set(re.findall(r'"([EW]\d{3})"', inspect.getsource(module)))
+    found |= set(re.findall(r'"([EW]\d{3})"', (PACKAGE / "checks.py").read_text()))
+    return {f"jobqueue.{code}" for code in found}
+
+
+def test_checks_lists_every_id():
+    rows = listed("checks.md", "Ids")
+    assert len(rows) == len(set(rows))
+    assert set(rows) == ids_in_code()
+
+
+@pytest.mark.parametrize("command", ["runworker", "reap_leases"])
+def test_commands_lists_every_option(command):
+    parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
+    options = {
+        flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings
+    }  # fmt: skip
+    rows = table(REFERENCE / "commands.md", f"{command} options")
+    assert {code(row[0])[0].split()[0] for row in rows} == options
+
+
+def test_commands_shows_the_defaults_of_runworker():
+    parser = load_command_class(get_commands()["runworker"], "runworker").create_parser("manage.py", "runworker")
+    defaults = {action.option_strings[0]: action.default for action in parser._actions if action.option_strings}
+    for row in table(REFERENCE / "commands.md", "runworker options"):
+        flag, cell = code(row[0])[0].split()[0], row[1]
+        default = defaults[flag]
+        if isinstance(default, int) and not isinstance(default, bool):
+            assert code(cell) == [str(default)], flag
+        elif isinstance(default, float):
+            assert code(cell) == [f"{default:g}s"], flag
+    assert ENV_PREFIX in (REFERENCE / "commands.md").read_text()
+
+
+def exception_names():
+    return {
+        value.__name__
+        for value in vars(exceptions).values()
+        if inspect.isclass(value) and issubclass(value, exceptions.JobQueueError)
+    }
+
+
+def test_exceptions_lists_the_whole_tree():
+    assert set(listed("exceptions.md", "The tree")) == exception_names()
+
+
+def test_python_lists_every_signal():
+    wanted = {key for key, value in vars(signals).items() if isinstance(value, Signal)}
+    assert set(listed("python.md", "Signals")) == wanted
+
+
+def test_python_lists_every_verb():
+    text = (REFERENCE / "python.md").read_text()
+    for name in transitions.__all__:
+        assert f"`{name}" in text, name
+
+
+def test_python_lists_every_public_name():
+    assert set(listed("python.md", "Names in jobqueue")) == set(jobqueue.__all__) - {"__version__"}
+
+
+def test_sql_lists_every_column():
+    assert set(listed("sql.md", "Columns")) == {field.column for field in Job._meta.fields}
+
+
+def test_states_lists_the_five_states():
+    assert [(int(row[0]), code(row[1])[0]) for row in table(REFERENCE / "states.md", "The five values")] == [
+        (status.value, status.name) for status in Job.Status
+    ]

@@ -1,0 +1,45 @@
+"""What the options mean for a worker: quotas, leases per queue, switches from the environment."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import CommandError, get_commands, load_command_class
+from django.test import override_settings
+
+from jobqueue.cli import worker_options
+from jobqueue.conf import load
+
+
+def options(*words):
+    command = load_command_class(get_commands()["runworker"], "runworker")
+    parser = command.create_parser("manage.py", "runworker")
+    return worker_options.build(vars(parser.parse_args(list(words))))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [("RELOAD", "0", False), ("RELOAD", "1", True), ("NO_RELOAD", "1", False), ("NO_RELOAD", "0", True)],
+)
+def test_reload_and_its_opposite_are_heard_from_the_environment(monkeypatch, name, value, wanted):
+    monkeypatch.setenv(f"JOBQUEUE_WORKER_{name}", value)
+    with override_settings(DEBUG=not wanted):
+        assert options().reload is wanted
+
+
+@override_settings(JOBQUEUE={"QUEUES": {"slow": {"LEASE_SECONDS": 600}, "fast": {"LEASE_SECONDS": 5}}})
+def test_a_queues_own_lease_is_used_where_it_is_longer():
+    assert load().queue_lease_seconds("slow", 60) == 600
+    assert load().queue_lease_seconds("fast", 60) == 60
+    assert load().queue_lease_seconds("other", 60) == 60
+
+
+@pytest.mark.parametrize("words", [("--queues=",), ("--queues", "a,,b"), ("--queues", "a:0"), ("--queues", "a:1001")])
+def test_a_queue_list_that_means_nothing_is_refused(words):
+    with pytest.raises(CommandError):
+        options(*words)
+
+
+def test_max_jobs_is_shared_out_evenly():
+    found = options("--max-jobs", "7", "--processes", "3")
+    assert [found.quota(index) for index in range(3)] == [3, 2, 2]
+    assert options("--max-jobs", "2", "--processes", "8").processes == 2

@@ -1,0 +1,52 @@
+"""A backlog that is loaded once for all plans."""
+
+import os
+
+import pytest
+from django.db import connection
+
+from jobqueue import enqueue_many
+from jobqueue.models import Job
+from tests.settings import VENDOR
+
+READY = 100_000 if os.environ.get("JOBQUEUE_TEST_FULL") else 10_000
+LEVELS = 5
+
+
+SEED = 500
+COPY = (
+    "INSERT INTO job_queue (queue, status, priority, run_at, payload, dedupe_key) "
+    "SELECT %s, %s, %s, run_at, payload, NULL FROM job_queue WHERE queue = 'seed'"
+)
+
+
+@pytest.fixture
+def backlog(transactional_db):
+    """READY jobs on five levels, a fifth as many delayed ones among and above them, and as many finished ones."""
+    seed = enqueue_many("seed", range(SEED))
+    with connection.cursor() as cursor:
+        for _ in range(READY // SEED // LEVELS):
+            for priority in range(LEVELS):
+                cursor.execute(COPY, ["q", 0, priority])
+        for _ in range(READY // SEED // 10):
+            cursor.execute(COPY, ["q", 2, 9])
+            cursor.execute(COPY, ["other", 0, 0])
+        Job.objects.filter(pk__in=seed).update(run_at="2090-01-01T00:00:00Z")
+        for _ in range(READY // SEED // 10):
+            cursor.execute(COPY, ["q", 0, 2])
+            cursor.execute(COPY, ["q", 0, 9])
+        Job.objects.filter(pk__in=seed).delete()
+        analyze = {"sqlite": "ANALYZE", "postgres": "VACUUM ANALYZE job_queue"}.get(VENDOR, "ANALYZE TABLE job_queue")
+        cursor.execute(analyze)
+
+
+@pytest.fixture
+def run(backlog):
+    """Run one statement and give its rows."""
+
+    def execute(statement, params=None):
+        with connection.cursor() as cursor:
+            cursor.execute(statement, params)
+            return cursor.fetchall() if cursor.description else []
+
+    return execute

@@ -1,0 +1,127 @@
+"""Every statement of the hot paths uses its index, in index order, without a sort."""
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import candidates, enqueue
+from jobqueue.db import vendor
+from jobqueue.models import Job
+from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
+from jobqueue.transitions.claiming import lock_due
+from tests.settings import VENDOR
+
+EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN ", "mysql": "EXPLAIN FORMAT=TRADITIONAL "}.get(VENDOR, "EXPLAIN ")
+UNIQUE = "sqlite_autoindex_job_queue_1" if VENDOR == "sqlite" else "uq_queue_dedupe"
+SORTS = ("filesort", "temp b-tree", "sort key", "using temporary")
+SCANS = {"sqlite": "scan job_queue\n", "postgres": "seq scan"}
+
+
+def statements(work):
+    """The statements on the job table that `work` sends."""
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    texts = [query["sql"] for query in captured.captured_queries]
+    return [text for text in texts if "job_queue" in text and text.lstrip("(").startswith(("SELECT", "UPDATE"))]
+
+
+def plan(run, statement):
+    """The database's plan in lower case, one step per line."""
+    return "\n".join(" ".join(str(column) for column in row) for row in run(EXPLAIN + statement)).lower() + "\n"
+
+
+def check(run, statement, index=None, sorts=SORTS):
+    """No sort, no scan of the table; by `index` if one is named."""
+    text = plan(run, statement)
+    assert not [word for word in sorts if word in text], f"{statement}\n{text}"
+    if VENDOR in SCANS:
+        assert SCANS[VENDOR] not in text, f"{statement}\n{text}"
+    else:
+        kinds = [row[4 if VENDOR == "mysql" else 3] for row in run(EXPLAIN + statement)]
+        assert "ALL" not in kinds, f"{statement}\n{text}"
+    if index:
+        assert index in text, f"{statement}\n{text}"
+
+
+def test_a_claim_reads_by_ix_pick_without_a_sort(run):
+    def look():
+        with transaction.atomic():
+            rows = lock_due("q", 10, candidates.due_levels("q", using="default"), using="default")
+            assert len(rows) == 10
+            transaction.set_rollback(True)
+
+    found = statements(look)
+    assert len(found) >= 2
+    for statement in found:
+        check(run, statement, None if "max(" in statement.lower() and VENDOR in ("mysql", "mariadb") else "ix_pick")
+
+
+def test_the_rows_of_one_level_come_by_ix_pick(run):
+    for level in range(5):
+        text = vendor("default").lock_rows(candidates.due("q", level, using="default"))[:10]
+        with transaction.atomic():
+            found = text.explain().lower()
+        assert "ix_pick" in found
+        assert not [word for word in SORTS if word in found], found
+
+
+def test_the_names_of_all_queues_come_by_seeks(run):
+    assert list(candidates.due_queues(using="default")) == ["other", "q"]
+    for statement in statements(lambda: list(candidates.due_queues(using="default"))):
+        check(run, statement)
+
+
+def test_an_empty_queue_costs_one_seek(run):
+    (statement,) = statements(lambda: claim("none", 10, worker="w"))
+    check(run, statement)
+
+
+@pytest.fixture
+def leases(run):
+    """Ten leases beside 500 of other workers."""
+    claim("q", 500, worker="others")
+    found = claim("q", 10, worker="planner")
+    assert len(found) == 10
+    if VENDOR != "sqlite":
+        run("ANALYZE TABLE job_queue" if VENDOR in ("mysql", "mariadb") else "ANALYZE job_queue")
+    return found
+
+
+VERBS = {"heartbeat": lambda found: heartbeat_many(found, lease_seconds=60), "release": release_many, "ack": ack_many}
+BY_ID = {"sqlite": "integer primary key", "postgres": "job_queue_pkey"}.get(VENDOR, "primary")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_settling_goes_by_id_and_so_reads_and_locks_no_other_lease(run, leases, verb):
+    for statement in statements(lambda: VERBS[verb](leases)):
+        if VENDOR in ("mysql", "mariadb"):
+            assert {row[6 if VENDOR == "mysql" else 5] for row in run(EXPLAIN + statement)} == {"PRIMARY"}, plan(
+                run, statement
+            )
+        else:
+            check(run, statement, BY_ID, sorts=())
+
+
+def test_what_a_worker_holds_is_found_by_ix_worker(run, leases):
+    for statement in statements(lambda: held_by("planner", using="default")):
+        check(run, statement, "ix_worker", sorts=())
+
+
+def test_reaping_reads_by_ix_lease(run, leases):
+    Job.objects.filter(pk__in=[lease.job_id for lease in leases]).update(lock_until="2020-01-01T00:00:00Z")
+
+    def look():
+        with transaction.atomic():
+            assert reap(limit=5).requeued == 5
+            transaction.set_rollback(True)
+
+    selects = [statement for statement in statements(look) if statement.startswith("SELECT")]
+    assert selects
+    for statement in selects:
+        check(run, statement, "ix_lease")
+
+
+def test_a_key_is_found_by_its_unique_index(run):
+    enqueue("q", 1, dedupe_key="plan")
+    for statement in statements(lambda: enqueue("q", 1, dedupe_key="plan")):
+        check(run, statement, UNIQUE)

@@ -1,0 +1,25 @@
+"""Fixtures of tests that start processes."""
+
+import pytest
+
+from tests.process.harness import SHORT, command
+
+
+@pytest.fixture
+def start(transactional_db, evidence):
+    """Start management commands; whatever still runs at the end is killed."""
+    groups = []
+
+    def run(*arguments, **environment):
+        groups.append(command(*arguments, evidence=evidence, **environment))
+        return groups[-1]
+
+    yield run
+    for group in groups:
+        group.end()
+
+
+@pytest.fixture
+def worker(start):
+    """Start runworker with a lease of 3 s and these options."""
+    return lambda *options, **environment: start("runworker", *SHORT, *options, **environment)

@@ -1,0 +1,115 @@
+"""Real runworker processes, and what they leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from django.db import OperationalError, connection
+
+from tests.factories import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ("--lease", "3s", "--heartbeat", "0.5s")
+
+
+def command(*arguments, evidence, **environment):
+    """A management command on the test database, in a process group of its own."""
+    name = str(connection.settings_dict["NAME"])
+    env = {key: value for key, value in os.environ.items() if not key.startswith("JOBQUEUE_WORKER_")}
+    env |= {"JOBQUEUE_TEST_NAME": name, "JOBQUEUE_TEST_LOG": str(evidence.path), "PYTHONUNBUFFERED": "1"}
+    env |= {"DJANGO_SETTINGS_MODULE": "tests.settings_process", "PYTHONPATH": str(ROOT)} | environment
+    return Group([sys.executable, "manage.py", *map(str, arguments)], env, evidence.path.parent)
+
+
+class Group:
+    """A command with all the processes it forks."""
+
+    count = 0
+
+    def __init__(self, argv, env, folder):
+        Group.count += 1
+        self.output = folder / f"output-{Group.count}"
+        with self.output.open("w") as sink:
+            self.process = subprocess.Popen(
+                argv,
+                cwd=ROOT,
+                env=env,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    def text(self):
+        """What the command has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def wait(self, seconds=30):
+        """Its exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds} s:\n{self.text()[-4000:]}") from None
+
+    def signal(self, number):
+        """To the supervisor alone, as an init system does."""
+        os.kill(self.pid, number)
+
+    def signal_all(self, number):
+        """To every process of the group."""
+        os.killpg(self.pid, number)
+
+    def members(self):
+        """The ids of all living processes of the group."""
+        return [pid for pid, _ in self._stats()]
+
+    def wait_until_stopped(self):
+        """After SIGSTOP: every process of the group is really stopped."""
+        wait_until(lambda: all(state in "TZ" for _, state in self._stats()))
+
+    def _stats(self):
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                words = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(words[2]) == self.pid and words[0] != "Z":
+                found.append((int(path.parent.name), words[0]))
+        return found
+
+    def end(self):
+        """Kill what is left, and check that nothing stays behind."""
+        if self.members():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(10)
+        wait_until(lambda: not self.members(), 10, "the end of all processes")
+
+
+def kill_sessions():
+    """Cut every other connection to the test database; how many there were."""
+    name = connection.settings_dict["NAME"]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                [name],
+            )
+            return len(cursor.fetchall())
+        # Not information_schema.processlist on MySQL: it fails when some session's statement holds binary text.
+        source, number, database = (
+            ("information_schema.processlist", "id", "db")
+            if connection.mysql_is_mariadb
+            else ("performance_schema.threads", "processlist_id", "processlist_db")
+        )
+        cursor.execute(f"SELECT {number} FROM {source} WHERE {database} = %s AND {number} <> CONNECTION_ID()", [name])
+        ids = [row[0] for row in cursor.fetchall()]
+        for number in ids:
+            with suppress(OperationalError):  # 1094: it ended by itself meanwhile
+                cursor.execute(f"KILL {number}")
+        return len(ids)

@@ -1,0 +1,68 @@
+"""Answers that never arrived, and a keeper that dies: nothing stays held for ever."""
+
+import os
+import signal
+
+import pytest
+
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.models import Job, Worker
+from jobqueue.transitions import reap, release_held
+from tests.app import tasks
+from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+
+def only_child():
+    """The worker row of the one child, once it is there."""
+    return wait_until(lambda: Worker.objects.filter(stopped_at__isnull=True).first(), what="a registered child")
+
+
+def test_a_claim_whose_answer_was_lost_is_recovered_while_its_worker_lives(worker):
+    """The commit of a claim reached the server and its answer did not reach the worker (faults.md F15)."""
+    group = worker("--lease", "1s", "--heartbeat", "0.2s")
+    child = only_child()
+    job_id = make_job("elsewhere", task="tests.app.tasks.add", payload={"args": [1, 2], "kwargs": {}}, gate=1)
+    set_columns(
+        job_id,
+        gate=0,
+        status=Job.Status.PROCESSING,
+        locked_by=child.name,
+        lock_token=b"lost on the wire",
+        lock_until=UtcNowPlus(1),
+        locked_at=UtcNowPlus(0),
+        fence=1,
+    )
+    wait_until(lambda: state(job_id) == "DONE", 15, "the recovery of a lease that nobody works on")
+    assert group.members()
+
+
+def test_a_killed_keeper_is_replaced_and_leases_go_on(worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    job_id = tasks.gated.enqueue(str(gate)).id
+    group = worker("--lease", "2s", "--heartbeat", "0.3s")
+    child = int(wait_until(lambda: evidence.read("start"))[0][1])
+    (keeper,) = set(group.members()) - {group.pid, child}
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: len(group.members()) == 3 and keeper not in group.members(), what="another keeper")
+    first = row(job_id)["lock_until"]
+    wait_until(lambda: row(job_id)["lock_until"] != first, what="a renewal by the new keeper")
+    gate.touch()
+    wait_until(lambda: state(job_id) == "DONE")
+    assert (job(job_id).attempts, job(job_id).fence) == (0, 1)
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+def test_a_lease_lost_under_a_running_job_is_told_to_it(worker, evidence):
+    job_id = tasks.patient.enqueue(60).id
+    worker("--no-reaper")
+    wait_until(lambda: evidence.read("start"))
+    set_columns(job_id, gate=1)
+    expire(int(job_id))
+    if not reap().total:  # the keeper was faster: the lease lives, so take it away as an operator does
+        assert release_held(job_id)
+    wait_until(lambda: evidence.read("effect"), 10, "the word to the body")
+    assert evidence.read("effect")[0][5] == "1"
+    assert state(job_id) == "READY"

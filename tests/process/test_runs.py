@@ -1,0 +1,241 @@
+"""A worker that nobody disturbs: it drains, tells, and exits as documented."""
+
+import json
+
+import pytest
+
+from jobqueue import enqueue, enqueue_many
+from jobqueue.models import Job, JobAttempt, Worker
+from tests.app import tasks
+from tests.factories import claim_one, expire, job, make_job, seconds_from_now, set_columns, state, wait_until
+from tests.process.harness import ROOT
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def states():
+    return {Job.Status(s).name for s in Job.objects.values_list("status", flat=True)}
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", 2), ("--concurrency", 1), ("--batch-size", 1)])
+def test_drain_runs_everything_once_and_exits_0(worker, evidence, options):
+    ids = [tasks.add.enqueue(n, 1).id for n in range(60)]
+    ids += map(str, enqueue_many("webhooks", [{"n": n} for n in range(60)]))
+    group = worker("--drain", *options)
+    assert group.wait() == 0, group.text()
+    assert states() == {"DONE"}
+    assert sorted(line[2] for line in evidence.read("effect")) == sorted(ids)
+    assert job(ids[0]).result == 1
+    assert not group.members()
+
+
+def test_a_drained_worker_has_registered_and_signed_off(worker):
+    make_job("webhooks")
+    worker("--drain", "--worker-name", "tester").wait()
+    (row,) = Worker.objects.all()
+    assert row.name.startswith("tester:")
+    assert row.stopped_at is not None
+
+
+def test_delayed_jobs_are_left_by_a_drain(worker):
+    later = make_job("webhooks")
+    set_columns(later, run_at="2090-01-01T00:00:00Z")
+    assert worker("--drain").wait() == 0
+    assert state(later) == "READY"
+
+
+def test_once_runs_one_job(worker, evidence):
+    for n in range(3):
+        tasks.add.enqueue(n, n)
+    assert worker("--once").wait() == 0
+    assert len(evidence.read("effect")) == 1
+    assert Job.objects.ready().count() == 2
+
+
+def test_once_with_nothing_due_exits_0(worker):
+    assert worker("--once").wait() == 0
+
+
+def test_max_jobs_stops_after_that_many_starts(worker, evidence):
+    for n in range(9):
+        tasks.add.enqueue(n, n)
+    assert worker("--max-jobs", 4, "--processes", 2).wait() == 0
+    assert len(evidence.read("effect")) == 4
+    assert not Job.objects.leased().exists()
+
+
+def test_only_the_named_queues_are_served(worker):
+    mine, other = enqueue("webhooks", {"n": 1}), tasks.add.using(queue_name="other").enqueue(1, 1).id
+    assert worker("--drain", "webhooks").wait() == 0
+    assert (state(mine), state(other)) == ("DONE", "READY")
+
+
+def test_excluded_queues_are_not_served(worker):
+    mine, other = enqueue("webhooks", {"n": 1}), tasks.add.using(queue_name="other").enqueue(1, 1).id
+    assert worker("--drain", "--queues=-other").wait() == 0
+    assert (state(mine), state(other)) == ("DONE", "READY")
+
+
+def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(worker):
+    gone = make_job("q", payload={"args": [], "kwargs": {}}, task="old.version.task")
+    nobody = make_job("nobody-handles-this")
+    good = tasks.add.enqueue(1, 1).id
+    group = worker("--drain")
+    assert group.wait() == 0
+    assert state(good) == "DONE"
+    for job_id in (gone, nobody):
+        parked = job(job_id)
+        assert (parked.status, parked.attempts) == (Job.Status.READY, 0)
+        assert 30 < seconds_from_now(parked.run_at) < 75
+        assert parked.wait_reason
+    assert "old.version.task" in job(gone).wait_reason
+    assert "old.version.task" in group.text()
+    assert not JobAttempt.objects.exists()
+
+
+def test_a_dotted_path_that_is_no_task_is_never_imported(worker, evidence):
+    for path in ("os.system", "builtins.eval", "tests.app.tasks.note", "tests.app.tasks.Unprintable", "antigravity"):
+        make_job("q", payload={"args": ["true"], "kwargs": {}}, task=path)
+    assert worker("--drain").wait() == 0
+    assert states() == {"READY"}
+    assert evidence.read() == []
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_job_that_always_fails_starts_exactly_max_attempts_times(worker, evidence, most):
+    job_id = tasks.boom.using(max_attempts=most).enqueue().id
+    group = worker()
+    wait_until(lambda: state(job_id) == "FAILED")
+    group.end()
+    assert [line[3] for line in evidence.read("start")] == [str(n + 1) for n in range(most)]
+    assert (job(job_id).attempts, JobAttempt.objects.count()) == (most, most)
+    assert "ValueError: boom" in job(job_id).last_error
+
+
+def test_strange_ends_of_every_kind_leave_the_worker_alive(worker, evidence):
+    ids = [tasks.strange.enqueue(kind).id for kind in tasks.STRANGE]
+    ids += [
+        t.using(max_attempts=1).enqueue().id
+        for t in (tasks.leave, tasks.interrupt, tasks.unprintable, tasks.unstorable)
+    ]
+    good = tasks.add.enqueue(1, 1).id
+    group = worker("--concurrency", 2)
+    wait_until(lambda: {state(i) for i in ids} == {"FAILED"}, what="the end of all strange jobs")
+    last = tasks.add.enqueue(2, 2).id
+    wait_until(lambda: state(last) == "DONE")
+    assert state(good) == "DONE"
+    assert len({line[1] for line in evidence.read()}) == 1, "a child process died"
+    assert all(job(i).last_error and job(i).attempts == 1 for i in ids)
+    group.end()
+
+
+def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(worker, evidence):
+    job_id = tasks.unstorable.enqueue().id
+    worker("--drain").wait()
+    assert (state(job_id), job(job_id).cause, job(job_id).result) == ("FAILED", "format", None)
+    assert len(evidence.read("effect")) == 1
+
+
+def test_an_open_transaction_of_one_job_does_not_reach_the_next(worker):
+    ids = [tasks.leaves_a_transaction_open.enqueue().id] + [tasks.add.enqueue(n, n).id for n in range(5)]
+    assert worker("--drain", "--concurrency", 1).wait() == 0
+    assert {state(i) for i in ids} == {"DONE"}
+
+
+def test_a_coroutine_is_run(worker):
+    job_id = tasks.coroutine.enqueue(21).id
+    worker("--drain").wait()
+    assert job(job_id).result == 42
+
+
+def test_reap_leases_tells_what_it_did(start):
+    make_job()
+    expire(claim_one())
+    group = start("reap_leases", "--json")
+    assert group.wait() == 0
+    told = json.loads(group.text())
+    assert (told["requeued"], told["dead"]) == (1, 0)
+    group = start("reap_leases")
+    assert group.wait() == 0
+    assert "requeued 0" in group.text()
+
+
+def test_a_dry_run_prints_and_changes_nothing(worker):
+    job_id = make_job("webhooks")
+    group = worker("--dry-run")
+    assert group.wait() == 0
+    assert f"#{job_id}" in group.text()
+    assert (state(job_id), job(job_id).fence) == ("READY", 0)
+
+
+USAGE = [
+    ("--lease", "0"),
+    ("--lease", "-1"),
+    ("--lease", "10s", "--heartbeat", "5s"),
+    ("--concurrency", "-1"),
+    ("--concurrency", "0"),
+    ("--concurrency", "x"),
+    ("--processes", "1.5"),
+    ("--poll", "200ms..50ms"),
+    ("--queues", "a,,b"),
+    ("--queues", "x:0"),
+    ("--queues", "a\nb"),
+    ("--batch-size", "NaN"),
+    ("--database", "nope"),
+    ("--max-rss", "lots"),
+    ("--bogus",),
+    ("--max-jobs", "0"),
+    ("--worker-name", "w" * 200),
+    ("--shutdown-timeout", "-1"),
+]
+
+
+@pytest.mark.parametrize("options", USAGE, ids=" ".join)
+def test_bad_usage_exits_2_without_a_traceback(start, options):
+    group = start("runworker", *options)
+    assert group.wait() == 2
+    assert "Traceback" not in group.text()
+
+
+def test_a_bad_default_in_the_environment_exits_2(start):
+    group = start("runworker", "--drain", JOBQUEUE_WORKER_CONCURRENCY="many")
+    assert group.wait() == 2
+    assert "JOBQUEUE_WORKER_CONCURRENCY" in group.text()
+
+
+def test_the_environment_gives_defaults_and_the_flag_wins(start):
+    assert start("runworker", JOBQUEUE_WORKER_DRAIN="1", JOBQUEUE_WORKER_CONCURRENCY="2").wait() == 0
+    assert (
+        start("runworker", "--concurrency", "3", JOBQUEUE_WORKER_DRAIN="1", JOBQUEUE_WORKER_CONCURRENCY="2").wait() == 0
+    )
+
+
+def test_a_database_without_tables_exits_3(start, tmp_path, vendor_name):
+    name = str(tmp_path / "empty.sqlite3") if vendor_name == "sqlite" else "jobqueue_is_not_here"
+    group = start("runworker", "--drain", JOBQUEUE_TEST_NAME=name)
+    assert group.wait() == 3
+    assert "Traceback" not in group.text()
+
+
+def test_a_wrong_setting_exits_4(start, tmp_path):
+    (tmp_path / "wrong_settings.py").write_text("from tests.settings_process import *\nJOBQUEUE = {'LEASE': 1}\n")
+    group = start("runworker", "--drain", DJANGO_SETTINGS_MODULE="wrong_settings", PYTHONPATH=f"{ROOT}:{tmp_path}")
+    assert group.wait() == 4
+    assert "LEASE" in group.text()
+    assert "Traceback" not in group.text()
+
+
+def test_a_queues_own_lease_is_used_by_its_claims(start, tmp_path):
+    own = "JOBQUEUE = {'QUEUES': {'slow': {'LEASE_SECONDS': 600}}}"
+    (tmp_path / "slow_settings.py").write_text(f"from tests.settings_process import *\n{own}\n")
+    job_id = tasks.gated.using(queue_name="slow").enqueue(str(tmp_path / "gate")).id
+    start("runworker", DJANGO_SETTINGS_MODULE="slow_settings", PYTHONPATH=f"{ROOT}:{tmp_path}")
+    wait_until(lambda: state(job_id) == "PROCESSING")
+    assert (job(job_id).lock_until - job(job_id).locked_at).total_seconds() >= 600
+
+
+def test_fail_on_error_exits_5_only_if_a_job_failed(worker):
+    tasks.add.enqueue(1, 1)
+    assert worker("--drain", "--fail-on-error").wait() == 0
+    tasks.strange.enqueue("stop")
+    assert worker("--drain", "--fail-on-error").wait() == 5

@@ -1,0 +1,153 @@
+"""Refused at enqueue: a clear error, nothing written, the caller's transaction usable."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+from django.db import transaction
+
+from jobqueue import enqueue, enqueue_many
+from jobqueue.exceptions import JobQueueError
+from jobqueue.models import Job
+from jobqueue.transitions import cancel, claim, discard, fail, heartbeat, reap, retry, snooze
+from tests.app.tasks import add
+from tests.factories import claim_one, make_job, row
+
+pytestmark = pytest.mark.django_db
+
+CIRCLE: list = []
+CIRCLE.append(CIRCLE)
+
+CALLS = {
+    "NaN": (("q", {"a": float("nan")}), {}, "payload.a"),
+    "infinity": (("q", float("inf")), {}, "payload"),
+    "NUL": (("q", ["a\x00"]), {}, r"payload\[0\]"),
+    "surrogate": (("q", "\ud800"), {}, "payload"),
+    "huge int": (("q", 2**64), {}, "payload"),
+    "bytes": (("q", b"x"), {}, "payload"),
+    "Decimal": (("q", Decimal(1)), {}, "payload"),
+    "datetime": (("q", datetime(2026, 1, 1, tzinfo=UTC)), {}, "payload"),
+    "non-str key": (("q", {1: 2}), {}, "payload"),
+    "circular": (("q", CIRCLE), {}, "payload"),
+    "too large": (("q", "x" * 1_048_577), {}, "1048576"),
+    "too large in bytes": (("q", "é" * 524_288), {}, "1048576"),
+    "empty queue": (("", 1), {}, "queue"),
+    "long queue": (("q" * 65, 1), {}, "64"),
+    "queue with a comma": (("a,b", 1), {}, "queue"),
+    "queue of None": ((None, 1), {}, "queue"),
+    "naive run_at": (("q", 1), {"run_at": datetime(2030, 1, 1)}, "naive"),
+    "run_at of text": (("q", 1), {"run_at": "tomorrow"}, "run_at"),
+    "run_at of a date": (("q", 1), {"run_at": date(2030, 1, 1)}, "run_at"),
+    "run_at too far": (("q", 1), {"run_at": datetime(9999, 12, 31, tzinfo=UTC)}, "run_at"),
+    "priority of text": (("q", 1), {"priority": "high"}, "priority"),
+    "priority of None": (("q", 1), {"priority": None}, "priority"),
+    "priority of float": (("q", 1), {"priority": 1.0}, "priority"),
+    "priority too large": (("q", 1), {"priority": 2**31}, "priority"),
+    "priority too small": (("q", 1), {"priority": -(2**31) - 1}, "priority"),
+    "no attempts": (("q", 1), {"max_attempts": 0}, "max_attempts"),
+    "negative attempts": (("q", 1), {"max_attempts": -1}, "max_attempts"),
+    "bool attempts": (("q", 1), {"max_attempts": True}, "max_attempts"),
+    "empty key": (("q", 1), {"dedupe_key": ""}, "dedupe_key"),
+    "long key": (("q", 1), {"dedupe_key": "k" * 65}, "64"),
+    "key of int": (("q", 1), {"dedupe_key": 5}, "dedupe_key"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_input_names_the_place_writes_nothing_and_leaves_the_transaction_usable(name):
+    args, kwargs, words = CALLS[name]
+    with transaction.atomic():
+        enqueue("q", "before")
+        with pytest.raises(JobQueueError, match=words) as caught:
+            enqueue(*args, **kwargs)
+        enqueue("q", "after")
+    assert isinstance(caught.value, (TypeError, ValueError))
+    assert [job.payload for job in Job.objects.order_by("pk")] == ["before", "after"]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if "key" not in name or name == "non-str key"])
+def test_enqueue_many_refuses_the_same(name):
+    (queue, payload), kwargs, words = CALLS[name]
+    with transaction.atomic():
+        with pytest.raises(
+            JobQueueError, match=words.replace("payload", r"payloads\[0\]") if words.startswith("payload") else words
+        ):
+            enqueue_many(queue, [payload], **kwargs)
+        enqueue("q", "after")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [float("nan"), "a\x00", "\ud800", 2**64, Decimal(1), CIRCLE, "x" * 1_048_577, {1, 2}, object()],
+    ids=ascii,
+)
+def test_a_tasks_bad_arguments_write_nothing(argument):
+    with transaction.atomic():
+        with pytest.raises(JobQueueError) as caught:
+            add.enqueue(argument, 1)
+        add.enqueue(1, 1)
+    assert isinstance(caught.value, (TypeError, ValueError))
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"limit": 0},
+        {"limit": -1},
+        {"limit": "5"},
+        {"limit": 1.5},
+        {"worker": ""},
+        {"worker": "w" * 129},
+        {"worker": None},
+        {"worker": "a\nb"},
+        {"lease_seconds": 0},
+        {"lease_seconds": -1},
+        {"lease_seconds": float("nan")},
+        {"lease_seconds": 1e12},
+        {"lease_seconds": "60"},
+        {"lease_seconds": None},
+    ],
+    ids=str,
+)
+def test_a_bad_claim_takes_nothing(kwargs):
+    make_job()
+    with pytest.raises(JobQueueError) as caught:
+        claim("q", **{"worker": "w", **kwargs})
+    assert isinstance(caught.value, (TypeError, ValueError))
+    assert not Job.objects.leased().exists()
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "5", None, True])
+def test_a_bad_reap_limit_is_refused(limit):
+    with pytest.raises(JobQueueError):
+        reap(limit)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12, "5"])
+def test_a_bad_delay_changes_nothing(seconds):
+    make_job()
+    lease = claim_one()
+    before = row(lease.job_id)
+    for call in (
+        lambda: fail(lease, error="x", delay_seconds=seconds),
+        lambda: snooze(lease, delay_seconds=seconds),
+        lambda: heartbeat(lease, lease_seconds=seconds),
+    ):
+        with pytest.raises(JobQueueError):
+            call()
+    assert row(lease.job_id) == before
+
+
+@pytest.mark.parametrize("verb", [cancel, retry, discard])
+@pytest.mark.parametrize("job_id", ["x", "", "1 OR 1=1", None, 1.5, b"1"])
+def test_a_malformed_job_id_is_refused(verb, job_id):
+    with pytest.raises(JobQueueError):
+        verb(job_id)
+
+
+@pytest.mark.parametrize("verb", [cancel, retry, discard])
+@pytest.mark.parametrize("job_id", [0, -1, 2**63 - 1, 2**63, 2**64, 10**19, 2**200, "99999999999999999999"])
+def test_a_job_id_that_does_not_exist_is_false(verb, job_id):
+    assert verb(job_id) is False

@@ -1,0 +1,227 @@
+"""The table as a backend of Django Tasks."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from jobqueue import task
+from jobqueue.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
+from jobqueue.exceptions import JobQueueError
+from jobqueue.models import Job
+from jobqueue.transitions import ack, cancel, fail
+from tests.app import tasks
+from tests.factories import claim_one, job, lease_with, make_job, now
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_enqueued_task_is_a_job_that_anybody_can_read():
+    result = tasks.add.enqueue(2, b=3)
+    made = Job.objects.get()
+    assert result.id == str(made.pk)
+    assert (made.task, made.queue, made.payload) == (
+        "tests.app.tasks.add",
+        "default",
+        {"args": [2], "kwargs": {"b": 3}},
+    )
+    assert (result.status, result.args, result.kwargs, result.attempts) == (TaskResultStatus.READY, [2], {"b": 3}, 0)
+    assert (result.started_at, result.finished_at, result.backend) == (None, None, "default")
+    assert abs(result.enqueued_at - now()) < timedelta(seconds=5)
+
+
+def test_using_knows_every_field():
+    when = now() + timedelta(hours=1)
+    tasks.add.using(
+        run_after=when, queue_name="mail", priority=7, dedupe_key="k", max_attempts=3, lease_seconds=90
+    ).enqueue(1, 2)
+    made = Job.objects.get()
+    assert (made.queue, made.priority, bytes(made.dedupe_key), made.max_attempts, made.lease_seconds) == (
+        "mail",
+        7,
+        b"k",
+        3,
+        90,
+    )
+    assert abs(made.run_at - when) < timedelta(milliseconds=1)
+
+
+def test_using_leaves_the_task_itself_alone():
+    tasks.add.using(priority=9, dedupe_key="k").enqueue(1, 2)
+    tasks.add.enqueue(1, 2)
+    plain = Job.objects.order_by("pk").last()
+    assert (plain.priority, plain.dedupe_key) == (0, None)
+    assert tasks.add.using(priority=9).using(queue_name="x").priority == 9
+
+
+def test_the_decorators_fields_are_stored():
+    tasks.boom.enqueue()
+    assert Job.objects.get().max_attempts == 3
+
+
+def test_a_held_key_gives_the_existing_result():
+    keyed = tasks.add.using(dedupe_key="k")
+    first = keyed.enqueue(1, 2)
+    assert keyed.enqueue(3, 4).id == first.id
+    assert keyed.enqueue(3, 4).args == [1, 2]
+
+
+def result_after(act):
+    found = tasks.add.enqueue(1, 2)
+    act(found)
+    return tasks.add.get_result(found.id)
+
+
+def test_a_waiting_task_is_ready_and_a_running_one_is_running():
+    found = tasks.add.enqueue(1, 2)
+    assert tasks.add.get_result(found.id).status == TaskResultStatus.READY
+    claim_one("default", worker="w1")
+    running = tasks.add.get_result(found.id)
+    assert (running.status, running.worker_ids, running.attempts) == (TaskResultStatus.RUNNING, ["w1"], 1)
+    assert running.started_at is not None
+    with pytest.raises(ValueError, match="not finished"):
+        _ = running.return_value
+
+
+def test_a_done_task_is_successful_with_its_value():
+    done = result_after(lambda _: ack(claim_one("default"), result=3))
+    assert (done.status, done.return_value, done.errors) == (TaskResultStatus.SUCCESSFUL, 3, [])
+    assert done.is_finished
+    assert done.finished_at is not None
+
+
+def test_a_task_that_will_be_retried_is_ready_again_and_tells_its_error():
+    waiting = result_after(lambda _: fail(claim_one("default", worker="w1"), error=ValueError("no")))
+    assert (waiting.status, waiting.attempts, waiting.worker_ids) == (TaskResultStatus.READY, 1, ["w1"])
+    (error,) = waiting.errors
+    assert error.exception_class is ValueError
+    assert "no" in error.traceback
+
+
+def test_a_dead_task_is_failed():
+    dead = result_after(lambda _: fail(lease_with(claim_one("default"), max_attempts=1), error=KeyError("k")))
+    assert (dead.status, dead.errors[0].exception_class) == (TaskResultStatus.FAILED, KeyError)
+    assert dead.is_finished
+    with pytest.raises(ValueError, match="failed"):
+        _ = dead.return_value
+
+
+def test_a_canceled_task_is_failed_and_says_why():
+    gone = result_after(lambda found: cancel(found.id))
+    assert gone.status == TaskResultStatus.FAILED
+    assert "Canceled" in gone.errors[-1].exception_class_path
+
+
+def test_refresh_reads_again():
+    found = tasks.add.enqueue(1, 2)
+    ack(claim_one("default"), result=3)
+    assert found.status == TaskResultStatus.READY
+    found.refresh()
+    assert (found.status, found.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+
+
+@pytest.mark.parametrize(
+    "result_id",
+    [
+        "",
+        "x",
+        "-1",
+        "1.5",
+        "1 OR 1=1",
+        "9" * 30,
+        "9" * 20,
+        str(2**63),
+        "\x00",
+        "\ud800",
+        "\u0661",
+        None,
+        5.0,
+        b"1",
+        "123456",
+    ],
+)
+def test_an_id_that_is_not_ours_does_not_exist(result_id):
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(result_id)
+
+
+def test_a_raw_row_is_no_task_result():
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(str(make_job()))
+
+
+def test_a_result_of_an_unknown_task_does_not_exist():
+    job_id = make_job(task="gone.away")
+    with pytest.raises(TaskResultDoesNotExist):
+        task_backends["default"].get_result(str(job_id))
+
+
+def test_a_naive_run_after_is_refused():
+    with pytest.raises((InvalidTask, JobQueueError)):
+        tasks.add.using(run_after=datetime(2031, 1, 1)).enqueue(1, 2)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": "3"},
+        {"lease_seconds": 0},
+        {"lease_seconds": float("nan")},
+        {"dedupe_key": ""},
+        {"dedupe_key": "k" * 65},
+        {"dedupe_key": 5},
+        {"backoff": 5},
+        {"priority": 101},
+        {"priority": "high"},
+        {"queue_name": ""},
+        {"queue_name": "a,b"},
+        {"queue_name": "q" * 65},
+    ],
+    ids=str,
+)
+def test_a_bad_field_is_refused_and_nothing_is_written(fields):
+    with pytest.raises((InvalidTask, JobQueueError, TypeError)):
+        tasks.add.using(**fields).enqueue(1, 2)
+    assert not Job.objects.exists()
+
+
+def test_using_refuses_a_field_it_does_not_know():
+    with pytest.raises(TypeError):
+        tasks.add.using(retries=3)
+
+
+def test_a_local_function_is_no_task():
+    def local():
+        pass
+
+    with pytest.raises(InvalidTask):
+        task(local)
+
+
+def test_a_queue_outside_the_list_is_refused(settings):
+    settings.TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": ["default"]}}
+    with pytest.raises((InvalidTask, JobQueueError)):
+        tasks.add.using(queue_name="web").enqueue(1, 2)
+    tasks.add.enqueue(1, 2)
+    assert Job.objects.count() == 1
+
+
+def test_tuples_in_arguments_become_lists():
+    tasks.add.enqueue((1, 2), [(3,)])
+    assert Job.objects.get().payload["args"] == [[1, 2], [[3]]]
+
+
+def test_a_task_may_be_called_as_a_function(evidence):
+    from jobqueue import current_job
+
+    assert current_job() is None
+    assert tasks.leave.call.__self__ is tasks.leave
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_async_twins_do_the_same():
+    found = async_to_sync(tasks.add.aenqueue)(1, 2)
+    assert job(found.id).payload["args"] == [1, 2]
+    assert async_to_sync(tasks.add.aget_result)(found.id).id == found.id

@@ -1,0 +1,233 @@
+"""The table is an interface: any program may enqueue, claim, heartbeat, ack and fail with plain SQL."""
+
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import Error, transaction
+
+from jobqueue import enqueue
+from jobqueue.exceptions import LeaseLost
+from jobqueue.models import Job
+from jobqueue.transitions import ack, claim, fail, heartbeat, reap
+from jobqueue.worker.perform import Ending, perform
+from tests.factories import claim_one, expire, job, lease_with, make_job, row, seconds_from_now, state
+from tests.settings import VENDOR
+
+pytestmark = pytest.mark.django_db
+
+NOW = {
+    "mysql": "UTC_TIMESTAMP(6)",
+    "mariadb": "UTC_TIMESTAMP(6)",
+    "postgres": "statement_timestamp()",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') || '000'",
+}[VENDOR]
+LATER = {
+    "mysql": "UTC_TIMESTAMP(6) + INTERVAL 60 SECOND",
+    "mariadb": "UTC_TIMESTAMP(6) + INTERVAL 60 SECOND",
+    "postgres": "statement_timestamp() + interval '60 seconds'",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', '60 seconds') || '000'",
+}[VENDOR]
+PAST = LATER.replace("60", "-60")
+OWNED = "WHERE id = %s AND status = 1 AND lock_token = %s"
+CLEAR = "locked_by = NULL, lock_token = NULL, locked_at = NULL, lock_until = NULL"
+INSERT = (
+    "INSERT INTO job_queue (queue, status, priority, run_at, payload, dedupe_key) "
+    f"VALUES (%s, 0, %s, {NOW}, %s, %s)"
+)  # fmt: skip
+
+
+class Foreign:
+    """A program in another language: it knows the contract's columns and nothing of ours."""
+
+    def __init__(self, sql):
+        self.sql = sql
+        self.token = uuid4().bytes
+
+    def enqueue(self, queue="q", priority=0, payload='{"n": 1}', key=None):
+        assert self.sql(INSERT, [queue, priority, payload, key]) == 1
+        return self.sql("SELECT MAX(id) FROM job_queue")[0][0]
+
+    def claim(self, job_id):
+        return self.sql(
+            f"UPDATE job_queue SET status = 1, locked_by = 'perl:7', lock_token = %s, locked_at = {NOW}, "
+            f"lock_until = {LATER}, fence = fence + 1, updated_at = {NOW} "
+            f"WHERE id = %s AND status = 0 AND run_at <= {NOW}",
+            [self.token, job_id],
+        )
+
+    def heartbeat(self, job_id):
+        return self.sql(
+            f"UPDATE job_queue SET lock_until = {LATER}, updated_at = {NOW} {OWNED} AND lock_until > {NOW}",
+            [job_id, self.token],
+        )
+
+    def ack(self, job_id):
+        return self.sql(
+            f"UPDATE job_queue SET status = 2, finished_at = {NOW}, updated_at = {NOW}, {CLEAR} {OWNED}",
+            [job_id, self.token],
+        )
+
+    def fail(self, job_id):
+        return self.sql(
+            "UPDATE job_queue SET status = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 0 END, "
+            f"attempts = attempts + 1, last_error = 'no', run_at = {NOW}, updated_at = {NOW}, {CLEAR} {OWNED}",
+            [job_id, self.token],
+        )
+
+
+@pytest.fixture
+def foreign(sql):
+    """The other program."""
+    return Foreign(sql)
+
+
+def test_a_row_of_six_columns_is_a_whole_job(foreign):
+    job_id = foreign.enqueue("q", 5, '{"a": [1, "é"]}', b"key")
+    made = job(job_id)
+    assert (made.status, made.priority, made.payload, bytes(made.dedupe_key)) == (
+        Job.Status.READY,
+        5,
+        {"a": [1, "é"]},
+        b"key",
+    )
+    assert (made.attempts, made.max_attempts, made.fence, made.gate, made.task) == (0, 25, 0, 0, None)
+    assert -5 < seconds_from_now(made.created_at) <= 0.002
+    assert -5 < seconds_from_now(made.updated_at) <= 0.002
+
+
+def test_queue_and_payload_alone_are_enough(sql):
+    sql("INSERT INTO job_queue (queue, payload) VALUES ('q', '[1]')")
+    assert claim_one().payload == [1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plain_row_is_run_by_its_handler(foreign, evidence):
+    job_id = foreign.enqueue("webhooks", payload='{"n": 7}')
+    outcome = perform(claim_one("webhooks"), lambda: False)
+    assert (outcome.ending, outcome.result, outcome.error) == (Ending.OK, '{"seen":7}', None)
+    assert evidence.read("effect")[0][2:] == [str(job_id), "1", "1", "7"]
+    ack(outcome.lease, result=outcome.result)
+    assert job(job_id).result == {"seen": 7}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_plain_row_can_name_a_task(sql, evidence):
+    sql(
+        "INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')",
+        ['{"args": [2], "kwargs": {"b": 3}}'],
+    )
+    outcome = perform(claim_one(), lambda: False)
+    assert (outcome.ending, outcome.result) == (Ending.OK, "5")
+
+
+def test_both_share_the_dedupe_keys(foreign):
+    job_id = foreign.enqueue(key=b"k")
+    assert enqueue("q", 1, dedupe_key="k") == job_id
+    with pytest.raises(Error), transaction.atomic():
+        foreign.enqueue(key=b"k")
+
+
+def test_its_lease_keeps_our_claim_away(foreign):
+    job_id = make_job()
+    assert foreign.claim(job_id) == 1
+    assert claim("q", worker="w") == []
+    assert foreign.heartbeat(job_id) == 1
+    assert reap().total == 0
+    assert foreign.ack(job_id) == 1
+    assert state(job_id) == "DONE"
+
+
+def test_our_lease_keeps_its_claim_away(foreign):
+    job_id = make_job()
+    lease = claim_one()
+    assert foreign.claim(job_id) == 0
+    assert foreign.ack(job_id) == foreign.heartbeat(job_id) == foreign.fail(job_id) == 0
+    ack(lease)
+
+
+def test_our_reaper_takes_its_lapsed_lease(foreign, sql):
+    job_id = make_job()
+    foreign.claim(job_id)
+    sql(f"UPDATE job_queue SET lock_until = {PAST} WHERE id = %s", [job_id])
+    assert reap().requeued == 1
+    assert (job(job_id).attempts, job(job_id).fence) == (1, 1)
+    assert foreign.ack(job_id) == 0
+    assert claim_one().fence == 2
+
+
+def test_a_foreign_lease_without_locked_at_is_reaped_too(sql):
+    job_id = make_job()
+    sql(
+        f"UPDATE job_queue SET status = 1, locked_by = 'x', lock_token = %s, lock_until = {PAST} WHERE id = %s",
+        [b"t" * 16, job_id],
+    )
+    assert reap().requeued == 1
+
+
+def test_our_verbs_are_refused_after_its_claim(foreign):
+    job_id = make_job()
+    lease = claim_one()
+    reap_now(job_id)
+    assert foreign.claim(job_id) == 1
+    before = row(job_id)
+    for verb in (lambda: ack(lease), lambda: fail(lease, error="x"), lambda: heartbeat(lease, lease_seconds=60)):
+        with pytest.raises(LeaseLost):
+            verb()
+    assert row(job_id) == before
+
+
+def reap_now(job_id):
+    expire(job_id)
+    assert reap().requeued == 1
+
+
+def test_its_failures_count_with_ours(foreign):
+    job_id = make_job(max_attempts=3)
+    foreign.claim(job_id)
+    assert foreign.fail(job_id) == 1
+    fail(claim_one(), error="ours", delay_seconds=0)
+    foreign.claim(job_id)
+    assert foreign.fail(job_id) == 1
+    assert (job(job_id).attempts, job(job_id).fence) == (3, 3)
+    assert state(job_id) == "FAILED"
+
+
+def test_a_lease_without_an_end_is_refused_by_the_table(sql):
+    job_id = make_job()
+    with pytest.raises(Error), transaction.atomic():
+        sql(
+            "UPDATE job_queue SET status = 1, locked_by = 'x', lock_token = %s, lock_until = NULL WHERE id = %s",
+            [b"t" * 16, job_id],
+        )
+
+
+@pytest.mark.parametrize("status", [5, -1, 100])
+def test_a_sixth_state_is_refused_by_the_table(sql, status):
+    job_id = make_job()
+    with pytest.raises(Error), transaction.atomic():
+        sql("UPDATE job_queue SET status = %s WHERE id = %s", [status, job_id])
+
+
+@pytest.mark.parametrize("payload", ["nope", "{", "NaN"])
+def test_text_that_is_not_json_is_refused_by_the_table(foreign, payload):
+    with pytest.raises(Error), transaction.atomic():
+        foreign.enqueue(payload=payload)
+
+
+def test_our_token_is_what_uuid_to_bin_gives(sql, vendor_name):
+    if vendor_name != "mysql":
+        pytest.skip("UUID_TO_BIN exists on MySQL only")
+    make_job()
+    lease = claim_one()
+    text = str(UUID(bytes=lease.token))
+    assert sql("SELECT COUNT(*) FROM job_queue WHERE lock_token = UUID_TO_BIN(%s)", [text])[0][0] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_malformed_task_payload_fails_its_job_alone(sql, evidence):
+    for payload in ("5", "[]", '{"args": 1}', '{"args": [], "kwargs": []}', '{"x": 1}', "null"):
+        sql("INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')", [payload])
+        lease = claim_one()
+        assert perform(lease, lambda: False).ending is Ending.FAILED
+        ack(lease_with(lease, payload=None))
+    assert evidence.read() == []

@@ -1,0 +1,7 @@
+"""Settings of worker processes that tests start: the test database by name, and short waits."""
+
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES, env
+
+DATABASES["default"]["NAME"] = env("JOBQUEUE_TEST_NAME")
+JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_FACTOR": 1, "BACKOFF_CAP_SECONDS": 0.1, "WORKER_SILENT_SECONDS": 5}
