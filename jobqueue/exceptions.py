@@ -86,5 +86,5 @@ class DedupeConflict(JobQueueError):
     """Another transaction holds the dedupe key and this transaction's snapshot cannot see it. Retry the transaction."""
 
 
-class NotSupported(JobQueueError):
+class NotSupported(JobQueueError, ValueError):
     """The database or this version cannot do what was asked; the message says what to use instead."""

@@ -10,9 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
+_printing = threading.Lock()
 #: needs no database, so once is enough
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging")
 
@@ -22,15 +25,19 @@ def main(arguments: list[str]) -> int:
     missing = [
         text for name in ("JOBQUEUE_TEST_SETUP_MISSING", "JOBQUEUE_TEST_MISSING") if (text := os.environ.get(name))
     ]
-    lines, failed = [], False
-    for database in DATABASES:
-        if database != "sqlite" and f"JOBQUEUE_TEST_{database.upper()}_URL" not in os.environ:
-            lines.append(f"{database}: NOT TESTED")
-            continue
-        begun = time.monotonic()
-        status = run(database, arguments)
-        failed = failed or status != 0
-        lines.append(f"{database}: {'passed' if status == 0 else 'FAILED'} in {time.monotonic() - begun:.0f} s")
+    there = [name for name in DATABASES if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
+    # Two at a time: the process tests wait more than they work. The slow ones first.
+    order = sorted(there, key=lambda name: name != "mysql")
+    with ThreadPoolExecutor(1 if os.environ.get("JOBQUEUE_PROVE") else 2) as pool:
+        outcomes = dict(zip(order, pool.map(lambda name: run(name, arguments), order), strict=True))
+    lines = []
+    for name in DATABASES:
+        if name in outcomes:
+            status, seconds = outcomes[name]
+            lines.append(f"{name}: {'passed' if status == 0 else 'FAILED'} in {seconds:.0f} s")
+        else:
+            lines.append(f"{name}: NOT TESTED")
+    failed = any(status for status, _ in outcomes.values())
     print("\n" + "\n".join(lines))
     for text in missing:
         print(f"not tested: {text}")
@@ -41,8 +48,8 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def run(database: str, arguments: list[str]) -> int:
-    """pytest on one database."""
+def run(database: str, arguments: list[str]) -> tuple[int, float]:
+    """pytest on one database: its exit status and seconds. What it says is printed when it has ended."""
     given = "--only-given" in arguments
     arguments = [argument for argument in arguments if argument != "--only-given"]
     skip = [] if given or database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]

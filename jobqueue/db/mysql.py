@@ -65,12 +65,22 @@ class MySQL(Vendor):
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """READ COMMITTED for this transaction only, where the session has something else."""
-        ours = not connection.in_atomic_block
+        # Asked before the transaction begins: inside one, its level cannot be changed any more.
+        level = None if connection.in_atomic_block else self._session_level(connection)
         with transaction.atomic(using=connection.alias):
-            if ours and getattr(connection, "isolation_level", None) != "read committed":
+            if level not in (None, "read committed"):
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             yield
+
+    def _session_level(self, connection: BaseDatabaseWrapper) -> str:
+        """Asked once per session: Django's option need not be what init_command or a driver made of it."""
+        connection.ensure_connection()
+        session, level = getattr(connection, "_jobqueue_isolation", (None, ""))
+        if session is not connection.connection:
+            level = self.isolation(connection)
+            connection._jobqueue_isolation = (connection.connection, level)  # type: ignore[attr-defined]
+        return str(level)
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]

@@ -1,6 +1,7 @@
-"""Shared memory between supervisor, keeper and children: who runs what, and who is to stop.
+"""Shared memory between supervisor, keeper and children: who holds and runs what, and who is to stop.
 
-A child writes what it starts before it starts it, without a system call; when it dies, the memory stays.
+A child writes what it starts before it starts it, and how it ended when it has ended, without a system call; when the
+child dies, the memory stays.
 """
 
 from __future__ import annotations
@@ -39,18 +40,48 @@ class Stop(IntEnum):
     LEAVE = 2  # give everything back
 
 
+class Hold(IntEnum):
+    """How far a claimed job has come in its child."""
+
+    FREE = 0  # no job
+    WAITING = 1  # claimed; no thread has taken it
+    RUNNING = 2  # its body may have begun
+    RETURNED = 3  # its body returned; the result is here and not yet in the database
+    OVER = 4  # its body ended in another way, or with a result too large to keep here
+
+
 LOST, CANCEL = 1, 2
+RESULT_BYTES = 256
 
 
-class Slot(ctypes.Structure):
-    """One job thread: the job it runs (0 = none), and what the keeper learnt about that lease."""
+class Entry(ctypes.Structure):
+    """One lease in the hand of a child, and what the keeper learnt about it."""
 
     _fields_ = [
         ("job_id", ctypes.c_int64),
         ("fence", ctypes.c_int64),
+        ("hold", ctypes.c_int32),
         ("flags", ctypes.c_int32),
-        ("started", ctypes.c_double),
+        ("result_size", ctypes.c_int32),
+        ("result", ctypes.c_char * RESULT_BYTES),
     ]
+
+    def keep_result(self, encoded: str | None) -> None:
+        """The body has returned: keep its encoded result for whoever settles it. -1 bytes: there is none."""
+        raw = b"" if encoded is None else encoded.encode()
+        if len(raw) > RESULT_BYTES:
+            self.hold = Hold.OVER
+            return
+        ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
+        self.result_size = -1 if encoded is None else len(raw)
+        # Last: from here on the keeper may settle it.
+        self.hold = Hold.RETURNED
+
+    def kept_result(self) -> str | None:
+        """What keep_result() was given."""
+        if self.result_size < 0:
+            return None
+        return ctypes.string_at(ctypes.addressof(self) + Entry.result.offset, self.result_size).decode()
 
 
 class Region(ctypes.Structure):
@@ -87,19 +118,19 @@ class Header(ctypes.Structure):
 class Board:
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
-    def __init__(self, processes: int, threads: int) -> None:
-        slots_size = ctypes.sizeof(Slot) * threads
-        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(Region) + slots_size)
+    def __init__(self, processes: int, entries: int) -> None:
+        entries_size = ctypes.sizeof(Entry) * entries
+        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(Region) + entries_size)
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header: Any = Header.from_buffer(self._memory)
         self.regions: list[Any] = []
-        self.slots: list[Any] = []
+        self.entries: list[Any] = []
         for _ in range(processes):
             self.regions.append(Region.from_buffer(self._memory, offset))
             offset += ctypes.sizeof(Region)
-            self.slots.append((Slot * threads).from_buffer(self._memory, offset))
-            offset += slots_size
+            self.entries.append((Entry * entries).from_buffer(self._memory, offset))
+            offset += entries_size
 
     def fill(self, index: int) -> int:
         """Prepare region `index` for a new process; its generation, 1 for the first."""
@@ -107,11 +138,11 @@ class Board:
         generation = region.generation + 1
         counts = region.claimed, region.finished, region.failed, region.lost
         ctypes.memset(ctypes.addressof(region), 0, ctypes.sizeof(Region))
-        ctypes.memset(ctypes.addressof(self.slots[index]), 0, ctypes.sizeof(self.slots[index]))
+        ctypes.memset(ctypes.addressof(self.entries[index]), 0, ctypes.sizeof(self.entries[index]))
         region.generation, region.state = generation, State.STARTING
         region.claimed, region.finished, region.failed, region.lost = counts
         return int(generation)
 
-    def running_jobs(self, index: int) -> dict[int, int]:
-        """job_id -> fence of what the threads of child `index` run, as written before each start."""
-        return {slot.job_id: slot.fence for slot in self.slots[index] if slot.job_id}
+    def in_hand(self, index: int) -> dict[tuple[int, int], Any]:
+        """The entries of child `index` that hold a job, by (job_id, fence)."""
+        return {(entry.job_id, entry.fence): entry for entry in self.entries[index] if entry.hold}

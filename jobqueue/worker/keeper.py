@@ -19,10 +19,12 @@ from django.db import Error, connections
 
 from jobqueue import transitions, workers
 from jobqueue.conf import load
+from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, JobLost
 from jobqueue.maintenance import reaper
 from jobqueue.models import Job
-from jobqueue.worker.board import CANCEL, LOST, Board, State
+from jobqueue.transitions import Lease
+from jobqueue.worker.board import CANCEL, LOST, Board, Hold, State
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
 
@@ -64,32 +66,36 @@ class Keeper:
 
     def renew(self) -> None:
         """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
-        names = [name for _, name in self._living()]
-        for name in names:
+        living = self._living()
+        for index, name in living:
             groups = defaultdict(list)
+            in_hand = self.board.in_hand(index)
             for lease in transitions.held_by(name, using=self.using):
+                if (lease.job_id, lease.fence) not in in_hand:
+                    # A claim whose answer was lost: nobody works on it, so it must run out.
+                    continue
                 groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
             for seconds, leases in groups.items():
                 transitions.heartbeat_many(leases, lease_seconds=seconds)
-        if names:
-            workers.renew(names, using=self.using)
+        if living:
+            workers.renew([name for _, name in living], using=self.using)
 
     def flag_running(self) -> None:
         """Tell running jobs that their lease was lost or that they are to cancel: context.should_stop."""
         for index, _ in self._living():
-            slots = [(slot, slot.job_id, slot.fence) for slot in self.board.slots[index] if slot.job_id]
-            if not slots:
+            running = {k: e for k, e in self.board.in_hand(index).items() if e.hold == Hold.RUNNING}
+            if not running:
                 continue
-            rows = Job.objects.using(self.using).filter(pk__in=[job_id for _, job_id, _ in slots])
+            rows = Job.objects.using(self.using).filter(pk__in=[job_id for job_id, _ in running])
             facts = {row[0]: row[1:] for row in rows.values_list("pk", "status", "fence", "cancel_requested_at")}
-            for slot, job_id, fence in slots:
+            for (job_id, fence), entry in running.items():
                 status, current, cancel = facts.get(job_id, (None, None, None))
-                if slot.job_id == job_id and slot.fence == fence:
-                    slot.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
-                    slot.flags |= CANCEL if cancel is not None else 0
+                if (entry.job_id, entry.fence) == (job_id, fence):
+                    entry.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
+                    entry.flags |= CANCEL if cancel is not None else 0
 
     def settle_dead(self) -> None:
-        """Give back what a dead child had not started; charge what it ran, for it may have killed it."""
+        """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
         for index, region in enumerate(self.board.regions):
             if region.state == State.DEAD:
                 self._settle_child(index, region)
@@ -104,25 +110,28 @@ class Keeper:
 
     def _settle_child(self, index: int, region: Any) -> None:
         name = self.options.child_name(index, region.generation)
-        started = self.board.running_jobs(index)
-        leases = transitions.held_by(name, using=self.using)
-        ran = [lease for lease in leases if started.get(lease.job_id) == lease.fence]
-        unstarted = [lease for lease in leases if started.get(lease.job_id) != lease.fence]
+        in_hand = self.board.in_hand(index)
+        holds: dict[Hold, list[Lease]] = defaultdict(list)
+        for lease in transitions.held_by(name, using=self.using):
+            entry = in_hand.get((lease.job_id, lease.fence))
+            holds[Hold.FREE if entry is None else Hold(entry.hold)].append(lease)
         how = _death(region.wait_status)
-        if region.blameless:
-            transitions.release_many(leases)
-        else:
-            transitions.release_many(unstarted)
-            region.claimed -= len(unstarted)
-            transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
-            region.failed += len(ran)
+        returned = holds.pop(Hold.RETURNED, [])
+        results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
+        transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
+        ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
+        transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
+        rest = [lease for group in holds.values() for lease in group]
+        transitions.release_many(rest)
+        region.failed += len(ran)
+        region.claimed -= len(holds[Hold.WAITING])
         if not region.exit:
-            workers.retire(
-                name, "killed at the end of --shutdown-timeout" if region.blameless else how, using=self.using
+            why = "killed at the end of --shutdown-timeout" if region.blameless else how
+            workers.retire(name, why, using=self.using)
+        if returned or ran or rest:
+            logger.warning(
+                "%s %s: %d jobs had returned, %d charged, %d given back", name, how, len(returned), len(ran), len(rest)
             )
-        if leases:
-            charged = 0 if region.blameless else len(ran)
-            logger.warning("%s %s: %d jobs charged, %d given back", name, how, charged, len(leases) - charged)
 
     def _living(self) -> list[tuple[int, str]]:
         found = []

@@ -14,7 +14,7 @@ from django.db import Error, connections
 from jobqueue import transitions
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.board import Exit, Stop
 from jobqueue.worker.options import Options
@@ -41,8 +41,9 @@ class Loop:
         quota = options.quota(index)
         # What earlier incarnations of this child claimed counts: a job that killed one was started.
         self.quota = None if quota is None else max(0, quota - self.region.claimed)
-        self.pool = Pool(board.slots[index], lambda: self.stopping)
+        self.pool = Pool(board.entries[index], options.concurrency, lambda: self.stopping)
         self.unwritten: list[Outcome] = []
+        self.strays = False
         self.watcher = Watcher() if options.reload else None
         self.mean_run_seconds: float | None = None
         self.troubles = 0
@@ -100,8 +101,9 @@ class Loop:
         room = self._room()
         if room <= 0:
             return 0
-        claimed = 0
+        claimed, faults = 0, sum(retries.values())
         try:
+            self._release_strays()
             using = self.options.database
             for queue in retry_transient(partial(self.options.selection.names, using), using=using):
                 leases = transitions.claim(
@@ -119,6 +121,8 @@ class Loop:
             self._fine()
         except (Error, DatabaseBusy) as error:
             self._trouble(error)
+        if sum(retries.values()) != faults:
+            self.strays = True
         if claimed:
             self.last_work = time.monotonic()
         self.region.claimed += claimed
@@ -136,6 +140,7 @@ class Loop:
         room = most - self.pool.in_hand if self.pool.waiting <= (most - threads) // 2 else 0
         if self.unwritten or (self.troubles and self.pool.in_hand):
             return 0
+        room = min(room, self.pool.room)
         return room if self.quota is None else min(room, self.quota)
 
     def _pause(self, claimed: int) -> float:
@@ -152,6 +157,7 @@ class Loop:
         outcomes = self.unwritten + ended
         if not outcomes:
             return
+        ended_leases = [outcome.lease for outcome in outcomes]
         for outcome in ended:
             mean = self.mean_run_seconds
             self.mean_run_seconds = outcome.run_seconds if mean is None else 0.9 * mean + 0.1 * outcome.run_seconds
@@ -160,6 +166,8 @@ class Loop:
         except Exception:
             logger.exception("outcomes of %d jobs could not be settled; their leases will be reaped", len(outcomes))
             self.unwritten = []
+        waiting = {outcome.lease.job_id for outcome in self.unwritten}
+        self.pool.settled(lease for lease in ended_leases if lease.job_id not in waiting)
         if self.unwritten:
             self._trouble(None)
         self.last_work = time.monotonic()
@@ -171,8 +179,16 @@ class Loop:
         self.region.claimed -= len(leases)
         try:
             transitions.release_many(leases)
+            self.pool.settled(leases)
         except (Error, DatabaseBusy) as error:
             logger.warning("%d unstarted jobs could not be given back: %s; the keeper will do it", len(leases), error)
+
+    def _release_strays(self) -> None:
+        """Give back leases in our name that are not in hand: a claim was committed and its answer was lost."""
+        if self.strays:
+            held = transitions.held_by(self.name, using=self.options.database)
+            transitions.release_many([lease for lease in held if not self.pool.holds(lease)])
+            self.strays = False
 
     def _fine(self) -> None:
         if self.troubles:

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.worker.board import Board, Exit, State, Stop
+from jobqueue.worker.board import Board, Exit, Hold, State, Stop
 from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import UNREACHABLE
@@ -37,7 +37,8 @@ class Supervisor:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.board = Board(options.processes, options.concurrency)
+        # What a child may hold: what it claims ahead, and as much again whose end is not written yet.
+        self.board = Board(options.processes, 2 * max(options.concurrency, options.batch_size))
         self.keeper_pid = 0
         self.status = 0
         self.forced = 0
@@ -258,7 +259,8 @@ class Supervisor:
 
     def _log_status(self) -> None:
         for index, region in enumerate(self.board.regions):
-            running = sorted(self.board.running_jobs(index))
+            held = self.board.in_hand(index)
+            running = sorted(job_id for (job_id, _), entry in held.items() if entry.hold == Hold.RUNNING)
             logger.warning(
                 "%s: %s, pid %d, %d jobs ended, running: %s",
                 self.options.child_name(index, region.generation),

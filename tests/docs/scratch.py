@@ -34,6 +34,9 @@ def project():
     """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
     before = set(sys.modules)
     tasks, handlers = dict(registry._tasks), dict(registry._handlers)
+    # A page's project knows nothing of the handlers that other tests have registered.
+    registry._tasks.clear()
+    registry._handlers.clear()
     make_module("orders")
     make_module("orders.models").Order = Order
     with connection.schema_editor() as editor:

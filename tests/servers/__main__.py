@@ -50,9 +50,7 @@ def _kinds(text: str) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.servers", description="Private servers for the tests."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.servers", description="Private servers for the tests.")
     commands = parser.add_subparsers(dest="action", required=True)
     texts = {
         "up": "start what is missing",
@@ -137,9 +135,7 @@ def _command(options: argparse.Namespace, state: StateDir, outcome: Outcome) -> 
 
 def _run(state: StateDir, options: argparse.Namespace) -> int:
     # The command's output stays its own.
-    provider = Provider(
-        state, install=options.install == "auto", say=lambda line: print(line, file=sys.stderr)
-    )
+    provider = Provider(state, install=options.install == "auto", say=lambda line: print(line, file=sys.stderr))
     signals = Signals()
     try:
         outcome = provider.up(options.only)

@@ -44,9 +44,7 @@ def _number(text: str) -> tuple[int, ...]:
 
 
 def _candidates(kind: str) -> list[str]:
-    packaged = (
-        [path for pattern in _PACKAGED_POSTGRES for path in glob(pattern)] if kind == "postgres" else []
-    )
+    packaged = [path for pattern in _PACKAGED_POSTGRES for path in glob(pattern)] if kind == "postgres" else []
     on_path = [found for name in _NAMES[kind] if (found := shutil.which(name))]
     return [*sorted(packaged, key=_number, reverse=True), *on_path, *_PLACES[kind]]
 

@@ -60,9 +60,7 @@ class Server:
     def _owned(self) -> Record:
         record = self._record
         if not record.owned:
-            raise RuntimeError(
-                f"the {self.kind} server was not started here ({record.provided}): cannot control it"
-            )
+            raise RuntimeError(f"the {self.kind} server was not started here ({record.provided}): cannot control it")
         return record
 
     def _live(self) -> Record:
@@ -71,9 +69,7 @@ class Server:
             raise RuntimeError(f"the {self.kind} server is not running")
         return record
 
-    def stop(
-        self, sig: signal.Signals = signal.SIGTERM, timeout_seconds: float = _STOP_TIMEOUT_SECONDS
-    ) -> None:
+    def stop(self, sig: signal.Signals = signal.SIGTERM, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> None:
         """Stop the server in order; SIGTERM means the same for all: open connections are closed."""
         record = self._live()
         if self.kind == "postgres" and sig == signal.SIGTERM:

@@ -21,9 +21,7 @@ def available() -> bool:
     if not shutil.which("docker") or not (REPOSITORY / "docker-compose.yml").exists():
         return False
     try:
-        engine = subprocess.run(
-            ["docker", "info"], capture_output=True, check=False, timeout=_ENGINE_TIMEOUT_SECONDS
-        )
+        engine = subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=_ENGINE_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return engine.returncode == 0

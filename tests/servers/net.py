@@ -36,9 +36,7 @@ def listens(pid: int, port: int) -> bool:
         return True
     rows = [line.split() for line in table.read_text().splitlines()[1:]]
     sockets = {
-        f"socket:[{row[9]}]"
-        for row in rows
-        if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port
+        f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port
     }
     for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
         with suppress(OSError):

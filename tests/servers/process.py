@@ -109,9 +109,7 @@ def command_line(pid: int) -> str:
         return ""
     if _PROC.joinpath("self").exists():
         try:
-            return (
-                _PROC.joinpath(str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            )
+            return _PROC.joinpath(str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             return ""
     shown = subprocess.run(

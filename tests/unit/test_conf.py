@@ -69,7 +69,7 @@ def test_a_queue_overrides_what_it_names():
     found, wrong = read({"MAX_ATTEMPTS": 7, "QUEUES": {"mail": {"MAX_ATTEMPTS": 3}, "slow": {"LEASE_SECONDS": 600}}})
     assert wrong == []
     assert [found.queue_max_attempts(q) for q in ("mail", "slow", "other")] == [3, 7, 7]
-    assert [found.queue_lease_seconds(q) for q in ("mail", "slow", "other")] == [60, 600, 60]
+    assert [found.queue_lease_seconds(q, 60) for q in ("mail", "slow", "other")] == [60, 600, 60]
 
 
 @pytest.mark.parametrize(
