@@ -55,10 +55,13 @@ def run(database: str, arguments: list[str]) -> tuple[int, float]:
     skip = [] if given or database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
     with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
         env = {**os.environ, "JOBQUEUE_TEST_DB": database, "JOBQUEUE_TEST_DIR": folder}
-        print(f"\n== {database} ==", flush=True)
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *skip, *arguments], env=env, check=False
-        ).returncode
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *skip, *arguments]
+        done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        seconds = time.monotonic() - begun
+        with _printing:
+            print(f"\n== {database}, {seconds:.0f} s ==\n{done.stdout.decode(errors='replace')}", flush=True)
+        return done.returncode, seconds
 
 
 if __name__ == "__main__":
