@@ -37,6 +37,8 @@ class Settings:
     backoff_base_seconds: float = 5.0  # wait after the first failure
     backoff_factor: float = 2.0  # each further failure waits this many times longer
     backoff_cap_seconds: float = 3600.0  # no wait is longer
+    timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
+    hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
 
@@ -101,7 +103,7 @@ def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list
     return queues, problems
 
 
-_NULLABLE = {"heartbeat_seconds", "dedupe_seconds"}
+_NULLABLE = {"heartbeat_seconds", "dedupe_seconds", "timeout_seconds", "hard_timeout_seconds"}
 
 
 def _problem(name: str, value: object) -> str | None:

@@ -56,7 +56,11 @@ class JobLost(JobQueueError):
 
 
 class SoftTimeout(JobQueueError):
-    """The job ran longer than its soft timeout."""
+    """Raised inside a job that has run for longer than its timeout_seconds; catch it to clean up, then let it out."""
+
+
+class HardTimeout(JobQueueError):
+    """The job ran for longer than its hard_timeout_seconds, so its worker process was killed."""
 
 
 class TransactionRequired(JobQueueError):

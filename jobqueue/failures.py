@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from enum import StrEnum
 
-from jobqueue.exceptions import JobLost, PayloadError, ResultError, SoftTimeout
+from jobqueue.exceptions import HardTimeout, JobLost, PayloadError, ResultError, SoftTimeout
 
 # A MySQL TEXT column holds 65,535 bytes; the rest is left for the note that says what was cut.
 ERROR_BYTES = 60_000
@@ -25,7 +25,7 @@ class FailureCause(StrEnum):
 
 _BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureCause], ...] = (
     (JobLost, FailureCause.LOST),
-    (SoftTimeout, FailureCause.TIMEOUT),
+    ((SoftTimeout, HardTimeout), FailureCause.TIMEOUT),
     ((PayloadError, UnicodeError), FailureCause.FORMAT),
     ((MemoryError, RecursionError), FailureCause.RESOURCE),
     (TimeoutError, FailureCause.DEPENDENCY),

@@ -32,12 +32,16 @@ class JobTask(_Base):
     max_attempts: runs that may end in failure or loss before the job is FAILED (None: the queue's, 25).
     backoff: a Backoff for the waits between attempts (None: JOBQUEUE's).
     lease_seconds: a lease longer than the worker's, for work that beats no heart (None: the worker's).
+    timeout_seconds: after this long SoftTimeout is raised inside the task (None: JOBQUEUE's, no limit).
+    hard_timeout_seconds: after this long its worker process is killed and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes; while it is held, enqueue returns the existing job.
     """
 
     max_attempts: int | None = None
     backoff: Backoff | None = None
     lease_seconds: float | None = None
+    timeout_seconds: float | None = None
+    hard_timeout_seconds: float | None = None
     dedupe_key: str | bytes | None = None
 
     def __post_init__(self) -> None:
@@ -46,8 +50,9 @@ class JobTask(_Base):
             check_int(self.max_attempts, "max_attempts", 1)
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidType(f"backoff must be a jobqueue.backoff.Backoff, got {type(self.backoff).__name__}.")
-        if self.lease_seconds is not None:
-            check_seconds(self.lease_seconds, "lease_seconds")
+        for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
+            if getattr(self, name) is not None:
+                check_seconds(getattr(self, name), name)
         if self.dedupe_key is not None:
             check_key(self.dedupe_key)
         registry.add_task(self.module_path, self)
@@ -62,6 +67,8 @@ class JobTask(_Base):
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         lease_seconds: float | None = None,
+        timeout_seconds: float | None = None,
+        hard_timeout_seconds: float | None = None,
         dedupe_key: str | bytes | None = None,
     ) -> JobTask:
         """A copy with other values; None keeps what is there. Raises InvalidValue or Django's InvalidTask."""
@@ -73,6 +80,8 @@ class JobTask(_Base):
             "max_attempts": max_attempts,
             "backoff": backoff,
             "lease_seconds": lease_seconds,
+            "timeout_seconds": timeout_seconds,
+            "hard_timeout_seconds": hard_timeout_seconds,
             "dedupe_key": dedupe_key,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
@@ -92,6 +101,8 @@ def task(
     max_attempts: int | None = ...,
     backoff: Backoff | None = ...,
     lease_seconds: float | None = ...,
+    timeout_seconds: float | None = ...,
+    hard_timeout_seconds: float | None = ...,
     dedupe_key: str | bytes | None = ...,
 ) -> Callable[[Callable[P, T]], JobTask]: ...
 
@@ -107,6 +118,8 @@ def task(
     max_attempts: int | None = None,
     backoff: Backoff | None = None,
     lease_seconds: float | None = None,
+    timeout_seconds: float | None = None,
+    hard_timeout_seconds: float | None = None,
     dedupe_key: str | bytes | None = None,
 ) -> Any:
     """Make a module-level function (or coroutine function) a task: `.enqueue(*args, **kwargs)` adds a job.
@@ -128,6 +141,8 @@ def task(
             max_attempts=max_attempts,
             backoff=backoff,
             lease_seconds=lease_seconds,
+            timeout_seconds=timeout_seconds,
+            hard_timeout_seconds=hard_timeout_seconds,
             dedupe_key=dedupe_key,
         )
 

@@ -50,7 +50,7 @@ class Hold(IntEnum):
     OVER = 4  # its body ended in another way, or with a result too large to keep here
 
 
-LOST, CANCEL = 1, 2
+LOST, CANCEL, OVERTIME = 1, 2, 4
 RESULT_BYTES = 256
 
 
@@ -62,6 +62,7 @@ class Entry(ctypes.Structure):
         ("fence", ctypes.c_int64),
         ("hold", ctypes.c_int32),
         ("flags", ctypes.c_int32),
+        ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
         ("result_size", ctypes.c_int32),
         ("result", ctypes.c_char * RESULT_BYTES),
     ]

@@ -13,6 +13,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.db import Error, connections
@@ -20,11 +21,11 @@ from django.db import Error, connections
 from jobqueue import transitions, workers
 from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import DatabaseBusy, JobLost
+from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
 from jobqueue.maintenance import reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
-from jobqueue.worker.board import CANCEL, LOST, Board, Hold, State
+from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
 
@@ -48,6 +49,7 @@ class Keeper:
         """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
         while not self._finished():
             now = time.monotonic()
+            self.end_overtime()
             self._duty(self.settle_dead)
             if now >= self.next_renewal:
                 self.next_renewal = now + self.options.heartbeat_seconds
@@ -63,6 +65,17 @@ class Keeper:
             time.sleep(TICK_SECONDS)
         self._duty(self.settle_dead)
         return 0
+
+    def end_overtime(self) -> None:
+        """Kill the process of a job beyond its hard limit; the supervisor replaces it, only that job is charged."""
+        now = time.monotonic()
+        for index, _ in self._living():
+            late = [e for e in self.board.entries[index] if e.hold == Hold.RUNNING and 0 < e.hard_until < now]
+            for entry in late:
+                entry.flags |= OVERTIME
+            if late:
+                with suppress(ProcessLookupError):
+                    os.kill(self.board.regions[index].pid, signal.SIGKILL)
 
     def renew(self) -> None:
         """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
@@ -120,7 +133,15 @@ class Keeper:
         results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
         transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
         ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
-        transitions.fail_many(ran, error=JobLost(f"its worker process {name} {how} while it ran"))
+        problem: JobQueueError
+        late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
+        if late:
+            # Known who is to blame: its neighbours run again without a charge.
+            holds[Hold.OVER] += [lease for lease in ran if lease not in late]
+            ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
+        else:
+            problem = JobLost(f"its worker process {name} {how} while it ran")
+        transitions.fail_many(ran, error=problem)
         rest = [lease for group in holds.values() for lease in group]
         transitions.release_many(rest)
         region.failed += len(ran)

@@ -58,10 +58,12 @@ class Loop:
                 reason, self.stopping = end, True
             if self.stopping:
                 self._give_back()
+                self.pool.enforce_limits()
                 if not self.pool.in_hand and not self.unwritten:
                     return reason
                 self._settle(self.pool.wait(0.05))
                 continue
+            self.pool.enforce_limits()
             claimed = self._claim()
             if not claimed and self._drained():
                 reason, self.stopping = Exit.DONE, True

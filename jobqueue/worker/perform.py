@@ -17,6 +17,7 @@ from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, PayloadError, ResultError, UnknownTask
 from jobqueue.transitions import Lease
 from jobqueue.transitions.settling import encode_result
+from jobqueue.worker.timeouts import Watch, limited_coroutine, limits_of
 
 
 class Ending(StrEnum):
@@ -41,16 +42,25 @@ class Outcome:
     delay_seconds: float | None = None
 
 
-def perform(lease: Lease, asked_to_stop: Callable[[], bool]) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where a lease runs: its entry on the board, its thread's watch, and whether it is to stop."""
+
+    entry: Any
+    watch: Watch
+    asked_to_stop: Callable[[], bool]
+
+
+def perform(lease: Lease, run: Run) -> Outcome:
     """Run the task or handler of `lease`; whatever it raises becomes the outcome."""
     begun = time.monotonic()
-    context = JobContext(lease, asked_to_stop)
+    context = JobContext(lease, run.asked_to_stop)
     task: Any = None
     result: Any = None
     error: BaseException | None = None
     try:
         task, call = _find(lease)
-        with running(context):
+        with running(context), run.watch.limited(limits_of(task), run.entry):
             value = call(context)
         result = None if context.finished else encode_result(value)
         ending = Ending.FINISHED if context.finished else Ending.OK
@@ -73,19 +83,20 @@ def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
         if handler is None:
             raise UnknownTask(f"no @handler for queue {lease.queue!r} in this worker")
         payload = _readable(lease.payload)
-        return None, lambda context: _call(handler.func, [payload], {})
+        return None, lambda context: _call(handler.func, [payload], {}, limits_of(None).soft_seconds)
     task = registry.find_task(lease.task)
     if task is None:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker")
     args, kwargs = _arguments(_readable(lease.payload))
+    soft = limits_of(task).soft_seconds
     if task.takes_context:
-        return task, lambda context: _call(task.func, [_task_context(task, lease, context), *args], kwargs)
-    return task, lambda context: _call(task.func, args, kwargs)
+        return task, lambda context: _call(task.func, [_task_context(task, lease, context), *args], kwargs, soft)
+    return task, lambda context: _call(task.func, args, kwargs, soft)
 
 
-def _call(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], soft_seconds: float | None) -> Any:
     if inspect.iscoroutinefunction(func):
-        return async_to_sync(func)(*args, **kwargs)
+        return async_to_sync(limited_coroutine)(func, args, kwargs, soft_seconds)
     return func(*args, **kwargs)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from jobqueue.transitions import Lease
 from jobqueue.worker.board import CANCEL, LOST, Hold
-from jobqueue.worker.perform import Ending, Outcome, perform
+from jobqueue.worker.perform import Ending, Outcome, Run, perform
+from jobqueue.worker.timeouts import Watch
 
 
 class Pool:
@@ -22,6 +23,7 @@ class Pool:
         self._stopping = stopping
         self._todo: SimpleQueue[tuple[Lease, Any]] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | None] = SimpleQueue()
+        self._watches: list[Watch] = []
         self.in_hand = 0
         for number in range(threads):
             # Daemons: a job that never returns must not keep the process from leaving.
@@ -91,13 +93,20 @@ class Pool:
     def _asked_to_stop(self, entry: Any) -> bool:
         return bool(entry.flags & (LOST | CANCEL)) or self._stopping()
 
+    def enforce_limits(self) -> None:
+        """Raise SoftTimeout in the threads whose job has run for too long."""
+        for watch in self._watches:
+            watch.enforce()
+
     def _work(self) -> None:
+        watch = Watch()
+        self._watches.append(watch)
         while True:
             lease, entry = self._todo.get()
             # From here on the job counts as started, whatever happens to this process.
             entry.hold = Hold.RUNNING
             try:
-                outcome = perform(lease, partial(self._asked_to_stop, entry))
+                outcome = perform(lease, Run(entry, watch, partial(self._asked_to_stop, entry)))
             except BaseException as error:
                 outcome = Outcome(lease, Ending.FAILED, 0.0, error=error)
             # From here on it did not kill this process, and if it returned it need not run again.

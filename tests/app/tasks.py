@@ -1,11 +1,14 @@
 """Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
 
+import asyncio
 import ctypes
 import os
+import re
 import sys
 import time
 
 from jobqueue import current_job, handler, task
+from jobqueue.exceptions import SoftTimeout
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
 
@@ -164,3 +167,36 @@ def leaves_a_transaction_open():
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     note("effect")
+
+
+@task(timeout_seconds=0.5, max_attempts=1)
+def overlong():
+    note("start")
+    try:
+        while True:
+            time.sleep(0.02)
+    except SoftTimeout:
+        note("cleanup")
+        raise
+
+
+@task(timeout_seconds=0.5, max_attempts=1)
+async def overlong_coroutine():
+    note("start")
+    try:
+        await asyncio.sleep(600)
+    finally:
+        note("cleanup")
+
+
+@task(hard_timeout_seconds=1.0, max_attempts=2)
+def stuck():
+    note("start")
+    time.sleep(600)
+
+
+@task(hard_timeout_seconds=1.0, max_attempts=1)
+def hog():
+    """Holds the interpreter's lock: no other thread of the process runs any more."""
+    note("start")
+    re.match(r"(a+)+$", "a" * 60 + "b")

@@ -1,0 +1,89 @@
+"""Time limits of running jobs: a soft one raises in the job, a hard one ends its process."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue.conf import load
+from jobqueue.exceptions import SoftTimeout
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds a body may run; None = no limit."""
+
+    soft_seconds: float | None
+    hard_seconds: float | None
+
+
+def limits_of(task: Any) -> Limits:
+    """The limits of a task, or JOBQUEUE's where it (or a handler) has none of its own."""
+    settings = load()
+    soft, hard = getattr(task, "timeout_seconds", None), getattr(task, "hard_timeout_seconds", None)
+    return Limits(
+        settings.timeout_seconds if soft is None else soft,
+        settings.hard_timeout_seconds if hard is None else hard,
+    )
+
+
+async def limited_coroutine(func: Any, args: list[Any], kwargs: dict[str, Any], soft_seconds: float | None) -> Any:
+    """Await func(*args, **kwargs); SoftTimeout when it takes longer than soft_seconds: it is cancelled first.
+
+    A coroutine runs on a loop of another thread, where an exception sent to the job's thread would not reach it.
+    """
+    try:
+        async with asyncio.timeout(soft_seconds) as limit:
+            return await func(*args, **kwargs)
+    except TimeoutError:
+        if limit.expired():
+            raise SoftTimeout(f"ran for longer than {soft_seconds:g} s") from None
+        raise
+
+
+class Watch:
+    """The time limits of what one job thread runs now."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._soft_until: float | None = None
+
+    @contextmanager
+    def limited(self, limits: Limits, entry: Any) -> Iterator[None]:
+        """Within the block SoftTimeout may be raised at any line; the hard limit stands on the board for the keeper."""
+        now = time.monotonic()
+        entry.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
+        self._soft_until = None if limits.soft_seconds is None else now + limits.soft_seconds
+        try:
+            yield
+        finally:
+            self._end(entry)
+
+    def enforce(self) -> None:
+        """Called by another thread: raise SoftTimeout in the body if its time is up.
+
+        Delivered when the thread next runs Python code; a body that blocks in C is left to the hard limit.
+        """
+        with self._lock:
+            if self._soft_until is not None and time.monotonic() >= self._soft_until:
+                self._soft_until = None
+                set_async = ctypes.pythonapi.PyThreadState_SetAsyncExc
+                set_async(ctypes.c_ulong(self._thread), ctypes.py_object(SoftTimeout))
+
+    def _end(self, entry: Any) -> None:
+        try:
+            with self._lock:
+                self._soft_until = None
+            # Sent in the last moment it is delivered here, where it harms nothing: the body has ended.
+            for _ in range(3):
+                pass
+        except SoftTimeout:
+            self._soft_until = None
+        entry.hard_until = 0.0

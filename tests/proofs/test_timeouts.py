@@ -1,0 +1,57 @@
+"""Jobs that run for too long: told to end, or ended together with their process; nobody else pays."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.models import Job, JobAttempt
+from tests.app import tasks
+from tests.factories import state
+from tests.proofs.running import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+
+OPTIONS = ("--lease", "5s", "--heartbeat", "0.5s", "--concurrency", "4")
+
+
+@pytest.mark.parametrize("task", [tasks.overlong, tasks.overlong_coroutine], ids=["thread", "coroutine"])
+def test_a_job_beyond_its_soft_timeout_gets_an_exception_and_can_clean_up(run_worker, task):
+    """Soft timeout: an exception in the job, which can clean up."""
+    job_id = int(task.enqueue().id)
+    after = int(tasks.add.enqueue(1, 1).id)
+    worker = run_worker(*OPTIONS)
+    wait_for(lambda: state(job_id) == "FAILED" and state(after) == "DONE", 30, "the end of both jobs")
+    assert len(worker.lines("cleanup")) == 1
+    assert Job.objects.get(pk=job_id).cause == "timeout"
+    assert len(worker.children()) == 2, "the same child and keeper"
+    assert worker.stop() == 0
+    assert "ended unexpectedly" not in worker.output()
+
+
+@pytest.mark.parametrize(("task", "starts"), [(tasks.stuck, 2), (tasks.hog, 1)], ids=["blocked-in-C", "holds-the-GIL"])
+def test_a_job_beyond_its_hard_timeout_is_ended_with_its_process_and_only_it_is_charged(
+    run_worker, task, starts, figure
+):
+    """Hard timeout: the child is killed and replaced, only that job is charged, its neighbours keep their leases."""
+    neighbour = int(tasks.patient.enqueue(8).id)
+    job_id = int(task.enqueue().id)
+    worker = run_worker(*OPTIONS)
+    wait_for(lambda: state(job_id) == "FAILED", 60, "the end of the stuck job")
+    wait_for(lambda: state(neighbour) == "DONE", 60, "the end of its neighbour")
+    dead = Job.objects.get(pk=job_id)
+    assert (dead.attempts, dead.cause) == (starts, "timeout")
+    assert len([line for line in worker.lines("start") if line[2] == str(job_id)]) == starts
+    assert Job.objects.get(pk=neighbour).attempts == 0
+    assert not JobAttempt.objects.filter(job_id=neighbour).exists()
+    assert worker.stop() == 0
+    figure("job", task.func.__name__)
+    figure("starts (max_attempts)", starts)
+    figure("attempts charged to its neighbour", 0)
+
+
+def test_a_job_that_ends_in_time_is_left_alone(run_worker):
+    """A timeout that is not reached costs nothing."""
+    quick = [int(tasks.add.using(timeout_seconds=5, hard_timeout_seconds=10).enqueue(n, 1).id) for n in range(50)]
+    worker = run_worker(*OPTIONS)
+    wait_for(lambda: Job.objects.filter(pk__in=quick, status=Job.Status.DONE).count() == 50, 30, "all jobs")
+    assert worker.stop() == 0
