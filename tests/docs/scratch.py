@@ -75,7 +75,7 @@ def work() -> list[str]:
     ended = []
     for queue in list(due_queues(using="default")):
         for lease in claim(queue, 100, worker="docs"):
-            outcome = perform(lease, lambda: False)
+            outcome = perform(lease, Run(Entry(), Watch(), lambda: False))
             ended.append(outcome.ending.value)
             assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0))
     return ended
