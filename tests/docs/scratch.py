@@ -69,8 +69,10 @@ def work() -> list[str]:
     """Run every due job as a worker would, without its processes; how each run ended."""
     from jobqueue.candidates import due_queues
     from jobqueue.transitions import claim
-    from jobqueue.worker.perform import perform
+    from jobqueue.worker.board import Entry
+    from jobqueue.worker.perform import Run, perform
     from jobqueue.worker.settle import settle
+    from jobqueue.worker.timeouts import Watch
 
     ended = []
     for queue in list(due_queues(using="default")):
