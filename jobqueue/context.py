@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
@@ -29,7 +29,6 @@ class JobContext:
 
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
-    task_result: Any = None
     finished: bool = False
     _until: datetime | None = None
 

@@ -21,11 +21,6 @@ def known_queues() -> frozenset[str] | None:
     return frozenset(name for group in names for name in group) if ours and all(names) else None
 
 
-def our_aliases() -> list[str]:
-    """The aliases in TASKS that our backend serves."""
-    return [alias for alias, params in (getattr(settings, "TASKS", None) or {}).items() if _is_ours(params)]
-
-
 def _is_ours(params: Any) -> bool:
     # Asked by an attribute, not by the class: this level does not import the backend.
     try:

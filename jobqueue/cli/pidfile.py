@@ -9,6 +9,8 @@ from pathlib import Path
 
 from django.core.management.base import CommandError
 
+from jobqueue.worker.liveness import lives
+
 
 @contextmanager
 def held(name: str | None) -> Iterator[None]:
@@ -19,7 +21,7 @@ def held(name: str | None) -> Iterator[None]:
     path = Path(name)
     with suppress(OSError, ValueError):
         other = int(path.read_text())
-        if other != os.getpid() and _lives(other):
+        if other != os.getpid() and lives(other):
             raise CommandError(f"{path}: worker {other} is running; stop it first, or use another --pidfile")
     try:
         path.write_text(f"{os.getpid()}\n")
@@ -30,13 +32,3 @@ def held(name: str | None) -> Iterator[None]:
     finally:
         with suppress(OSError):
             path.unlink()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

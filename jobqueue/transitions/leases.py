@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -137,8 +137,3 @@ def lost(lease: Lease, verb: str) -> LeaseLost:
         using=lease.using,
     )
     return LeaseLost(lease.job_id, verb)
-
-
-def with_payload(lease: Lease, payload: JSON) -> Lease:
-    """The same lease with another payload."""
-    return replace(lease, payload=payload)

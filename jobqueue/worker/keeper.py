@@ -26,6 +26,7 @@ from jobqueue.maintenance import reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
+from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
 
@@ -158,7 +159,7 @@ class Keeper:
         found = []
         for index, region in enumerate(self.board.regions):
             alive = region.state in (State.STARTING, State.RUNNING) and region.pid and not region.paused
-            if alive and (os.getppid() == self.parent or _exists(region.pid)):
+            if alive and (os.getppid() == self.parent or lives(region.pid)):
                 found.append((index, self.options.child_name(index, region.generation)))
         return found
 
@@ -167,7 +168,7 @@ class Keeper:
             return bool(self.board.header.keeper_stop)
         # The supervisor died: the children drain; whoever is gone by now will not be announced by anybody.
         for region in self.board.regions:
-            if region.state in (State.STARTING, State.RUNNING) and not _exists(region.pid):
+            if region.state in (State.STARTING, State.RUNNING) and not lives(region.pid):
                 region.state = State.DEAD
         return all(region.state == State.EMPTY for region in self.board.regions)
 
@@ -208,16 +209,6 @@ def run_keeper(options: Options, board: Board) -> int:
             return status
         board.header.ready = 1
     return Keeper(options, board).run()
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _death(wait_status: int) -> str:
