@@ -12,6 +12,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
+from jobqueue.transitions.rows import in_state
 
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 
@@ -55,7 +56,7 @@ def free(queue: str, key: bytes, *, using: str) -> None:
     rows: JobQuerySet = Job.objects.using(using).filter(queue=queue, dedupe_key=key).annotate(lapsed=_lapsed())
     for job_id, status in rows.filter(lapsed=True).values_list("pk", "status"):
         # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
-        row = Job.objects.using(using).filter(pk=job_id, status=status, dedupe_key=key)
+        row = in_state([job_id], status, using=using).filter(dedupe_key=key)
         row.update(released_key=key, dedupe_key=None, updated_at=UtcNow())
 
 

@@ -35,6 +35,8 @@ class Vendor:
     #: the server's time in UTC at the start of the statement; %% because parameters are always passed
     now_sql = "CURRENT_TIMESTAMP"
     now_plus_sql = ""
+    #: an integer column that no index may be used for
+    unindexed_sql = "%(expressions)s"
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: instants are kept without a zone, and mean UTC

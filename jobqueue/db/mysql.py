@@ -48,6 +48,7 @@ class MySQL(Vendor):
         "instant": "datetime(6)",
     }
     binary_collation: str | None = "utf8mb4_0900_bin"
+    unindexed_sql = "(%(expressions)s + 0)"
     # MariaDB has no FOR SHARE; both know this older form.
     shared_lock_sql = "LOCK IN SHARE MODE"
     now_sql = "UTC_TIMESTAMP(6)"

@@ -21,6 +21,7 @@ from jobqueue.exceptions import InsideTransaction
 from jobqueue.models import Job
 from jobqueue.names import check_int, check_queue, check_seconds, check_worker
 from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.rows import in_state
 
 LIMIT_MAX = 10_000
 _COLUMNS = ("pk", "payload", "task", "attempts", "max_attempts", "fence", "run_at", "lease_seconds", "now")
@@ -106,21 +107,17 @@ def _stamp(leases: list[Lease], token: bytes, worker: str, using: str) -> list[L
     stamped = 0
     for (locked_at, lock_until), ids in groups.items():
         # READY again in the WHERE: on a database that ignores SKIP LOCKED two claimers may have read the same rows.
-        stamped += (
-            Job.objects.using(using)
-            .filter(pk__in=ids, status=Job.Status.READY)
-            .update(
-                status=Job.Status.PROCESSING,
-                locked_by=worker,
-                lock_token=token,
-                locked_at=locked_at,
-                lock_until=lock_until,
-                last_started_at=locked_at,
-                last_worker=worker,
-                updated_at=locked_at,
-                fence=F("fence") + 1,
-                wait_reason=None,
-            )
+        stamped += in_state(ids, Job.Status.READY, using=using).update(
+            status=Job.Status.PROCESSING,
+            locked_by=worker,
+            lock_token=token,
+            locked_at=locked_at,
+            lock_until=lock_until,
+            last_started_at=locked_at,
+            last_worker=worker,
+            updated_at=locked_at,
+            fence=F("fence") + 1,
+            wait_reason=None,
         )
     if stamped == len(leases):
         return leases

@@ -20,6 +20,7 @@ from jobqueue.models.querysets import JobQuerySet
 from jobqueue.names import check_seconds
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
+from jobqueue.transitions.rows import in_state
 
 #: what ends a lease; every verb that leaves PROCESSING writes it
 RELEASED: dict[str, Any] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
@@ -47,7 +48,7 @@ class Lease:
 
 def held(lease: Lease) -> JobQuerySet:
     """The job's row if `lease` still holds it: the guard of every settling statement."""
-    return Job.objects.using(lease.using).filter(pk=lease.job_id, status=Job.Status.PROCESSING, lock_token=lease.token)
+    return in_state([lease.job_id], Job.Status.PROCESSING, using=lease.using).filter(lock_token=lease.token)
 
 
 def held_by(worker: str, *, using: str) -> list[Lease]:
@@ -98,12 +99,9 @@ def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lea
     until = UtcNowPlus(Greatest(Coalesce(F("lease_seconds"), seconds), seconds))
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
-        rows = Job.objects.using(using).filter(
-            pk__in=[lease.job_id for lease in group],
-            status=Job.Status.PROCESSING,
-            lock_token=token,
-            lock_until__gt=UtcNow(),
-        )
+        ids = [lease.job_id for lease in group]
+        mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
+        rows = mine.filter(lock_until__gt=UtcNow())
         extend = _extend(rows, until)
         if retry_transient(extend, using=using) < len(group):
             alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)

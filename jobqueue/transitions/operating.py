@@ -16,6 +16,7 @@ from jobqueue.models import Job
 from jobqueue.names import INT_MAX, check_job_id
 from jobqueue.signals import job_canceled, send
 from jobqueue.transitions.leases import RELEASED, lease_of
+from jobqueue.transitions.rows import in_state
 from jobqueue.transitions.settling import canceled, release
 
 
@@ -124,7 +125,7 @@ def _take_key_back(job: Job, using: str) -> bool:
         if status in (Job.Status.READY, Job.Status.PROCESSING):
             return False
         freed = {"dedupe_key": None, "released_key": job.released_key, "updated_at": UtcNow()}
-        Job.objects.using(using).filter(pk=holder_id, status=status).update(**freed)
+        in_state([holder_id], status, using=using).update(**freed)
     return True
 
 
@@ -136,4 +137,4 @@ def _end(job: Job, using: str) -> bool:
 
 def _write(job: Job, using: str, **changes: Any) -> bool:
     # The state again in the WHERE: the row lock is what makes it rarely false, not what makes it right.
-    return bool(Job.objects.using(using).filter(pk=job.pk, status=job.status, fence=job.fence).update(**changes))
+    return bool(in_state([job.pk], job.status, using=using).filter(fence=job.fence).update(**changes))

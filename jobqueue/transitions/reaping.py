@@ -20,6 +20,7 @@ from jobqueue.names import check_int
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
 from jobqueue.transitions.failing import attempt_row, failed_columns
 from jobqueue.transitions.leases import Lease, lease_of
+from jobqueue.transitions.rows import in_state
 from jobqueue.transitions.settling import canceled
 
 
@@ -99,7 +100,7 @@ def _write(status: Job.Status, worker: str, leases: list[Lease], using: str) -> 
         changes |= canceled()
     ids = [lease.job_id for lease in leases]
     # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
-    Job.objects.using(using).expired().filter(pk__in=ids).update(**changes)
+    in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_until__lt=UtcNow()).update(**changes)
     history = [attempt_row(lease, error, FailureCause.LOST, text) for lease in leases]
     JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
 

@@ -23,6 +23,7 @@ from jobqueue.names import check_seconds
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_canceled, job_done, job_parked, send
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, held, lost
+from jobqueue.transitions.rows import in_state
 
 
 def ack(lease: Lease, *, result: JSON = None) -> None:
@@ -134,8 +135,8 @@ def _settle_group(using: str, token: bytes, group: list[Lease], write: Callable[
     tries = 0
 
     def rows(job_ids: Iterable[int]) -> JobQuerySet:
-        found = Job.objects.using(using).filter(pk__in=job_ids, status=Job.Status.PROCESSING, lock_token=token)
-        return found.order_by("pk")
+        found = in_state(job_ids, Job.Status.PROCESSING, using=using)
+        return found.filter(lock_token=token).order_by("pk")
 
     def all_of_them() -> list[Lease]:
         nonlocal tries
