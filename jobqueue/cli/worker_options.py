@@ -45,6 +45,7 @@ def declare(parser: ArgumentParser) -> None:
     add("--no-reaper", action="store_true", help="leave lapsed leases to other workers and reap_leases")
     add("--reload", action="store_true", default=None, help="restart when code changes (default: DEBUG)")
     add("--no-reload", action="store_false", dest="reload", help="never restart for changed code")
+    add("--probe-port", type=count(65535), default=None, metavar="N", help="answer /live /ready /metrics over HTTP")
     add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
     add("--dry-run", action="store_true", help="print what would be claimed, claim nothing")
@@ -58,7 +59,7 @@ def build(given: dict[str, Any]) -> Options:
     if database not in settings.DATABASES:
         raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
     once = given["once"]
-    same = ("batch_size", "once", "drain", "max_jobs", "on_timeout", "fail_on_error")
+    same = ("batch_size", "once", "drain", "max_jobs", "on_timeout", "fail_on_error", "probe_port")
     return Options(
         selection=_selection(given),
         database=database,

@@ -29,6 +29,7 @@ from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
+from jobqueue.worker.probe import Probe
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -45,12 +46,15 @@ class Keeper:
         self.parent = os.getppid()
         self.next_renewal = self.next_reaping = self.next_flags = 0.0
         self.down_since: float | None = None
+        self.probe = self._open_probe()
 
     def run(self) -> int:
         """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
         while not self._finished():
             now = time.monotonic()
             self.end_overtime()
+            if self.probe is not None:
+                self.probe.tick()
             self._duty(self.settle_dead)
             if now >= self.next_renewal:
                 self.next_renewal = now + self.options.heartbeat_seconds
@@ -121,6 +125,16 @@ class Keeper:
         if found.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
             self.board.header.reaped += found.total
+
+    def _open_probe(self) -> Probe | None:
+        port = self.options.probe_port
+        if port is None:
+            return None
+        try:
+            return Probe(self.board, port)
+        except OSError as error:
+            logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
+            return None
 
     def _settle_child(self, index: int, region: Any) -> None:
         name = self.options.child_name(index, region.generation)

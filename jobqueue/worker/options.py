@@ -44,6 +44,7 @@ class Options:
     db_retry_seconds: float | None = None
     fail_on_error: bool = False
     reload: bool = False
+    probe_port: int | None = None
 
     def child_name(self, index: int, generation: int) -> str:
         """The name one incarnation of one child puts into locked_by; never used twice."""

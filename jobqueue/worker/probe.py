@@ -1,0 +1,96 @@
+"""Health answers over HTTP, from the board alone: they need no database and so can say that it is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from jobqueue.worker.board import Board, Hold, State
+
+logger = logging.getLogger("jobqueue.worker")
+
+# The keeper ticks ten times a second; silent for this long it hangs, and with it the renewal of leases.
+STALE_SECONDS = 30.0
+
+
+class Probe:
+    """GET /live: the keeper ticks. /ready: and a child runs, and the database answers. /metrics: Prometheus text."""
+
+    def __init__(self, board: Board, port: int) -> None:
+        self._board = board
+        self._ticked = time.monotonic()
+        server = ThreadingHTTPServer(("", port), _handler(self._answer))
+        threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
+        logger.info("probes on port %d: /live /ready /metrics", server.server_port)
+
+    def tick(self) -> None:
+        """Say that the keeper's loop goes round."""
+        self._ticked = time.monotonic()
+
+    def _answer(self, path: str) -> tuple[int, str]:
+        if path == "/live":
+            silent = time.monotonic() - self._ticked
+            return (
+                (200, "live\n") if silent < STALE_SECONDS else (503, f"the keeper has been silent for {silent:.0f} s\n")
+            )
+        if path == "/ready":
+            return self._ready()
+        if path == "/metrics":
+            return self._metrics()
+        return 404, "known: /live /ready /metrics\n"
+
+    def _ready(self) -> tuple[int, str]:
+        header: Any = self._board.header
+        if header.stop:
+            return 503, "stopping\n"
+        if header.database_down:
+            return 503, "the database is away\n"
+        running = sum(region.state == State.RUNNING for region in self._board.regions)
+        return (200, f"ready: {running} children\n") if running else (503, "no child is running\n")
+
+    def _metrics(self) -> tuple[int, str]:
+        try:
+            from prometheus_client import CollectorRegistry, Gauge, generate_latest
+        except ImportError:
+            return 501, 'prometheus-client is not installed: pip install "jobqueue[metrics]"\n'
+        registry = CollectorRegistry()
+        for name, words, value in self._figures():
+            Gauge(f"jobqueue_worker_{name}", words, registry=registry).set(value)
+        return 200, generate_latest(registry).decode()
+
+    def _figures(self) -> list[tuple[str, str, int]]:
+        regions = self._board.regions
+        holds = [entry.hold for entries in self._board.entries for entry in entries]
+        return [
+            ("children", "Child processes that run", sum(r.state == State.RUNNING for r in regions)),
+            ("jobs_running", "Jobs whose body runs now", holds.count(Hold.RUNNING)),
+            ("jobs_claimed", "Jobs claimed and not started", holds.count(Hold.WAITING)),
+            ("jobs_ended", "Runs that ended since the worker started", sum(r.finished for r in regions)),
+            ("jobs_failed", "Runs that failed since the worker started", sum(r.failed for r in regions)),
+            ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in regions)),
+            ("leases_reaped", "Lapsed leases ended by this worker", self._board.header.reaped),
+            ("database_down", "1 while the database is away", self._board.header.database_down),
+        ]
+
+
+def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            status, text = answer(self.path.split("?")[0])
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Probes come every few seconds; they are not worth a line each."""
+
+    return Handler
