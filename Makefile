@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test prove lint clean
+.PHONY: help demo serve test bench prove lint clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1	/'
@@ -13,6 +13,9 @@ serve: ## a worker and the admin site at 127.0.0.1:8000, login printed
 test: ## everything in short form, on real MySQL, MariaDB, PostgreSQL, SQLite and Redis
 	@sh scripts/test.sh
 
+bench: ## measure against hand-written SQL and other queues; writes docs/benchmarks.md
+	@sh scripts/bench.sh
+
 prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one)
 	@sh scripts/prove.sh $(ISSUE)
 
@@ -20,4 +23,4 @@ lint: ## ruff and mypy
 	@sh scripts/lint.sh
 
 clean: ## remove what the other commands made
-	rm -rf .venv .servers build dist .pytest_cache .mypy_cache .ruff_cache demo.sqlite3*
+	rm -rf .venv .venv-bench .servers build dist .pytest_cache .mypy_cache .ruff_cache demo.sqlite3*

@@ -39,6 +39,9 @@ def check(words: list[str]) -> None:
     program = words[0]
     if program == "sudo":
         return check([word for word in words[1:] if not word.startswith("-") and word != "jobs"])
+    if program == "sh":
+        assert (ROOT / words[1]).is_file(), f"no script {words[1]}"
+        return None
     if program == "make":
         check_make(words[1])
         return None

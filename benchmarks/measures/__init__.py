@@ -1,0 +1,1 @@
+"""What is measured: every module has run(bench), which gives the record of its measure."""

@@ -1,0 +1,41 @@
+"""RQ with Redis: SimpleWorker, which does not fork per job; the default worker is several times slower."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from redis import Redis
+from rq import Queue
+
+from benchmarks.effects import effect
+
+DISTRIBUTION = "rq"
+connection = Redis.from_url(os.environ["BENCH_REDIS_URL"])
+queue = Queue("bench", connection=connection)
+
+
+def job(number: int) -> None:
+    """Says that it started."""
+    effect(number)
+
+
+def reset() -> None:
+    """No message left."""
+    connection.flushdb()
+
+
+def enqueue(number: int) -> None:
+    """One message."""
+    queue.enqueue("benchmarks.peers.rq_redis.job", number, result_ttl=0)
+
+
+def worker(processes: int) -> list[str]:
+    """One SimpleWorker, or RQ's pool of them."""
+    rq, url = [sys.executable, "-m", "rq.cli"], os.environ["BENCH_REDIS_URL"]
+    options = ["--url", url, "--logging_level", "ERROR", "--worker-class", "rq.worker.SimpleWorker"]
+    return (
+        [*rq, "worker", *options, "bench"]
+        if processes == 1
+        else [*rq, "worker-pool", *options, "-n", str(processes), "bench"]
+    )

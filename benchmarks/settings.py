@@ -1,0 +1,29 @@
+"""Django settings of everything that is measured: one database, and otherwise Django's and our defaults."""
+
+import os
+from pathlib import Path
+
+import environ
+
+SECRET_KEY = "only for benchmarks"
+USE_TZ = True
+TIME_ZONE = "UTC"
+INSTALLED_APPS = ["django_tasks", "jobqueue", "benchmarks"]
+TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+if os.environ["BENCH_DB"] == "sqlite":
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(Path(os.environ["BENCH_URL"], os.environ["BENCH_NAME"] + ".sqlite3")),
+            # synchronous stays at SQLite's default, FULL: a commit is on the disk.
+            "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"},
+        }
+    }
+else:
+    DATABASES = {"default": environ.Env.db_url_config(os.environ["BENCH_URL"]) | {"NAME": os.environ["BENCH_NAME"]}}
+
+# Jobs of this queue get one committed ack each. Empty while JOBQUEUE["QUEUES"] has no such key: then not measured.
+ACK_EACH: dict[str, object] = {}
+JOBQUEUE = {"QUEUES": {"bench_each": ACK_EACH}} if ACK_EACH else {}

@@ -1,0 +1,157 @@
+"""One Markdown table per measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Cells = Iterable[Any]
+
+
+def number(found: Any) -> str:
+    """1,234; 0.56; 3.4 - or a dash."""
+    if found is None:
+        return "-"
+    if abs(found) >= 100:
+        return f"{found:,.0f}"
+    return f"{found:.3g}" if found < 10 else f"{found:.1f}"
+
+
+def spread(found: dict[str, Any] | None) -> str:
+    """median (min-max)."""
+    if found is None:
+        return "-"
+    if found["n"] == 1:
+        return number(found["median"])
+    return f"{number(found['median'])} ({number(found['min'])}-{number(found['max'])})"
+
+
+def table(head: Cells, rows: Iterable[Cells]) -> Iterator[str]:
+    """A Markdown table."""
+    head = list(head)
+    yield f"| {' | '.join(map(str, head))} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+
+
+def enqueue(found: dict[str, Any]) -> Iterator[str]:
+    """Single and bulk."""
+    rows = [
+        (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
+        for part in ("single", "bulk")
+        for name, entry in found[part].items()
+    ]
+    yield from table(("", "who", "jobs/s", "of raw INSERT"), rows)
+
+
+def drain(found: dict[str, Any]) -> Iterator[str]:
+    """One row per contestant."""
+
+    def rows() -> Iterator[Cells]:
+        for workers, entries in found.items():
+            for name, entry in entries.items():
+                ratio = spread(entry.get("ratio"))
+                against = f"{ratio} of {entry['against']}" if "against" in entry else ""
+                ours = f"jobqueue is {spread(entry['ours_is'])} times as fast" if "ours_is" in entry else ""
+                yield workers, name, spread(entry["per_second"]), against or ours
+
+    yield from table(("", "who", "jobs/s", "compared, same round"), rows())
+
+
+def latency(found: dict[str, Any]) -> Iterator[str]:
+    """Percentiles."""
+    rows = [
+        (name, *(number((entry["ms"] or {}).get(p)) for p in ("p50", "p95", "p99")), entry["jobs"])
+        for name, entry in found.items()
+    ]
+    yield from table(("who", "p50 ms", "p95 ms", "p99 ms", "jobs"), rows)
+
+
+def growth(found: dict[str, Any]) -> Iterator[str]:
+    """One row per size."""
+    rows = [
+        (label, *(cell for who in ("jobqueue", "raw") for cell in _claim(entry[who]))) for label, entry in found.items()
+    ]
+    head = ("rows", "claim ms", "of the smallest", "finish ms", "raw: claim ms", "of the smallest", "finish ms")
+    yield from table(head, rows)
+
+
+def _claim(entry: dict[str, Any]) -> tuple[str, ...]:
+    return spread(entry["claim_ms"]), spread(entry["ratio"]), spread(entry["finish_ms"])
+
+
+def snapshot(found: dict[str, Any]) -> Iterator[str]:
+    """First and last."""
+    rows = [(who, number(e["first_ms"]), number(e["last_ms"]), number(e["ratio"])) for who, e in _both(found)]
+    yield from table(("who", "first claims, ms", f"after {found['finished']:,} finishes, ms", "last / first"), rows)
+
+
+def _both(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((who, found[who]) for who in ("jobqueue", "raw"))
+
+
+def resources(found: dict[str, Any]) -> Iterator[str]:
+    """Memory and processor."""
+
+    def rows() -> Iterator[Cells]:
+        bare = found["bare Django"]["memory_mb"]
+        yield "bare Django", f"{bare['pss']} ({bare['rss']})", *["-"] * 7
+        for who, entry in _both(found):
+            busy, idle = entry["busy"], entry["idle"]
+            course = busy["course_pss_mb"] or [None]
+            yield (
+                who,
+                f"{busy['memory_mb']['pss']} ({busy['memory_mb']['rss']})",
+                busy.get("above_bare_mb", "-"),
+                busy.get("largest_above_bare_mb", "-"),
+                f"{course[0]} -> {course[-1]} over {busy['jobs']:,} jobs",
+                number(busy["cpu_s_per_10k"]),
+                number(busy["server_cpu_s_per_10k"]),
+                number(idle["statements_per_s"]),
+                number(idle["cpu_percent"]),
+            )
+
+    head = ("who", "PSS (RSS) MB, all processes", "above bare Django, PSS", "largest process above it, RSS")
+    rest = ("PSS MB, start -> end", "CPU s / 10k jobs", "server CPU s / 10k", "idle: statements/s", "idle: CPU %")
+    yield from table(head + rest, rows())
+
+
+def scaling(found: dict[str, Any]) -> Iterator[str]:
+    """One row per number of processes."""
+
+    def rows() -> Iterator[Cells]:
+        for count, entry in found.items():
+            ours, raw = entry["jobqueue"], entry["raw, 100"]
+            both = (spread(ours["per_second"]), spread(raw["per_second"]), spread(ours["ratio"]))
+            share = spread(ours["smallest_share"]), spread(ours["deadlocks_per_10k"]), spread(raw["deadlocks_per_10k"])
+            yield count, *both, *share
+
+    head = ("processes", "jobs/s", "raw jobs/s", "of raw", "smallest share / fair share")
+    yield from table((*head, "deadlocks / 10k", "raw: deadlocks / 10k"), rows())
+
+
+#: title, what it says, the table
+TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
+    "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
+    "drain": (
+        "Drain",
+        "No-op jobs; counted are committed finishes, sampled from the database. *results*: 200 bytes each. "
+        "*delayed*: 100,000 jobs of five priorities, due tomorrow, in the same table. Jobs of other queues append "
+        "16 bytes to a file, about 2 microseconds; brokers that forget a job when they hand it out count starts.",
+        drain,
+    ),
+    "latency": (
+        "Latency",
+        "From the return of an enqueue to the start of its job, idle worker, ten a second.",
+        latency,
+    ),
+    "growth": ("Growth", "One claim of 100 jobs, tables of all sizes visited in turn.", growth),
+    "snapshot": ("Open snapshot", "The same claim while another session keeps an old snapshot open.", snapshot),
+    "resources": (
+        "Memory and processor",
+        "Statements are what the server counted (PostgreSQL: transactions).",
+        resources,
+    ),
+    "scaling": ("Scaling", "One queue, one `runworker --processes N` against N reference processes.", scaling),
+}
