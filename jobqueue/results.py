@@ -30,7 +30,9 @@ def load_result(job_id: object, *, alias: str, using: str) -> TaskResult[Any]:
     task = registry.find_task(job.task) if job is not None and job.task else None
     if job is None or task is None:
         raise TaskResultDoesNotExist(f"no job {number} of a task that this process knows")
-    return result_of(job, task, alias, list(JobAttempt.objects.using(using).filter(job_id=number).order_by("id")))
+    history = JobAttempt.objects.using(using).filter(job_id=number).order_by("id")
+    # A job that has never failed has no history: a new one is read with one statement.
+    return result_of(job, task, alias, list(history) if job.attempts else [])
 
 
 def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> TaskResult[Any]:

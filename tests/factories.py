@@ -117,3 +117,12 @@ def wait_until(condition, seconds=20.0, what="the condition"):
             return value
         assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
         time.sleep(0.02)
+
+
+def run_lease(lease):
+    """Run the job of a lease as a worker's thread does, in this thread; its outcome, not settled."""
+    from jobqueue.worker.board import Entry
+    from jobqueue.worker.perform import Run, perform
+    from jobqueue.worker.timeouts import Watch
+
+    return perform(lease, Run(Entry(), Watch(), lambda: False))

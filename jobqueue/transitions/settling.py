@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from django.db import connections
-from django.db.models import Case, Value, When
 from django.dispatch import Signal
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.by_key import ByKey
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
@@ -194,16 +194,9 @@ def _given_back(reason: str | None) -> dict[str, Any]:
     return {"status": Job.Status.READY, "updated_at": UtcNow(), "wait_reason": reason, **RELEASED}
 
 
-def _case(results: dict[int, Encoded | None]) -> Any:
-    field = Job._meta.get_field("result")
+def _case(results: dict[int, Encoded | None]) -> ByKey | None:
     stored = {job_id: text for job_id, text in results.items() if text is not None}
-    if not stored:
-        return None
-    return Case(
-        *(When(pk=job_id, then=Value(text, output_field=field)) for job_id, text in stored.items()),
-        default=None,
-        output_field=field,
-    )
+    return ByKey(stored) if stored else None
 
 
 def _announce_done(leases: Iterable[Lease]) -> None:

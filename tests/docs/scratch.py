@@ -69,15 +69,13 @@ def work() -> list[str]:
     """Run every due job as a worker would, without its processes; how each run ended."""
     from jobqueue.candidates import due_queues
     from jobqueue.transitions import claim
-    from jobqueue.worker.board import Entry
-    from jobqueue.worker.perform import Run, perform
     from jobqueue.worker.settle import settle
-    from jobqueue.worker.timeouts import Watch
+    from tests.factories import run_lease
 
     ended = []
     for queue in list(due_queues(using="default")):
         for lease in claim(queue, 100, worker="docs"):
-            outcome = perform(lease, Run(Entry(), Watch(), lambda: False))
+            outcome = run_lease(lease)
             ended.append(outcome.ending.value)
             assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0))
     return ended

@@ -9,8 +9,8 @@ from jobqueue import enqueue
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.transitions import ack, claim, fail, heartbeat, reap
-from jobqueue.worker.perform import Ending, perform
-from tests.factories import claim_one, expire, job, lease_with, make_job, row, seconds_from_now, state
+from jobqueue.worker.perform import Ending
+from tests.factories import claim_one, expire, job, lease_with, make_job, row, run_lease, seconds_from_now, state
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -103,7 +103,7 @@ def test_queue_and_payload_alone_are_enough(sql):
 @pytest.mark.django_db(transaction=True)
 def test_a_plain_row_is_run_by_its_handler(foreign, evidence):
     job_id = foreign.enqueue("webhooks", payload='{"n": 7}')
-    outcome = perform(claim_one("webhooks"), lambda: False)
+    outcome = run_lease(claim_one("webhooks"))
     assert (outcome.ending, outcome.result, outcome.error) == (Ending.OK, '{"seen":7}', None)
     assert evidence.read("effect")[0][2:] == [str(job_id), "1", "1", "7"]
     ack(outcome.lease, result=outcome.result)
@@ -116,7 +116,7 @@ def test_a_plain_row_can_name_a_task(sql, evidence):
         "INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')",
         ['{"args": [2], "kwargs": {"b": 3}}'],
     )
-    outcome = perform(claim_one(), lambda: False)
+    outcome = run_lease(claim_one())
     assert (outcome.ending, outcome.result) == (Ending.OK, "5")
 
 
@@ -228,6 +228,6 @@ def test_a_malformed_task_payload_fails_its_job_alone(sql, evidence):
     for payload in ("5", "[]", '{"args": 1}', '{"args": [], "kwargs": []}', '{"x": 1}', "null"):
         sql("INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')", [payload])
         lease = claim_one()
-        assert perform(lease, lambda: False).ending is Ending.FAILED
+        assert run_lease(lease).ending is Ending.FAILED
         ack(lease_with(lease, payload=None))
     assert evidence.read() == []
