@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     there = [name for name in DATABASES if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
     # Two at a time: the process tests wait more than they work. The slow ones first.
     order = sorted(there, key=lambda name: name != "mysql")
-    with ThreadPoolExecutor(1 if os.environ.get("JOBQUEUE_PROVE") else 2) as pool:
+    with ThreadPoolExecutor(2) as pool:
         outcomes = dict(zip(order, pool.map(lambda name: run(name, arguments), order), strict=True))
     lines = []
     for name in DATABASES:
