@@ -40,7 +40,8 @@ def take(
     No row goes to two callers: `changes` must take it out of the queryset, and the stamp is an UPDATE under the
     queryset's own conditions. Rows that others have locked are skipped, so the order holds within one call, not
     across concurrent ones. Before it answers with fewer it looks again and waits for locked rows: nothing that a
-    rollback gives back is reported as sold out. One index on filter and order keeps it from locking more.
+    rollback gives back is reported as sold out. An index on filter and order keeps it from locking
+    more, if the database uses it: with few rows MySQL may sort, lock them all, and let others wait.
 
     With `request_id` (1-64 bytes, per table) a repeated call gives the same rows again as they are now, whatever its
     other arguments; a request that got [] is not kept. Part of the caller's transaction on the queryset's database,
