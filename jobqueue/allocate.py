@@ -40,8 +40,7 @@ def take(
     No row goes to two callers: `changes` must take it out of the queryset, and the stamp is an UPDATE under the
     queryset's own conditions. Rows that others have locked are skipped, so the order holds within one call, not
     across concurrent ones. Before it answers with fewer it looks again and waits for locked rows: nothing that a
-    rollback gives back is reported as sold out. An index on filter and order keeps it from locking
-    more, if the database uses it: with few rows MySQL may sort, lock them all, and let others wait.
+    rollback gives back is reported as sold out. An index on filter and order keeps the search short.
 
     With `request_id` (1-64 bytes, per table) a repeated call gives the same rows again as they are now, whatever its
     other arguments; a request that got [] is not kept. Part of the caller's transaction on the queryset's database,
@@ -89,13 +88,15 @@ def _attempt(request: _Request[M], skip_locked: bool) -> list[M]:
 
 def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
     queryset = request.queryset
-    locked = vendor(request.using).lock_rows(queryset) if skip_locked else queryset.select_for_update()
-    rows = list(locked[: request.n])
-    if skip_locked and len(rows) < request.n:
-        raise _Short
+    if skip_locked:
+        rows = vendor(request.using).lock_first(queryset, request.n)
+        if len(rows) < request.n:
+            raise _Short
+    else:
+        rows = list(queryset.select_for_update()[: request.n])
     if rows:
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])
-        if mine.update(**request.changes) != len(rows):
+        if vendor(request.using).update_by_key(mine, request.changes) != len(rows):
             raise records.Overtaken
         if mine.exists():
             raise InvalidValue(

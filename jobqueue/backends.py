@@ -53,12 +53,18 @@ class JobQueueBackend(BaseTaskBackend):
         and ValueError), PayloadTooLarge before anything is written.
         """
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer import add
-        from jobqueue.results import load_result
+        from jobqueue.producer import add, add_one
+        from jobqueue.results import load_result, new_result
 
         self.validate_task(task)
-        job_id = add(self._job(task, args, kwargs), using=self.database)
-        result = load_result(job_id, alias=self.alias, using=self.database)
+        payload = _payload(args, kwargs)
+        job = self._job(task, payload)
+        if job.dedupe_key is None:
+            job_id, created_at = add_one(job, using=self.database)
+            result = new_result(job_id, created_at, task, payload, alias=self.alias)
+        else:
+            # It may be a job that was there before, in any state.
+            result = load_result(add(job, using=self.database), alias=self.alias, using=self.database)
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -79,15 +85,9 @@ class JobQueueBackend(BaseTaskBackend):
                 id="jobqueue.E020",
             )
 
-    def _job(self, task: Any, args: Any, kwargs: Any) -> NewJob:
+    def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
         from jobqueue.producer import new_job
 
-        try:
-            payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
-        except RecursionError:
-            raise PayloadError("the arguments refer to themselves. Nothing was written.") from None
-        except (TypeError, ValueError) as error:
-            raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
         own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds")}
         job = new_job(
             task.queue_name,
@@ -98,6 +98,15 @@ class JobQueueBackend(BaseTaskBackend):
         )
         key = None if own["dedupe_key"] is None else check_key(own["dedupe_key"])
         return replace(job, task=task.module_path, dedupe_key=key, lease_seconds=own["lease_seconds"])
+
+
+def _payload(args: Any, kwargs: Any) -> dict[str, Any]:
+    try:
+        return {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+    except RecursionError:
+        raise PayloadError("the arguments refer to themselves. Nothing was written.") from None
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
 
 
 def _aware(run_after: Any) -> Any:

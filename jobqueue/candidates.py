@@ -1,20 +1,32 @@
-"""Which rows a claim may take, and in which order. Builds queries; takes nothing."""
+"""Which rows a claim may take, and in which order. Builds queries and reads; takes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple
 
-from django.db.models import Max
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import NameField, UtcDateTimeField
+from jobqueue.db.prepared import Prepared, Slot, prepare_rows
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 
 INDEX = "ix_pick"
+#: slots of the statements below
+QUEUE = Slot("queue", NameField())
+LEVEL = Slot("level", Job._meta.get_field("priority"))
+SINCE = Slot("since", UtcDateTimeField())
+
+#: earlier than any run_at that all databases can store
+ALWAYS = datetime(1000, 1, 1, tzinfo=UTC)
 
 
-def due(queue: str, priority: int, *, using: str) -> JobQuerySet:
+def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:
     """The due jobs of one queue and one priority level, in the order they are taken.
 
     Equality on every column of ix_pick before run_at: the range holds only rows that may be taken, in index order,
@@ -26,33 +38,81 @@ def due(queue: str, priority: int, *, using: str) -> JobQuerySet:
     return vendor(using).force_index(rows.order_by("run_at", "id"), INDEX)
 
 
-def due_levels(queue: str, *, using: str) -> Iterator[int]:
-    """The priorities of `queue` that have due jobs, highest first; two non-locking index seeks per level.
+class Head(NamedTuple):
+    """The highest priority that waits in a queue."""
 
-    Levels that hold only delayed or gated jobs are passed over without a lock.
+    queue: str
+    level: int
+    all_due: bool  # its last job is due, and so are all of this level; False: perhaps none is
+
+
+def heads(queues: Sequence[str], *, using: str) -> list[Head]:
+    """The heads of those `queues` in which jobs wait, due or not: one index seek per queue, one statement for 100."""
+    found: list[Head] = []
+    for start in range(0, len(queues), 100):
+        runs = [{"queue": queue} for queue in queues[start : start + 100]]
+        found += map(Head._make, _top_level(using).rows_of_each(runs))
+    return found
+
+
+def due_levels(queue: str, *, using: str, surely: int | None = None, head: Head | None = None) -> Iterator[int]:
+    """The priorities of `queue` that have due jobs, highest first; two index seeks per level, or one if all are due.
+
+    Levels that hold only delayed or gated jobs are passed over without a lock. `surely` is a level that need not be
+    asked for due jobs: the last claim took a full batch from it. `head` is what heads() said a moment ago.
     """
-    waiting = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0)
-    waiting = vendor(using).force_index(waiting, INDEX)
-    level = waiting.aggregate(top=Max("priority"))["top"]
-    while level is not None:
-        if due(queue, level, using=using).values("pk")[:1]:
+    found = [head] if head else _top_level(using).rows(queue=queue)
+    while found:
+        ((_, level, all_due),) = found
+        if all_due or level == surely or _any_due(using).rows(queue=queue, level=level):
             yield level
-        level = waiting.filter(priority__lt=level).aggregate(top=Max("priority"))["top"]
+        found = _level_below(using).rows(queue=queue, level=level)
+
+
+@cache
+def _top_level(using: str) -> Prepared:
+    return _highest(_waiting(using), using)
+
+
+@cache
+def _level_below(using: str) -> Prepared:
+    return _highest(_waiting(using).filter(priority__lt=LEVEL), using)
+
+
+@cache
+def _any_due(using: str) -> Prepared:
+    return prepare_rows(due(QUEUE, LEVEL, using=using).values_list("pk")[:1])
+
+
+def _waiting(using: str) -> JobQuerySet:
+    return Job.objects.using(using).filter(queue=QUEUE, status=Job.Status.READY, gate=0)
+
+
+def _highest(waiting: JobQuerySet, using: str) -> Prepared:
+    """The last entry of the index: its columns in reverse, or the database sorts."""
+    last = vendor(using).force_index(waiting.order_by("-priority", "-run_at", "-id"), INDEX)
+    all_due = ExpressionWrapper(Q(run_at__lte=UtcNow()), BooleanField())
+    return prepare_rows(last.annotate(all_due=all_due).values_list("queue", "priority", "all_due")[:1])
 
 
 def queue_names(*, using: str) -> Iterator[str]:
     """Every queue name in the table, in byte order: one index seek per name, also for names only plain SQL used."""
-    rows = vendor(using).force_index(Job.objects.using(using).order_by("queue"), INDEX)
-    name = rows.values_list("queue", flat=True).first()
-    while name is not None:
+    found = _first_queue(using).rows()
+    while found:
+        ((name,),) = found
         yield name
-        name = rows.filter(queue__gt=name).values_list("queue", flat=True).first()
+        found = _next_queue(using).rows(queue=name)
 
 
-def due_queues(*, using: str) -> Iterator[str]:
-    """The names of the queues with waiting jobs, due or not."""
-    for name in queue_names(using=using):
-        waiting = Job.objects.using(using).filter(queue=name, status=Job.Status.READY, gate=0)
-        # In index order, or PostgreSQL may think a look at the whole table is as good.
-        if vendor(using).force_index(waiting.order_by("priority", "run_at", "id"), INDEX).values("pk")[:1]:
-            yield name
+@cache
+def _first_queue(using: str) -> Prepared:
+    return prepare_rows(_names(using)[:1])
+
+
+@cache
+def _next_queue(using: str) -> Prepared:
+    return prepare_rows(_names(using).filter(queue__gt=QUEUE)[:1])
+
+
+def _names(using: str) -> QuerySet[Any]:
+    return vendor(using).force_index(Job.objects.using(using).order_by("queue"), INDEX).values_list("queue")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
@@ -31,7 +32,9 @@ def register() -> None:
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease."""
+    """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease, E004 no
+    redis-py for its DOORBELL.
+    """
     found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
     messages: list[checks.CheckMessage] = []
     for problem in problems:
@@ -46,6 +49,11 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint=hint, id="jobqueue.E002"
             )
         )
+    if found.doorbell not in ("auto", "off") and find_spec("redis") is None:
+        text = (
+            "JOBQUEUE['DOORBELL'] is a Redis URL and redis-py is not installed: nobody can be rung, workers only poll."
+        )
+        messages.append(checks.Error(text, hint='Run: pip install "jobqueue[redis]"', id="jobqueue.E004"))
     return messages
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -21,6 +22,8 @@ class QueueSettings:
 
     lease_seconds: float | None = None
     max_attempts: int | None = None
+    ack_each: bool = False  # every job's end is committed by itself, before its thread starts another
+    starve_seconds: float | None = None  # a job due for longer is taken before higher priorities
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Settings:
     timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
     hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
+    doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
 
     @property
@@ -51,6 +55,11 @@ class Settings:
         """The lease of jobs of `queue`: its own when that is longer than the worker's (heartbeats fit the worker's)."""
         own = self.queues.get(queue)
         return max(worker_seconds, own.lease_seconds or 0.0) if own else worker_seconds
+
+    def queue_ack_each(self, queue: str) -> bool:
+        """Whether jobs of `queue` are acked one by one."""
+        own = self.queues.get(queue)
+        return own is not None and own.ack_each
 
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that do not say otherwise."""
@@ -112,8 +121,13 @@ def _problem(name: str, value: object) -> str | None:
         return None
     if name == "database":
         return None if isinstance(value, str) and value else f"{key} must be a database alias"
+    if name == "doorbell":
+        # Without the value: a URL may hold a password.
+        return None if _is_doorbell(value) else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
     if name == "queues":
         return None if isinstance(value, Mapping) else f"{key} must be a dict"
+    if name == "ack_each":
+        return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name.startswith("max_"):
         ok = number and isinstance(value, int) and 1 <= value <= INT_MAX
@@ -124,6 +138,17 @@ def _problem(name: str, value: object) -> str | None:
     most = 100 * SECONDS_MAX if name == "dedupe_seconds" else SECONDS_MAX
     ok = low_ok and value <= most  # type: ignore[operator]
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
+
+
+def _is_doorbell(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value)
+        located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
+    except ValueError:
+        return False
+    return value in ("auto", "off") or (parts.scheme in ("redis", "rediss", "unix") and located)
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -83,8 +83,8 @@ class JobContext:
         undoes all of it and the job fails as usual.
         """
         from jobqueue import transitions
+        from jobqueue.transitions.acking import encode_result
         from jobqueue.transitions.leases import held, lost
-        from jobqueue.transitions.settling import encode_result
 
         alias = self.lease.using
         if using is not None and using != alias:

@@ -71,6 +71,17 @@ class InsideTransaction(JobQueueError, RuntimeError):
     """The call must commit by itself and so refuses to run inside an open transaction. Nothing was written."""
 
 
+class TransactionLeftOpen(JobQueueError, RuntimeError):
+    """A synchronous call of a coroutine job returned inside a transaction. The transaction was undone."""
+
+    def __init__(self, aliases: list[str]) -> None:
+        super().__init__(
+            f"a call made through sync_to_async returned inside a transaction on {', '.join(aliases)}; it was undone, "
+            "because other coroutine jobs use the same connection next. "
+            "Put the whole transaction into one function, and call that."
+        )
+
+
 class WrongDatabase(JobQueueError, ValueError):
     """The work and the queue are in different databases, so they cannot share one commit."""
 

@@ -16,13 +16,16 @@ MAX_DEPTH = 30
 INT_LOW, INT_HIGH = -(2**63), 2**64 - 1
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def encode(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:
     """`value` as compact JSON text of at most max_bytes UTF-8 bytes. Tuples become lists, nothing else is converted.
 
     Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
     """
     _check(value, what, MAX_DEPTH)
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _ENCODER.encode(value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
         raise PayloadTooLarge(

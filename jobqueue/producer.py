@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
+from jobqueue import doorbell
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.fields import Encoded
@@ -88,10 +90,10 @@ def enqueue_many(
             f"payloads must be a list of payloads, got one {type(payloads).__name__}. Nothing was written."
         )
     rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
-    jobs = []
     first = new_job(queue, None, ordering_key=ordering_key, **rest)
-    for index, payload in enumerate(payloads):
-        jobs.append(replace(first, payload=_encoded(payload, f"payloads[{index}]")))
+    same: dict[str, Any] = {"queue": first.queue, "priority": first.priority, "run_at": first.run_at}
+    make = partial(NewJob, **same, max_attempts=first.max_attempts)
+    jobs = [make(payload=_encoded(payload, "payloads", index)) for index, payload in enumerate(payloads)]
     if dedupe_keys is not None:
         if len(dedupe_keys) != len(jobs):
             raise InvalidValue(f"{len(dedupe_keys)} dedupe_keys for {len(jobs)} payloads. Nothing was written.")
@@ -138,6 +140,22 @@ def add(job: NewJob, *, using: str | None = None) -> int:
         _announce([job], [job_id], alias)
         return job_id
     return retry_transient(lambda: _add_keyed(job, alias), using=alias)
+
+
+def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
+    """Insert one checked job without a dedupe key; its id and created_at."""
+    from jobqueue.models import Job
+
+    connection, (columns, (row,)) = connections[using], _columns([job], using)
+    insert = partial(vendor(using).insert_one, connection, Job._meta.db_table, columns, row)
+    job_id, created_at = retry_transient(insert, using=using, repeatable=False)
+    _announce([job], [job_id], using)
+    if created_at is None:
+        # Not in the unit above: whoever repeats a read must not repeat the INSERT.
+        rows = Job.objects.using(using).filter(pk=job_id).values_list("created_at", flat=True)
+        return job_id, retry_transient(rows.get, using=using)
+    field: Any = Job._meta.get_field("created_at")
+    return job_id, field.from_db_value(created_at, None, connection)
 
 
 def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
@@ -207,22 +225,38 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
     return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
 
 
-_COLUMNS = ("queue", "status", "priority", "payload", "max_attempts", "task", "dedupe_key", "lease_seconds")
+# Left out of the INSERT where all jobs have what the database fills in by itself; each value costs time per row.
+_DEFAULTS = {
+    "priority": 0,
+    "max_attempts": 25,
+    "task": None,
+    "dedupe_key": None,
+    "lease_seconds": None,
+    "run_at": None,
+}
 
 
 def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
     """INSERT ... VALUES by hand: Django's bulk_create gives no ids on MySQL and costs several times as much."""
     from jobqueue.models import Job
 
-    connection = connections[using]
-    dated = any(job.run_at is not None for job in jobs)
-    columns = _COLUMNS + (("run_at",) if dated else ())
-    fields: list[Any] = [Job._meta.get_field(name) for name in columns]
-    rows = []
-    for job in jobs:
-        values: list[Any] = [getattr(job, name, Job.Status.READY.value) for name in columns]
-        rows.append([field.get_db_prep_save(v, connection) for field, v in zip(fields, values, strict=True)])
-    return vendor(using).insert(connection, Job._meta.db_table, columns, rows)
+    return vendor(using).insert(connections[using], Job._meta.db_table, *_columns(jobs, using))
+
+
+def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns that must be given, and their values for each job."""
+    from jobqueue.models import Job
+
+    given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
+    columns = ["queue", "payload", *given]
+    values = [_prepared(Job._meta.get_field(name), [getattr(job, name) for job in jobs], using) for name in columns]
+    return columns, list(zip(*values, strict=True))
+
+
+def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
+    """What the driver takes for `values`; equal ones, which most columns have, are prepared once."""
+    found = {value: field.get_db_prep_save(value, connections[using]) for value in set(values)}
+    return [found[value] for value in values]
 
 
 def _chunks(jobs: Sequence[NewJob], using: str) -> Iterable[list[NewJob]]:
@@ -239,8 +273,10 @@ def _chunks(jobs: Sequence[NewJob], using: str) -> Iterable[list[NewJob]]:
         yield chunk
 
 
-def _encoded(payload: JSON, what: str) -> Encoded:
+def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
     limit = load().max_payload_bytes
+    if index is not None:
+        what = f"{what}[{index}]"
     try:
         return Encoded(encode(payload, max_bytes=limit, what=what))
     except RecursionError:
@@ -248,6 +284,9 @@ def _encoded(payload: JSON, what: str) -> Encoded:
 
 
 def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:
+    # By this host's clock, which is enough for a hint: a wrong one costs a look, or the wait for the next poll.
+    for queue in {job.queue for job in jobs if job.run_at is None or job.run_at <= datetime.now(UTC)}:
+        doorbell.ring(queue, using)
     if job_enqueued.receivers:
         from jobqueue.models import Job
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
 from jobqueue.exceptions import InvalidValue
@@ -29,6 +30,7 @@ class Handler:
 _lock = threading.Lock()
 _tasks: dict[str, Any] = {}
 _handlers: dict[str, Handler] = {}
+_knows_coroutines = False
 
 
 def add_task(path: str, task: Any) -> None:
@@ -37,6 +39,7 @@ def add_task(path: str, task: Any) -> None:
         known = _tasks.get(path)
         if known is None or known.func is not task.func:
             _tasks[path] = task
+            _note_kind(task.func)
 
 
 def find_task(path: str) -> Any | None:
@@ -57,11 +60,22 @@ def add_handler(handler: Handler) -> None:
                 "A raw row names no function, so a queue has one handler; use another queue, or tasks."
             )
         _handlers[handler.queue] = handler
+        _note_kind(handler.func)
 
 
 def find_handler(queue: str) -> Handler | None:
     """The handler of `queue`, or None."""
     return _handlers.get(queue)
+
+
+def knows_coroutines() -> bool:
+    """Whether any task or handler that was registered is a coroutine function."""
+    return _knows_coroutines
+
+
+def _note_kind(func: Callable[..., Any]) -> None:
+    global _knows_coroutines
+    _knows_coroutines = _knows_coroutines or iscoroutinefunction(func)
 
 
 def names() -> tuple[list[str], list[str]]:

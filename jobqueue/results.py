@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from jobqueue import registry
@@ -18,6 +19,24 @@ _STATUS = {
     Job.Status.FAILED: TaskResultStatus.FAILED,
     Job.Status.CANCELED: TaskResultStatus.FAILED,
 }
+
+
+def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> TaskResult[Any]:
+    """The TaskResult of a job that was added just now."""
+    return TaskResult(
+        task=task,
+        id=str(job_id),
+        status=TaskResultStatus.READY,
+        enqueued_at=created_at,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=payload["args"],
+        kwargs=payload["kwargs"],
+        backend=alias,
+        errors=[],
+        worker_ids=[],
+    )
 
 
 def load_result(job_id: object, *, alias: str, using: str) -> TaskResult[Any]:

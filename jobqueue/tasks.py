@@ -35,6 +35,8 @@ class JobTask(_Base):
     timeout_seconds: after this long SoftTimeout is raised inside the task (None: JOBQUEUE's, no limit).
     hard_timeout_seconds: after this long its worker process is killed and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes; while it is held, enqueue returns the existing job.
+    ack_each: commit the end of every job by itself, before its thread starts another: a crash repeats only what was
+        running. Slower; by default ends are written together, a few milliseconds after.
     """
 
     max_attempts: int | None = None
@@ -43,6 +45,7 @@ class JobTask(_Base):
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
     dedupe_key: str | bytes | None = None
+    ack_each: bool = False
 
     def __post_init__(self) -> None:
         _Base.__post_init__(self)
@@ -55,6 +58,8 @@ class JobTask(_Base):
                 check_seconds(getattr(self, name), name)
         if self.dedupe_key is not None:
             check_key(self.dedupe_key)
+        if not isinstance(self.ack_each, bool):
+            raise InvalidType(f"ack_each must be True or False, got {self.ack_each!r}.")
         registry.add_task(self.module_path, self)
 
     def using(
@@ -70,6 +75,7 @@ class JobTask(_Base):
         timeout_seconds: float | None = None,
         hard_timeout_seconds: float | None = None,
         dedupe_key: str | bytes | None = None,
+        ack_each: bool | None = None,
     ) -> JobTask:
         """A copy with other values; None keeps what is there. Raises InvalidValue or Django's InvalidTask."""
         given: dict[str, Any] = {
@@ -83,6 +89,7 @@ class JobTask(_Base):
             "timeout_seconds": timeout_seconds,
             "hard_timeout_seconds": hard_timeout_seconds,
             "dedupe_key": dedupe_key,
+            "ack_each": ack_each,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -104,6 +111,7 @@ def task(
     timeout_seconds: float | None = ...,
     hard_timeout_seconds: float | None = ...,
     dedupe_key: str | bytes | None = ...,
+    ack_each: bool = ...,
 ) -> Callable[[Callable[P, T]], JobTask]: ...
 
 
@@ -115,17 +123,13 @@ def task(
     priority: int = 0,
     backend: str = DEFAULT_BACKEND,
     takes_context: bool = False,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    lease_seconds: float | None = None,
-    timeout_seconds: float | None = None,
-    hard_timeout_seconds: float | None = None,
-    dedupe_key: str | bytes | None = None,
+    **ours: Any,
 ) -> Any:
     """Make a module-level function (or coroutine function) a task: `.enqueue(*args, **kwargs)` adds a job.
 
-    Works with any backend in TASKS; our fields only have an effect with jobqueue.backends.JobQueueBackend. Put tasks
-    into <app>/tasks.py, where workers look. Raises Django's InvalidTask, or InvalidValue for our fields.
+    Works with any backend in TASKS; our fields (see JobTask) only have an effect with
+    jobqueue.backends.JobQueueBackend. Put tasks into <app>/tasks.py, where workers look. Raises Django's InvalidTask,
+    or InvalidValue for our fields.
     """
 
     def decorate(func: Callable[..., Any]) -> JobTask:
@@ -138,12 +142,7 @@ def task(
             backend=backend,
             run_after=None,
             takes_context=takes_context,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            lease_seconds=lease_seconds,
-            timeout_seconds=timeout_seconds,
-            hard_timeout_seconds=hard_timeout_seconds,
-            dedupe_key=dedupe_key,
+            **ours,
         )
 
     return decorate if function is None else decorate(function)

@@ -1,8 +1,13 @@
 """Fixtures for all tests."""
 
+import os
+
 import pytest
 from django.db import connection
 
+from tests.servers import binaries, control
+from tests.servers.provide import Provider
+from tests.servers.state import StateDir
 from tests.settings import VENDOR
 
 
@@ -27,6 +32,28 @@ def sql(db):
             return cursor.fetchall() if cursor.description else cursor.rowcount
 
     return run
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A Redis server of this run's own, to be stopped and paused: runs on two databases at a time share the others."""
+    if binaries.find("redis") is None:
+        # make test installs one.
+        assert not os.environ.get("CI"), "there is no redis-server, and CI must not pass without it"
+        pytest.skip("there is no redis-server on this machine")
+    state = StateDir(tmp_path_factory.mktemp("redis"))
+    provider = Provider(state, install=False)
+    try:
+        provider._provide_own("redis")
+        yield control.load(state.directory)["redis"]
+    finally:
+        provider.down()
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """The URL of that server."""
+    return redis_server.url
 
 
 @pytest.fixture

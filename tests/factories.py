@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 from jobqueue import enqueue
@@ -120,9 +121,11 @@ def wait_until(condition, seconds=20.0, what="the condition"):
 
 
 def run_lease(lease):
-    """Run the job of a lease as a worker's thread does, in this thread; its outcome, not settled."""
+    """Run the job of a lease as a worker does, in this thread; its outcome, not settled."""
     from jobqueue.worker.board import Entry
-    from jobqueue.worker.perform import Run, perform
+    from jobqueue.worker.perform import Run, is_coroutine, perform, perform_coroutine
     from jobqueue.worker.timeouts import Watch
 
+    if is_coroutine(lease):
+        return async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
     return perform(lease, Run(Entry(), Watch(), lambda: False))

@@ -26,7 +26,9 @@ def declare(parser: ArgumentParser) -> None:
     add("--queues", default=None, metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
     add("--database", default=None, metavar="ALIAS", help="database of the queue (default: JOBQUEUE['DATABASE'])")
     add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
+    add("--async-concurrency", type=count(10_000), default=100, metavar="N", help="coroutine jobs per process (100)")
     add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
+    add("--no-adaptive", action="store_true", help="never lower the concurrency when database or dependencies fail")
     add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
     add("--lease", type=duration, default=None, help="how long a claim lasts (default: JOBQUEUE['LEASE_SECONDS'])")
     add("--heartbeat", type=duration, default=None, help="how often leases are renewed (default: lease / 4)")
@@ -37,6 +39,9 @@ def declare(parser: ArgumentParser) -> None:
     add("--max-jobs", type=count(10**9), default=None, metavar="N", help="exit after starting N jobs")
     add("--max-time", type=duration, default=None, help="exit after this long")
     add("--max-rss", type=size, default=None, metavar="512M", help="replace a child that grew beyond this")
+    add("--max-connections", type=count(10**6), default=None, metavar="N", help="refuse to start if it may need more")
+    add("--recycle-jobs", type=count(10**9), default=None, metavar="N", help="replace a child after N runs")
+    add("--recycle-time", type=duration, default=None, metavar="1h", help="replace a child after this long")
     add("--idle-exit", type=duration, default=None, help="exit when idle for this long")
     add("--shutdown-timeout", type=duration_or_zero, default=30.0, help="time to finish after a signal (default 30s)")
     add("--on-timeout", choices=["release", "wait"], default="release", help="after that: kill and give back, or wait")
@@ -59,8 +64,9 @@ def build(given: dict[str, Any]) -> Options:
     if database not in settings.DATABASES:
         raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
     once = given["once"]
-    same = ("batch_size", "once", "drain", "max_jobs", "on_timeout", "fail_on_error", "probe_port")
-    return Options(
+    same = ["async_concurrency", "batch_size", "once", "drain", "max_jobs", "recycle_jobs", "on_timeout"]
+    same += ["fail_on_error", "probe_port"]
+    made = Options(
         selection=_selection(given),
         database=database,
         concurrency=1 if once else given["concurrency"],
@@ -72,12 +78,29 @@ def build(given: dict[str, Any]) -> Options:
         poll_high_seconds=given["poll"][1],
         max_seconds=given["max_time"],
         max_rss_bytes=given["max_rss"],
+        recycle_seconds=given["recycle_time"],
         idle_exit_seconds=given["idle_exit"],
         shutdown_seconds=given["shutdown_timeout"],
         reaper=not given["no_reaper"],
+        adaptive=not given["no_adaptive"],
         db_retry_seconds=given["db_retry"],
         reload=_reload(given),
         **{name: given[name] for name in same},
+    )
+    _check_connections(made, given["max_connections"])
+    return made
+
+
+def _check_connections(options: Options, most: int | None) -> None:
+    needed = options.connections_max
+    if most is None or needed <= most:
+        return
+    fitting = (most - 2) // options.processes - 3
+    advice = f"--concurrency {fitting} fits" if fitting > 0 else f"--processes {max(1, (most - 2) // 4)} at most"
+    raise CommandError(
+        f"--max-connections {most}: {options.processes} processes with {options.concurrency} job threads each, and the "
+        f"keeper, may open {needed} connections. Nothing was started; lower --processes or --concurrency ({advice}).",
+        returncode=USAGE,
     )
 
 

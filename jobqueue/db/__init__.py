@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
+
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -11,7 +15,7 @@ from jobqueue.db.mysql import MySQL
 from jobqueue.db.postgresql import PostgreSQL
 from jobqueue.db.sqlite import SQLite
 
-__all__ = ["Fault", "Vendor", "fault_vendor", "vendor", "vendor_of"]
+__all__ = ["Fault", "Vendor", "fault_vendor", "one_writer", "vendor", "vendor_of"]
 
 _MYSQL, _MARIADB, _POSTGRESQL, _SQLITE = MySQL(), MariaDB(), PostgreSQL(), SQLite()
 _UNKNOWN = Vendor()
@@ -25,6 +29,14 @@ def vendor(using: str) -> Vendor:
 def fault_vendor(using: str) -> Vendor:
     """The Vendor that reads errors of `using`, found without touching a connection that may be broken."""
     return _MYSQL if connections[using].vendor == "mysql" else vendor_of(connections[using])
+
+
+def one_writer(using: str) -> AbstractContextManager[Any]:
+    """What threads of one process hold while they write to `using`: a lock where the database has one writer.
+
+    There a second connection would wait in sleeps that grow, long after the first is ready.
+    """
+    return Lock() if fault_vendor(using).single_writer else nullcontext()
 
 
 def vendor_of(connection: BaseDatabaseWrapper) -> Vendor:

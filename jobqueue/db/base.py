@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
 
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
+M = TypeVar("M", bound=models.Model)
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
 
@@ -27,6 +29,8 @@ class Vendor:
     supported = False
     #: how workers claim, for banners and checks
     claim_strategy = "conditional-update"
+    #: whether a second writer of the same process would only wait
+    single_writer = False
     #: most rows of one INSERT
     insert_rows_max = 1000
     column_types: dict[str, str] = {}
@@ -39,12 +43,24 @@ class Vendor:
     unindexed_sql = "%(expressions)s"
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
+    #: sessions can send each other words (NOTIFY)
+    notifies = False
+    #: an instant for a list of selected columns: as text where the driver is slow at parsing it
+    selected_instant_sql = "%(expressions)s"
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True
 
     def lock_rows(self, queryset: Q) -> Q:
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
+
+    def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
+        """The first `count` rows that nobody has locked, locked; fewer when there are fewer. Locks no others."""
+        return list(self.lock_rows(queryset)[:count])
+
+    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
+        """queryset.update(**changes) for rows that the queryset names by key; how many there were."""
+        return queryset.update(**changes)
 
     def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
@@ -56,15 +72,29 @@ class Vendor:
         with transaction.atomic(using=connection.alias):
             yield
 
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """What the driver takes for a JSON column, from JSON text."""
+        return text
+
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> list[int]:
         """Insert `rows` with one statement; their ids in the order of the rows."""
         sql, params = self._insert_sql(connection, table, columns, rows)
-        with connection.cursor() as cursor:
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(sql + " RETURNING id", params)
             # No standard promises the order of RETURNING, but ids are handed out in the order of the rows.
             return sorted(row[0] for row in cursor.fetchall())
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Any]
+    ) -> tuple[int, Any]:
+        """Insert one row; its id, and created_at as the database gave it, None where the INSERT cannot tell."""
+        sql, params = self._insert_sql(connection, table, columns, [row])
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(sql + " RETURNING id, created_at", params)
+            (found,) = cursor.fetchall()
+            return found[0], found[1]
 
     def read_latest_id(self, connection: BaseDatabaseWrapper, table: str, queue: str, key: bytes) -> int | None:
         """The id of the committed row with this queue and dedupe key, whatever this transaction's snapshot shows."""
@@ -86,6 +116,18 @@ class Vendor:
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
+
+    def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
+        """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""
+        raise NotImplementedError
+
+    def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
+        """From now on this session gets what is sent to `channel`. Needs `notifies`."""
+        raise NotImplementedError
+
+    def heard(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
+        """What came in since the last call; waits up to `seconds` for something. Needs `notifies`."""
+        raise NotImplementedError
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """The isolation level of the session, in the server's words."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,14 +11,9 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.dateparse import parse_datetime
 
+from jobqueue.db import vendor_of
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
-
-
-def _vendor(connection: BaseDatabaseWrapper) -> Any:
-    from jobqueue.db import vendor_of
-
-    return vendor_of(connection)
 
 
 class UnsignedBigAutoField(models.BigAutoField):
@@ -27,11 +21,11 @@ class UnsignedBigAutoField(models.BigAutoField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type, or Django's own."""
-        return _vendor(connection).column_types.get("bigauto") or super().db_type(connection)
+        return vendor_of(connection).column_types.get("bigauto") or super().db_type(connection)
 
     def rel_db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The type of a column that refers to this one."""
-        return _vendor(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
+        return vendor_of(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
 
 
 class JobIdField(models.BigIntegerField):
@@ -39,7 +33,7 @@ class JobIdField(models.BigIntegerField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """BIGINT UNSIGNED on MySQL."""
-        return _vendor(connection).column_types.get("bigauto_rel") or super().db_type(connection)
+        return vendor_of(connection).column_types.get("bigauto_rel") or super().db_type(connection)
 
 
 class TinyIntegerField(models.SmallIntegerField):
@@ -47,7 +41,7 @@ class TinyIntegerField(models.SmallIntegerField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type."""
-        return _vendor(connection).column_types.get("tiny") or super().db_type(connection)
+        return vendor_of(connection).column_types.get("tiny") or super().db_type(connection)
 
 
 class NameField(models.CharField):
@@ -56,7 +50,7 @@ class NameField(models.CharField):
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         """Django's parameters with the database's binary collation."""
         parameters = super().db_parameters(connection)
-        parameters["collation"] = _vendor(connection).binary_collation
+        parameters["collation"] = vendor_of(connection).binary_collation
         return parameters
 
 
@@ -65,12 +59,12 @@ class ErrorField(models.TextField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type."""
-        return _vendor(connection).column_types.get("text") or super().db_type(connection)
+        return vendor_of(connection).column_types.get("text") or super().db_type(connection)
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         """Django's parameters with the database's binary collation."""
         parameters = super().db_parameters(connection)
-        parameters["collation"] = _vendor(connection).binary_collation
+        parameters["collation"] = vendor_of(connection).binary_collation
         return parameters
 
 
@@ -79,7 +73,7 @@ class _BytesField(models.BinaryField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type, or Django's own."""
-        return _vendor(connection).column_types.get(self.kind) or super().db_type(connection)
+        return vendor_of(connection).column_types.get(self.kind) or super().db_type(connection)
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> bytes | None:
         """bytes on every database."""
@@ -104,11 +98,6 @@ class Encoded(str):
     __slots__ = ()
 
 
-class _AsIs(json.JSONEncoder):
-    def encode(self, o: Any) -> str:
-        return str(o)
-
-
 class PayloadField(models.JSONField):
     """JSON that another program may have written: what cannot be decoded comes back as the PayloadError itself.
 
@@ -127,7 +116,7 @@ class PayloadField(models.JSONField):
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         """Encoded text goes to the driver without a second encoding."""
         if isinstance(value, Encoded):
-            return connection.ops.adapt_json_value(value, _AsIs)
+            return vendor_of(connection).json_parameter(connection, value)
         return super().get_db_prep_value(value, connection, prepared)
 
 
@@ -140,7 +129,7 @@ class UtcDateTimeField(models.DateTimeField):
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """DATETIME(6) on MySQL, TIMESTAMP WITH TIME ZONE on PostgreSQL."""
-        return _vendor(connection).column_types.get("instant", "datetime")
+        return vendor_of(connection).column_types.get("instant", "datetime")
 
     def db_check(self, connection: BaseDatabaseWrapper) -> None:
         """No check of its own."""
@@ -157,7 +146,7 @@ class UtcDateTimeField(models.DateTimeField):
         """Naive UTC text with six digits where the database has no zones, the aware value on PostgreSQL."""
         if not prepared:
             value = self.get_prep_value(value)
-        if isinstance(value, datetime) and _vendor(connection).stores_utc_naive:
+        if isinstance(value, datetime) and vendor_of(connection).stores_utc_naive:
             return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return value
 
@@ -168,7 +157,7 @@ class UtcDateTimeField(models.DateTimeField):
         if value is None:
             return None
         if value.tzinfo is None:
-            zone = UTC if _vendor(connection).stores_utc_naive else ZoneInfo(settings.TIME_ZONE)
+            zone = UTC if vendor_of(connection).stores_utc_naive else ZoneInfo(settings.TIME_ZONE)
             value = value.replace(tzinfo=zone)
-        utc: datetime = value.astimezone(UTC)
+        utc: datetime = value if value.tzinfo is UTC else value.astimezone(UTC)
         return utc

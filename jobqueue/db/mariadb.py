@@ -23,3 +23,9 @@ class MariaDB(MySQL):
     ) -> list[int]:
         """INSERT ... RETURNING id."""
         return Vendor.insert(self, connection, table, columns, rows)
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Any]
+    ) -> tuple[int, Any]:
+        """INSERT ... RETURNING id, created_at."""
+        return Vendor.insert_one(self, connection, table, columns, row)

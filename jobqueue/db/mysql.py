@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, Q, Vendor, first_arg
+from jobqueue.db.base import Fault, M, Q, Vendor, first_arg
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster.
 _TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180}
 # Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
 _GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
+# Logins that are refused, until somebody mends the account: access denied, account locked, database not there.
+_REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
+_GONE |= _REFUSED
 _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
+
+
+# How many more keys than wanted are read: those that others have locked are passed over.
+_SPARE_KEYS = 20
 
 
 class IndexedTable(BaseTable):
@@ -30,6 +38,12 @@ class IndexedTable(BaseTable):
         """FROM table FORCE INDEX (name)."""
         sql, params = super().as_sql(compiler, connection)
         return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
+
+    def relabeled_clone(self, change_map: Any) -> IndexedTable:
+        """The same hint when the query becomes a subquery."""
+        clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
+        clone.index = self.index
+        return clone
 
 
 class MySQL(Vendor):
@@ -51,8 +65,40 @@ class MySQL(Vendor):
     unindexed_sql = "(%(expressions)s + 0)"
     # MariaDB has no FOR SHARE; both know this older form.
     shared_lock_sql = "LOCK IN SHARE MODE"
+    selected_instant_sql = "CAST(%(expressions)s AS CHAR)"
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
+
+    def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
+        """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
+        rows: list[M] = []
+        tried: set[Any] = set()
+        window = count + _SPARE_KEYS
+        while len(rows) < count:
+            found = list(queryset.values_list("pk", flat=True)[:window])
+            fresh = [key for key in found if key not in tried]
+            while fresh and len(rows) < count:
+                some = fresh[: count - len(rows)]
+                del fresh[: len(some)]
+                tried.update(some)
+                rows += self.lock_rows(self.force_index(queryset.filter(pk__in=some), "PRIMARY"))
+            if len(found) < window:
+                break
+            window *= 8
+        return rows
+
+    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
+        """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
+        connection = connections[queryset.db]
+        begin = f"UPDATE {connection.ops.quote_name(queryset.model._meta.db_table)} "
+
+        def hinted(execute: Any, sql: str, *rest: Any) -> Any:
+            if sql.startswith(begin):
+                sql = f"{begin}FORCE INDEX (PRIMARY) {sql[len(begin) :]}"
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(hinted):
+            return queryset.update(**changes)
 
     def force_index(self, queryset: Q, index: str) -> Q:
         """FORCE INDEX: without it the optimizer may read, sort and so lock the whole backlog."""
@@ -88,13 +134,20 @@ class MySQL(Vendor):
     ) -> list[int]:
         """One INSERT; InnoDB gives the rows of one VALUES list consecutive ids, first one in LAST_INSERT_ID()."""
         sql, params = self._insert_sql(connection, table, columns, rows)
-        with connection.cursor() as cursor:
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(sql, params)
             if len(rows) == 1:
                 return [cursor.lastrowid]
             cursor.execute("SELECT LAST_INSERT_ID(), @@auto_increment_increment")
             first, step = cursor.fetchone()
             return list(range(first, first + step * len(rows), step))
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Any]
+    ) -> tuple[int, Any]:
+        """MySQL has no RETURNING."""
+        (job_id,) = self.insert(connection, table, columns, [row])
+        return job_id, None
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """As the server says; MariaDB has the older name of the variable."""
@@ -155,7 +208,7 @@ class MySQL(Vendor):
 
     def never_sent(self, error: BaseException) -> bool:
         """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
-        return first_arg(error) in (0, 1040, 2002, 2003, 2005, 2006, 4031)
+        return first_arg(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
 
     def error_code(self, error: BaseException) -> str:
         """The server's error number."""

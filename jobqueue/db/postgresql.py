@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import select
 from collections.abc import Iterator
+from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,6 +19,11 @@ _TRANSIENT = {"40001", "40P01", "55P03", "57014"}
 _GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
 
 
+class _AsIs(json.JSONEncoder):
+    def encode(self, o: Any) -> str:
+        return str(o)
+
+
 class PostgreSQL(Vendor):
     """PostgreSQL through psycopg."""
 
@@ -24,10 +32,15 @@ class PostgreSQL(Vendor):
     claim_strategy = "skip-locked"
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     binary_collation = "C"
+    notifies = True
     stores_utc_naive = False
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.
     now_sql = "STATEMENT_TIMESTAMP()"
     now_plus_sql = "(STATEMENT_TIMESTAMP() + make_interval(secs => (%(expressions)s)::double precision))"
+
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """Typed, so that it is JSON inside CASE as well."""
+        return connection.ops.adapt_json_value(text, _AsIs)
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """Isolation; Django itself refuses servers that are too old."""
@@ -46,6 +59,28 @@ class PostgreSQL(Vendor):
         with connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             return str(cursor.fetchone()[0])
+
+    def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
+        """pg_notify."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
+
+    def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
+        """LISTEN."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
+
+    def heard(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
+        """Sleeps in poll() until the server sends something: psycopg's own wait looks ten times a second."""
+        session: Any = connection.connection
+        with connection.wrap_database_errors:
+            texts = [notice.payload for notice in session.notifies(timeout=0)]
+            if not texts and seconds > 0:
+                waiting = select.poll()
+                waiting.register(session.fileno(), select.POLLIN)
+                waiting.poll(seconds * 1000)
+                texts = [notice.payload for notice in session.notifies(timeout=0)]
+        return texts
 
     def fault(self, error: BaseException) -> Fault | None:
         """By SQLSTATE; an operational error without one is a connection that is no more."""

@@ -20,8 +20,7 @@ class SQLite(Vendor):
     name = "SQLite"
     supported = True
     claim_strategy = "sqlite-immediate"
-    # 999 variables in one statement are allowed everywhere; a job row has at most 12.
-    insert_rows_max = 80
+    single_writer = True
     column_types = {"tiny": "smallint", "instant": "datetime"}
     # Milliseconds, written with six digits so that text compares like time.
     now_sql = f"{_FORMAT}, 'now') || '000'"

@@ -5,32 +5,56 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cache, lru_cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from jobqueue import candidates
+from jobqueue.candidates import Head
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
+from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
 from jobqueue.names import check_int, check_queue, check_seconds, check_worker
+from jobqueue.payload import JSON
+from jobqueue.starving import starving_levels
+from jobqueue.transitions.floors import NO_FLOOR, Floor, Floors
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.rows import in_state
+from jobqueue.transitions.rows import any_in_state
 
 LIMIT_MAX = 10_000
-_COLUMNS = ("pk", "payload", "task", "attempts", "max_attempts", "fence", "run_at", "lease_seconds", "now")
+FLOOR_BATCH = 10  # smaller claims keep the exact order
+_WORKER, _LOCKED_AT = Slot("worker", NameField()), Slot("locked_at", UtcDateTimeField())
+
+
+class _Row(NamedTuple):
+    pk: int
+    payload: JSON
+    task: str | None
+    attempts: int
+    max_attempts: int
+    fence: int
+    due_at: datetime
+    lease_seconds: float | None
+    priority: int
+    now: datetime
 
 
 def claim(
     queue: str, limit: int = 1, *, worker: str, lease_seconds: float = 60, using: str | None = None
 ) -> list[Lease]:
     """Up to `limit` leases on due jobs of `queue`, highest priority first, then run_at, then id; [] when none.
+
+    With STARVE_SECONDS of the queue, about once a second those that have waited longer come before all others.
 
     The leases end at the database's now + lease_seconds (or the task's own longer lease). Rows that another
     transaction has locked are skipped, so one call need not see everything that is due. Committed before it
@@ -46,6 +70,24 @@ def claim(
     return retry_transient(lambda: _take(queue, limit, worker, seconds, alias), using=alias)
 
 
+class Claimer:
+    """claim() for a process that claims again and again: it remembers how far it has come in each queue."""
+
+    def __init__(self, worker: str, using: str) -> None:
+        self._worker, self._using = check_worker(worker), using
+        self._floors = Floors()
+
+    def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
+        """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most.
+
+        `head` spares the look for the highest level.
+        """
+        floors = self._floors if limit >= FLOOR_BATCH else None
+        refuse_open_transaction(self._using, "claim")
+        take = partial(_take, queue, limit, self._worker, lease_seconds, self._using, floors, head)
+        return retry_transient(take, using=self._using)
+
+
 def refuse_open_transaction(using: str, verb: str) -> None:
     """Raise InsideTransaction when a caller's transaction is open; a test case's own wrapper does not count."""
     blocks = connections[using].atomic_blocks
@@ -56,31 +98,76 @@ def refuse_open_transaction(using: str, verb: str) -> None:
         )
 
 
-def _take(queue: str, limit: int, worker: str, seconds: float, using: str) -> list[Lease]:
-    levels = candidates.due_levels(queue, using=using)
+def _take(
+    queue: str,
+    limit: int,
+    worker: str,
+    seconds: float,
+    using: str,
+    floors: Floors | None = None,
+    head: Head | None = None,
+) -> list[Lease]:
+    floor = floors.of(queue) if floors else NO_FLOOR
+    levels = candidates.due_levels(queue, using=using, surely=floor.level, head=head)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return []
     token = uuid.uuid4().bytes
     with vendor(using).transaction(connections[using]):
-        rows = lock_due(queue, limit, chain([top], levels), using=using)
+        first = lock_starving(queue, limit, using=using)
+        rows = list(chain.from_iterable(first.values()))
+        if len(rows) < limit:
+            others = (level for level in chain([top], levels) if level not in first)
+            rows += lock_due(queue, limit - len(rows), others, using=using, floor=floor)
         leases = [_lease(row, token, queue, worker, seconds, using) for row in rows]
-        return _stamp(leases, token, worker, using)
+        leases = _stamp(leases, token, worker, using)
+    if floors and len(rows) == limit and not first:
+        floors.keep(queue, rows[-1].priority, rows[-1].due_at)
+    return leases
 
 
-def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str) -> list[Any]:
+def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[_Row]:
     """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level."""
-    rows: list[Any] = []
+    rows: list[_Row] = []
     for level in levels:
-        free = vendor(using).lock_rows(candidates.due(queue, level, using=using)).annotate(now=UtcNow())
-        rows += free.values_list(*_COLUMNS, named=True)[: limit - len(rows)]
+        wanted = limit - len(rows)
+        lock = partial(_lock(using, wanted).rows, queue=queue, level=level)
+        found = lock(since=floor.run_at if level == floor.level else candidates.ALWAYS)
+        if len(found) < wanted and level == floor.level:
+            found = lock(since=candidates.ALWAYS)
+        rows += map(_Row._make, found)
         if len(rows) >= limit:
             break
     return rows
 
 
-def _lease(row: Any, token: bytes, queue: str, worker: str, seconds: float, using: str) -> Lease:
+@lru_cache(maxsize=256)
+def _lock(using: str, limit: int) -> Prepared:
+    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(run_at__gte=candidates.SINCE)
+    return prepare_rows(_locking(due, limit, using))
+
+
+def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
+    instants = {"due_at": Selected("run_at"), "now": Selected(UtcNow())}
+    free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*_Row._fields)
+    return free[:limit]
+
+
+def lock_starving(queue: str, limit: int, *, using: str) -> dict[int, list[_Row]]:
+    """Lock and read up to `limit` rows that waited longer than STARVE_SECONDS, by level; {} without the setting."""
+    found: dict[int, list[_Row]] = {}
+    for level, rows in starving_levels(queue, using=using):
+        # A level of which somebody else has locked all such rows is left to lock_due().
+        if locked := [_Row._make(row) for row in _locking(rows, limit, using)]:
+            found[level] = locked
+            limit -= len(locked)
+        if not limit:
+            break
+    return found
+
+
+def _lease(row: _Row, token: bytes, queue: str, worker: str, seconds: float, using: str) -> Lease:
     granted = max(seconds, row.lease_seconds or 0.0)
     return Lease(
         job_id=row.pk,
@@ -94,7 +181,7 @@ def _lease(row: Any, token: bytes, queue: str, worker: str, seconds: float, usin
         max_attempts=row.max_attempts,
         worker=worker,
         locked_at=row.now,
-        run_at=row.run_at,
+        run_at=row.due_at,
         lease_seconds=granted,
         using=using,
     )
@@ -106,21 +193,31 @@ def _stamp(leases: list[Lease], token: bytes, worker: str, using: str) -> list[L
         groups[lease.locked_at, lease.lock_until].append(lease.job_id)
     stamped = 0
     for (locked_at, lock_until), ids in groups.items():
-        # READY again in the WHERE: on a database that ignores SKIP LOCKED two claimers may have read the same rows.
-        stamped += in_state(ids, Job.Status.READY, using=using).update(
-            status=Job.Status.PROCESSING,
-            locked_by=worker,
-            lock_token=token,
-            locked_at=locked_at,
-            lock_until=lock_until,
-            last_started_at=locked_at,
-            last_worker=worker,
-            updated_at=locked_at,
-            fence=F("fence") + 1,
-            wait_reason=None,
+        stamped += _take_over(using).change(
+            ids=ids, worker=worker, token=token, locked_at=locked_at, lock_until=lock_until
         )
     if stamped == len(leases):
         return leases
     ids = [lease.job_id for lease in leases]
     mine = set(Job.objects.using(using).filter(pk__in=ids, lock_token=token).values_list("pk", flat=True))
     return [lease for lease in leases if lease.job_id in mine]
+
+
+@cache
+def _take_over(using: str) -> Prepared:
+    # READY again in the WHERE: on a database that ignores SKIP LOCKED two claimers may have read the same rows.
+    return prepare_change(
+        any_in_state(Job.Status.READY, using=using),
+        {
+            "status": Job.Status.PROCESSING,
+            "locked_by": _WORKER,
+            "lock_token": Slot("token", TokenField()),
+            "locked_at": _LOCKED_AT,
+            "lock_until": Slot("lock_until", UtcDateTimeField()),
+            "last_started_at": _LOCKED_AT,
+            "last_worker": _WORKER,
+            "updated_at": _LOCKED_AT,
+            "fence": F("fence") + 1,
+            "wait_reason": None,
+        },
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
+from jobqueue import doorbell
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, read_now
@@ -55,6 +56,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
         release(lease_of(job, alias))
     except LeaseLost:
         return False
+    doorbell.ring(job.queue, alias)
     return True
 
 
@@ -84,6 +86,13 @@ def _discard(job: Job, using: str) -> bool:
 
 
 def _retry(job: Job, using: str) -> bool:
+    done = _make_due(job, using)
+    if done:
+        doorbell.ring(job.queue, using)
+    return done
+
+
+def _make_due(job: Job, using: str) -> bool:
     if job.status == Job.Status.READY:
         if job.run_at <= read_now(using):
             return False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from django.db.models import BigIntegerField, F
 from django.db.models.lookups import Exact
 
+from jobqueue.db.prepared import AnyOf, Keys
 from jobqueue.db.unindexed import Unindexed
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
@@ -14,4 +16,10 @@ from jobqueue.models.querysets import JobQuerySet
 def in_state(ids: Iterable[int], status: int, *, using: str) -> JobQuerySet:
     """The jobs of these ids that are in `status`: found by their key alone, so that writing them locks only them."""
     by_key: JobQuerySet = Job.objects.using(using).filter(pk__in=list(ids))
+    return by_key.filter(Exact(Unindexed("status"), int(status)))
+
+
+def any_in_state(status: int, *, using: str) -> JobQuerySet:
+    """in_state() for a prepared statement, whose runs bring `ids`."""
+    by_key: JobQuerySet = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
     return by_key.filter(Exact(Unindexed("status"), int(status)))

@@ -11,6 +11,8 @@ import mmap
 from enum import IntEnum
 from typing import Any
 
+from jobqueue.worker.bells import Bells
+
 
 class State(IntEnum):
     """The life of one child's region."""
@@ -27,9 +29,12 @@ class Exit(IntEnum):
     CRASHED = 0
     STOPPED = 1
     DONE = 2  # drained, quota reached, idle long enough: not replaced
-    RECYCLE = 3  # to be replaced by a fresh process
+    RECYCLE = 3  # to be replaced by a fresh process: over its memory limit
     RELOAD = 4  # code has changed: the whole command starts again
     REFUSED = 5  # the database refuses what every worker needs: no use in trying again
+    RECYCLE_JOBS = 6  # like RECYCLE: it has run enough jobs
+    RECYCLE_TIME = 7  # like RECYCLE: it has lived long enough
+    CROWDED = 8  # the system had no room for its threads: to be tried again later
 
 
 class Stop(IntEnum):
@@ -92,6 +97,7 @@ class Region(ctypes.Structure):
         ("state", ctypes.c_int32),
         ("generation", ctypes.c_int32),
         ("pid", ctypes.c_int64),
+        ("room", ctypes.c_int32),  # how many more jobs it would claim now; 0 = to wake it is of no use
         ("paused", ctypes.c_int32),  # stopped by a signal: its leases are not renewed
         ("exit", ctypes.c_int32),
         ("blameless", ctypes.c_int32),  # killed by us: what it ran is given back, not charged
@@ -101,6 +107,8 @@ class Region(ctypes.Structure):
         ("finished", ctypes.c_int64),
         ("failed", ctypes.c_int64),
         ("lost", ctypes.c_int64),
+        ("level", ctypes.c_int32),  # how many jobs it may run at once now
+        ("queues_slowed", ctypes.c_int32),  # queues whose runs fail, claimed one job at a time
     ]
 
 
@@ -132,6 +140,7 @@ class Board:
             offset += ctypes.sizeof(Region)
             self.entries.append((Entry * entries).from_buffer(self._memory, offset))
             offset += entries_size
+        self.bells = Bells(self.regions)
 
     def fill(self, index: int) -> int:
         """Prepare region `index` for a new process; its generation, 1 for the first."""

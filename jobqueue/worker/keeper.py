@@ -26,6 +26,7 @@ from jobqueue.maintenance import reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
+from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
@@ -132,7 +133,7 @@ class Keeper:
             return None
         try:
             return Probe(self.board, port)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
             return None
 
@@ -222,6 +223,7 @@ def run_keeper(options: Options, board: Board) -> int:
         if status:
             return status
         board.header.ready = 1
+    Listener(options, board.bells).start()
     return Keeper(options, board).run()
 
 

@@ -23,6 +23,7 @@ class Options:
     selection: Selection
     database: str
     concurrency: int = 4
+    async_concurrency: int = 100
     processes: int = 1
     name: str = field(default_factory=default_name)
     # Random per start: a name that comes again must never be taken for this worker.
@@ -37,14 +38,22 @@ class Options:
     max_jobs: int | None = None
     max_seconds: float | None = None
     max_rss_bytes: int | None = None
+    recycle_jobs: int | None = None
+    recycle_seconds: float | None = None
     idle_exit_seconds: float | None = None
     shutdown_seconds: float = 30.0
     on_timeout: str = "release"
     reaper: bool = True
     db_retry_seconds: float | None = None
     fail_on_error: bool = False
+    adaptive: bool = True
     reload: bool = False
     probe_port: int | None = None
+
+    @property
+    def connections_max(self) -> int:
+        """Most sessions of the queue's database: the keeper's and its listener's; per child two and its jobs'."""
+        return 2 + self.processes * (3 + self.concurrency)
 
     def child_name(self, index: int, generation: int) -> str:
         """The name one incarnation of one child puts into locked_by; never used twice."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from asgiref.sync import async_to_sync
-from django.db import close_old_connections, connections
+from asgiref.sync import iscoroutinefunction
 
 from jobqueue import registry
+from jobqueue.conf import load
 from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, PayloadError, ResultError, UnknownTask
 from jobqueue.transitions import Lease
-from jobqueue.transitions.settling import encode_result
-from jobqueue.worker.timeouts import Watch, limited_coroutine, limits_of
+from jobqueue.transitions.acking import encode_result
+from jobqueue.worker import subtasks
+from jobqueue.worker.board import Hold
+from jobqueue.worker.cleaning import clean_connections
+from jobqueue.worker.timeouts import Watch, hard_limited, limited, limits_of
 
 
 class Ending(StrEnum):
@@ -40,6 +42,20 @@ class Outcome:
     result: Any = None
     error: BaseException | None = None
     delay_seconds: float | None = None
+    ack_each: bool = False
+    coroutine: bool = False  # it ran on the event loop, not in a job thread
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which run this is the end of: a job may have had another one in the same process."""
+        return self.lease.job_id, self.lease.fence
+
+    def note_on(self, entry: Any) -> None:
+        """Say on the board that the body is over: it has not killed its process; what returned need not run again."""
+        if self.ending is Ending.OK:
+            entry.keep_result(self.result)
+        else:
+            entry.hold = Hold.OVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +67,90 @@ class Run:
     asked_to_stop: Callable[[], bool]
 
 
-def perform(lease: Lease, run: Run) -> Outcome:
-    """Run the task or handler of `lease`; whatever it raises becomes the outcome."""
-    begun = time.monotonic()
-    context = JobContext(lease, run.asked_to_stop)
-    task: Any = None
-    result: Any = None
-    error: BaseException | None = None
-    try:
-        task, call = _find(lease)
-        with running(context), run.watch.limited(limits_of(task), run.entry):
-            value = call(context)
-        result = None if context.finished else encode_result(value)
-        ending = Ending.FINISHED if context.finished else Ending.OK
-    except UnknownTask as problem:
-        ending, error = Ending.PARKED, problem
-    except JobCanceled as problem:
-        ending, error = Ending.CANCELED, problem
-    except BaseException as problem:
+class _Attempt:
+    """A run while it goes on: whatever is raised in its `with` block becomes its end."""
+
+    def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
+        self.begun = time.monotonic()
+        self.lease, self.context = lease, JobContext(lease, asked_to_stop)
+        self.task: Any = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def returned(self, value: Any) -> None:
+        """The body has come back with `value`."""
+        self.result = None if self.context.finished else encode_result(value)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         # SystemExit and KeyboardInterrupt included: a job may end itself, never its worker.
+        self.error = error
+        return True
+
+    def ending(self) -> Ending:
+        """How it ended, by what was raised."""
+        if isinstance(self.error, UnknownTask):
+            return Ending.PARKED
+        if isinstance(self.error, JobCanceled):
+            return Ending.CANCELED
         # After finish() its effect and DONE are committed; what came then can only be reported.
-        ending, error = (Ending.FINISHED if context.finished else Ending.FAILED), problem
+        if self.context.finished:
+            return Ending.FINISHED
+        return Ending.OK if self.error is None else Ending.FAILED
+
+    def outcome(self, *, coroutine: bool) -> Outcome:
+        """What the settler writes."""
+        return Outcome(
+            self.lease,
+            self.ending(),
+            time.monotonic() - self.begun,
+            self.result,
+            self.error,
+            _delay(self.task, self.lease, self.error),
+            ack_each=getattr(self.task, "ack_each", False) or load().queue_ack_each(self.lease.queue),
+            coroutine=coroutine,
+        )
+
+
+def is_coroutine(lease: Lease) -> bool:
+    """Whether the task or handler of `lease` is a coroutine function; False for what this process does not know."""
+    found: Any = registry.find_handler(lease.queue) if lease.task is None else registry.find_task(lease.task)
+    return found is not None and iscoroutinefunction(found.func)
+
+
+def perform(lease: Lease, run: Run) -> Outcome:
+    """Run the task or handler of `lease` in this thread; whatever it raises becomes the outcome."""
+    attempt = _Attempt(lease, run.asked_to_stop)
+    try:
+        with attempt:
+            attempt.task, call = _find(lease)
+            with running(attempt.context), run.watch.limited(limits_of(attempt.task), run.entry):
+                value = call(attempt.context)
+            attempt.returned(value)
     finally:
-        _clean_connections()
-    return Outcome(lease, ending, time.monotonic() - begun, result, error, _delay(task, lease, error))
+        clean_connections()
+    return attempt.outcome(coroutine=False)
+
+
+async def perform_coroutine(lease: Lease, entry: Any, asked_to_stop: Callable[[], bool]) -> Outcome:
+    """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
+    attempt = _Attempt(lease, asked_to_stop)
+    try:
+        with attempt:
+            attempt.task, call = _find(lease)
+            limits, started = limits_of(attempt.task), subtasks.collect()
+            with running(attempt.context), hard_limited(limits, entry):
+                try:
+                    value = await limited(call(attempt.context), limits.soft_seconds)
+                finally:
+                    await subtasks.end(started)
+            attempt.returned(value)
+    finally:
+        # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
+        clean_connections()
+    return attempt.outcome(coroutine=True)
 
 
 def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
@@ -83,21 +159,14 @@ def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
         if handler is None:
             raise UnknownTask(f"no @handler for queue {lease.queue!r} in this worker")
         payload = _readable(lease.payload)
-        return None, lambda context: _call(handler.func, [payload], {}, limits_of(None).soft_seconds)
+        return None, lambda context: handler.func(payload)
     task = registry.find_task(lease.task)
     if task is None:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker")
     args, kwargs = _arguments(_readable(lease.payload))
-    soft = limits_of(task).soft_seconds
     if task.takes_context:
-        return task, lambda context: _call(task.func, [_task_context(task, lease, context), *args], kwargs, soft)
-    return task, lambda context: _call(task.func, args, kwargs, soft)
-
-
-def _call(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], soft_seconds: float | None) -> Any:
-    if inspect.iscoroutinefunction(func):
-        return async_to_sync(limited_coroutine)(func, args, kwargs, soft_seconds)
-    return func(*args, **kwargs)
+        return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
+    return task, lambda context: task.func(*args, **kwargs)
 
 
 def _readable(payload: Any) -> Any:
@@ -125,17 +194,3 @@ def _delay(task: Any, lease: Lease, error: BaseException | None) -> float | None
     if error is None or backoff is None or isinstance(error, ResultError):
         return None
     return float(backoff.delay_seconds(lease.attempt))
-
-
-def _clean_connections() -> None:
-    """The next job gets no open transaction and no broken or expired connection from this one."""
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block or (connection.connection is not None and not connection.get_autocommit()):
-            alias = connection.alias
-            try:
-                if connection.connection is not None:
-                    connection.connection.close()
-            except Exception:
-                pass
-            del connections[alias]
-    close_old_connections()

@@ -71,10 +71,23 @@ class Probe:
             ("jobs_claimed", "Jobs claimed and not started", holds.count(Hold.WAITING)),
             ("jobs_ended", "Runs that ended since the worker started", sum(r.finished for r in regions)),
             ("jobs_failed", "Runs that failed since the worker started", sum(r.failed for r in regions)),
+            (
+                "jobs_allowed",
+                "Jobs that may run at once now, less than usual while the database is in trouble",
+                self._sum("level"),
+            ),
+            (
+                "queues_slowed",
+                "Queues claimed one job at a time because their runs fail, summed over children",
+                self._sum("queues_slowed"),
+            ),
             ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in regions)),
             ("leases_reaped", "Lapsed leases ended by this worker", self._board.header.reaped),
             ("database_down", "1 while the database is away", self._board.header.database_down),
         ]
+
+    def _sum(self, field: str) -> int:
+        return sum(getattr(r, field) for r in self._board.regions if r.state == State.RUNNING)
 
 
 def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHandler]:

@@ -10,11 +10,12 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import registry, workers
+from jobqueue import doorbell, registry, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.board import Board, Exit, State, Stop
@@ -27,6 +28,9 @@ _ENDINGS = {
     Exit.STOPPED: "stopped",
     Exit.DONE: "done",
     Exit.RECYCLE: "recycled: over its memory limit",
+    Exit.RECYCLE_JOBS: "recycled: it has run its number of jobs",
+    Exit.RECYCLE_TIME: "recycled: its time is over",
+    Exit.CROWDED: "the system had no room for its threads",
     Exit.RELOAD: "code has changed",
 }
 
@@ -50,14 +54,30 @@ def run_child(options: Options, index: int, board: Board) -> int:
     if registered is not None:
         region.exit = registered
         return 0
-    loop = Loop(options, index, name, board)
-    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    region.state = State.RUNNING
-    end = loop.run()
+    end = _work(options, index, name, board)
     region.exit = end
     with suppress(Error, DatabaseBusy):
         workers.retire(name, _ENDINGS[end], using=options.database)
     return 0
+
+
+def _work(options: Options, index: int, name: str, board: Board) -> Exit:
+    try:
+        loop = Loop(options, index, name, board)
+        board.bells.watch(index, loop.ring)
+    except RuntimeError as error:
+        logger.debug("%s cannot start its threads: %s", name, error)
+        return Exit.CROWDED
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    doorbell.answer(partial(_answer, options, index, board))
+    board.regions[index].state = State.RUNNING
+    return loop.run()
+
+
+def _answer(options: Options, index: int, board: Board, queue: str, using: str) -> None:
+    """A job of this process has committed a new one: it needs no messenger to be heard here."""
+    if using == options.database and options.selection.serves(queue):
+        board.bells.ring(first=index)
 
 
 def _register(options: Options, name: str, board: Board) -> Exit | None:

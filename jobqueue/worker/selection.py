@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from jobqueue import candidates
+from jobqueue.candidates import Head
 from jobqueue.exceptions import InvalidValue
 from jobqueue.names import check_queue
 
 WEIGHT_MAX = 1000
+KNOWN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -22,12 +25,28 @@ class Selection:
     every: int | None = None
     excluded: frozenset[str] = frozenset()
     _turn: int = 0
+    _known: tuple[str, ...] = ()
+    _known_until: float = 0.0
+
+    def heads(self, using: str) -> list[Head]:
+        """The heads of the queues in which jobs wait, best queue first."""
+        names = self.names(using)
+        waiting = {head.queue: head for head in candidates.heads(names, using=using)}
+        return [waiting[name] for name in names if name in waiting]
 
     def names(self, using: str) -> list[str]:
-        """The queues to look at now, best first. '*' finds names by index seeks, also those only plain SQL used."""
+        """The queues to look at now, best first.
+
+        '*' finds names by index seeks, also those only plain SQL used, and finds new ones within KNOWN_SECONDS.
+        """
         weights = dict(self.weights)
         if self.every is not None:
-            for name in candidates.due_queues(using=using):
+            now = time.monotonic()
+            if now >= self._known_until:
+                self._known = tuple(candidates.queue_names(using=using))
+                # In an empty table every look is as cheap as this one.
+                self._known_until = now + KNOWN_SECONDS if self._known else now
+            for name in self._known:
                 weights.setdefault(name, self.every)
         self._turn += 1
         ordered: list[str] = []
@@ -37,6 +56,14 @@ class Selection:
             start = self._turn % len(peers)
             ordered += peers[start:] + peers[:start]
         return ordered
+
+    def forget(self) -> None:
+        """There may be new names: the next look reads them again."""
+        self._known_until = 0.0
+
+    def serves(self, queue: str) -> bool:
+        """Whether names() may give `queue`."""
+        return queue not in self.excluded and (self.every is not None or queue in self.weights)
 
     def __str__(self) -> str:
         parts = [name if weight == 1 else f"{name}:{weight}" for name, weight in self.weights.items()]

@@ -21,13 +21,13 @@ logger = logging.getLogger("jobqueue.worker")
 PARK_SECONDS = 60.0
 
 
-def settle(outcomes: Sequence[Outcome], region: Any) -> list[Outcome]:
-    """Write the outcomes; those that could not be written because the database is away, to try again later."""
+def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
+    """Write the outcomes; those that could not be written because the database is away, to try `again` later."""
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK]
     rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK]
     try:
         if good:
-            _ack(good, region)
+            _ack(good, region, again)
     except Error as error:
         if _away(error, good[0]):
             return list(outcomes)
@@ -41,11 +41,11 @@ def settle(outcomes: Sequence[Outcome], region: Any) -> list[Outcome]:
     return unwritten
 
 
-def _ack(outcomes: Sequence[Outcome], region: Any) -> None:
-    gone = transitions.ack_many([o.lease for o in outcomes], results=[o.result for o in outcomes])
-    lost = {lease.job_id for lease in gone}
+def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
+    gone = transitions.ack_many([o.lease for o in outcomes], results=[o.result for o in outcomes], again=again)
+    lost = {(lease.job_id, lease.fence) for lease in gone}
     for outcome in outcomes:
-        _tell(outcome, "lost" if outcome.lease.job_id in lost else "ok", region)
+        _tell(outcome, "lost" if outcome.key in lost else "ok", region)
 
 
 def _settle_one(outcome: Outcome, region: Any) -> bool:

@@ -12,13 +12,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from django.db import connections
 
 from jobqueue.worker.board import Board, Exit, Hold, State, Stop
+from jobqueue.worker.forking import Forker
 from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import UNREACHABLE
@@ -30,6 +30,8 @@ WAIT_SECONDS = 0.5
 SETTLE_SECONDS = 5.0  # how long the keeper gets to give leases back after a kill
 # A child that dies at once, time after time, is not started again in a tight loop.
 SHORT_LIFE_SECONDS = 1.0
+KEEPER_SECONDS = 1.0  # keepers are started no more often than this
+ALIVE = (State.STARTING, State.RUNNING)
 
 
 class Supervisor:
@@ -37,9 +39,13 @@ class Supervisor:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        # What a child may hold: what it claims ahead, and as much again whose end is not written yet.
-        self.board = Board(options.processes, 2 * max(options.concurrency, options.batch_size))
+        # What a child may hold: what it claims ahead, as much again whose end is not written yet, and its coroutines.
+        entries = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
+        self.board = Board(options.processes, entries)
+        self.forker = Forker()
         self.keeper_pid = 0
+        self.keeper_over = False
+        self.keeper_not_before = 0.0
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
@@ -54,16 +60,17 @@ class Supervisor:
         """Run until all children have ended; the exit status of the command."""
         connections.close_all()
         self._listen()
-        self.keeper_pid = self._fork(run_keeper, self.options, self.board)
-        while self.keeper_pid and not self.board.header.ready:
+        while self._preparing():
+            self._keep()
             self._wait()
         while not self._all_over():
+            self._keep()
             for index in range(self.options.processes):
                 self._start(index)
             self._wait()
             self._enforce()
             if self.leave_by is not None and time.monotonic() > self.leave_by:
-                logger.error("the database does not answer; leases that could not be given back will run out")
+                logger.error("no keeper, or no database; leases that could not be given back will run out")
                 break
         self._end_keeper()
         if self.forced:
@@ -73,6 +80,11 @@ class Supervisor:
         failed = sum(region.failed for region in self.board.regions)
         return self.status or (5 if self.options.fail_on_error and failed else 0)
 
+    def _preparing(self) -> bool:
+        header = self.board.header
+        hopeless = self.keeper_over or (header.stop != Stop.RUN and not self.keeper_pid)
+        return not (header.ready or hopeless)
+
     def _all_over(self) -> bool:
         if not self.keeper_pid and not self.board.header.ready:
             return True
@@ -80,42 +92,24 @@ class Supervisor:
         stopping = self.board.header.stop != Stop.RUN
         return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(regions))
 
+    def _keep(self) -> None:
+        now = time.monotonic()
+        if self.keeper_pid or self.keeper_over or now < self.keeper_not_before or not self.forker.ready:
+            return
+        self.keeper_pid = self.forker.fork(run_keeper, self.options, self.board)
+        self.keeper_not_before = now + KEEPER_SECONDS
+
     def _start(self, index: int) -> None:
         region: Any = self.board.regions[index]
         idle = region.state != State.EMPTY or self.over[index] or self.board.header.stop != Stop.RUN
-        if idle or not self.keeper_pid or time.monotonic() < self.not_before[index]:
+        now = time.monotonic()
+        if idle or not self.keeper_pid or now < self.not_before[index] or not self.forker.ready:
             return
         self.board.fill(index)
-        region.started = time.monotonic()
-        region.pid = self._fork(run_child, self.options, index, self.board)
-
-    def _fork(self, target: Callable[..., int], *args: Any) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (
-                signal.SIGTERM,
-                signal.SIGINT,
-                signal.SIGHUP,
-                signal.SIGUSR1,
-                signal.SIGQUIT,
-                signal.SIGCHLD,
-            ):
-                signal.signal(number, signal.SIG_DFL)
-            status = target(*args)
-        except BaseException:
-            logger.exception("process %d ends by an unexpected error", os.getpid())
-        finally:
-            with suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
-            os._exit(status)
+        region.started = now
+        region.pid = self.forker.fork(run_child, self.options, index, self.board)
+        if not region.pid:
+            region.state = State.EMPTY
 
     def _listen(self) -> None:
         for end in (self._wake_read, self._wake_write):
@@ -175,14 +169,14 @@ class Supervisor:
                 self._on_keeper_end(os.waitstatus_to_exitcode(status))
             return
         for index, region in enumerate(self.board.regions):
-            if region.pid == pid and region.state in (State.STARTING, State.RUNNING):
+            if region.pid == pid and region.state in ALIVE:
                 if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                     region.paused = int(os.WIFSTOPPED(status))
                 else:
                     self._on_child_end(index, region, status)
 
     def _on_child_end(self, index: int, region: Any, status: int) -> None:
-        region.wait_status = status
+        region.wait_status, region.room = status, 0
         if region.exit == Exit.CRASHED and not region.blameless:
             code = os.waitstatus_to_exitcode(status)
             logger.error(
@@ -192,6 +186,8 @@ class Supervisor:
             self.short_lives[index] = self.short_lives[index] + 1 if short else 0
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
             self.not_before[index] = time.monotonic() + penalty
+        if region.exit == Exit.CROWDED:
+            self.forker.refuse("there is no room for its threads")
         self.over[index] = region.exit == Exit.DONE
         if region.exit == Exit.REFUSED and self.board.header.stop == Stop.RUN:
             self.status = UNREACHABLE
@@ -204,6 +200,7 @@ class Supervisor:
 
     def _on_keeper_end(self, code: int) -> None:
         self.keeper_pid = 0
+        self.keeper_over = not self.board.header.ready or code == CONNECTION_LOST
         if not self.board.header.ready:
             self.status = code if code > 0 else 1
         elif code == CONNECTION_LOST:
@@ -215,28 +212,33 @@ class Supervisor:
             self.board.header.stop = Stop.LEAVE
         else:
             logger.error("the keeper process ended unexpectedly (%d); starting another", code)
-            self.keeper_pid = self._fork(run_keeper, self.options, self.board)
 
     def _enforce(self) -> None:
         """The second signal, and the end of --shutdown-timeout: kill, then the keeper gives everything back."""
         late = self.deadline is not None and time.monotonic() > self.deadline
+        stopping = self.board.header.stop != Stop.RUN
         if self.board.header.stop == Stop.LEAVE or late:
             self._kill_children()
+        # Nobody is left who could give leases back, or he may not get the time he needs.
+        alone = stopping and not self.keeper_pid and not self._living()
+        if self.board.header.stop == Stop.LEAVE or late or alone:
             self.leave_by = self.leave_by or time.monotonic() + SETTLE_SECONDS
 
     def _kill_children(self) -> None:
-        for region in self.board.regions:
-            if region.state in (State.STARTING, State.RUNNING) and region.pid and not region.blameless:
+        for region in self._living():
+            if not region.blameless:
                 # Not the jobs' doing: what runs is given back without using an attempt.
                 region.blameless = 1
                 with suppress(ProcessLookupError):
                     os.kill(region.pid, signal.SIGKILL)
 
     def _signal_children(self, number: int) -> None:
-        for region in self.board.regions:
-            if region.state in (State.STARTING, State.RUNNING) and region.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(region.pid, number)
+        for region in self._living():
+            with suppress(ProcessLookupError):
+                os.kill(region.pid, number)
+
+    def _living(self) -> list[Any]:
+        return [region for region in self.board.regions if region.state in ALIVE and region.pid]
 
     def _end_keeper(self) -> None:
         self.board.header.keeper_stop = 1

@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,18 +33,28 @@ def limits_of(task: Any) -> Limits:
     )
 
 
-async def limited_coroutine(func: Any, args: list[Any], kwargs: dict[str, Any], soft_seconds: float | None) -> Any:
-    """Await func(*args, **kwargs); SoftTimeout when it takes longer than soft_seconds: it is cancelled first.
+async def limited(body: Awaitable[Any], soft_seconds: float | None) -> Any:
+    """Await `body`; SoftTimeout when it takes longer than soft_seconds: it is cancelled first.
 
-    A coroutine runs on a loop of another thread, where an exception sent to the job's thread would not reach it.
+    The loop can only cancel what awaits: while some coroutine blocks the loop, the limits of all of them are late.
     """
     try:
         async with asyncio.timeout(soft_seconds) as limit:
-            return await func(*args, **kwargs)
+            return await body
     except TimeoutError:
         if limit.expired():
             raise SoftTimeout(f"ran for longer than {soft_seconds:g} s") from None
         raise
+
+
+@contextmanager
+def hard_limited(limits: Limits, entry: Any) -> Iterator[None]:
+    """Within the block the hard limit stands on the board, for the keeper."""
+    entry.hard_until = 0.0 if limits.hard_seconds is None else time.monotonic() + limits.hard_seconds
+    try:
+        yield
+    finally:
+        entry.hard_until = 0.0
 
 
 class Watch:

@@ -1,6 +1,5 @@
 """Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
 
-import asyncio
 import ctypes
 import os
 import re
@@ -26,6 +25,15 @@ def note(event, *rest):
 def add(a, b):
     note("effect", a, b)
     return a + b
+
+
+@task(max_attempts=1000)
+def depends_on(path):
+    """Calls something outside, which is up when a file is there."""
+    note("start")
+    if not os.path.exists(path):
+        raise ConnectionRefusedError("nobody listens")
+    note("effect")
 
 
 @task(max_attempts=3)
@@ -101,6 +109,16 @@ def deliver(payload):
 
 
 @task
+def uses_the_database(seconds):
+    """Holds the connection of its thread for a while."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    time.sleep(seconds)
+
+
+@task
 def work(seconds):
     """A job of a known length that leaves no trace of its own."""
     time.sleep(seconds)
@@ -113,6 +131,16 @@ def gated(path):
     while not os.path.exists(path):
         time.sleep(0.01)
     note("effect")
+
+
+@task
+def enqueues_late(path):
+    """Enqueues when its worker has been idle for more than a second, and runs until a file appears."""
+    note("start")
+    time.sleep(1.5)
+    add.enqueue(1, 2)
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 
 @task(max_attempts=1)
@@ -150,6 +178,13 @@ def killed_by(number):
     time.sleep(30)
 
 
+@task(max_attempts=2)
+def reads_null():
+    """A bad pointer in C code."""
+    note("start")
+    ctypes.string_at(0)
+
+
 @task
 def hold_the_gil(seconds):
     """Sleeps in C without letting any other thread of the process run."""
@@ -180,15 +215,6 @@ def overlong():
         raise
 
 
-@task(timeout_seconds=0.5, max_attempts=1)
-async def overlong_coroutine():
-    note("start")
-    try:
-        await asyncio.sleep(600)
-    finally:
-        note("cleanup")
-
-
 @task(hard_timeout_seconds=1.0, max_attempts=2)
 def stuck():
     note("start")
@@ -200,3 +226,13 @@ def hog():
     """Holds the interpreter's lock: no other thread of the process runs any more."""
     note("start")
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+@task(ack_each=True)
+def count_done():
+    from jobqueue.models import Job
+
+    return Job.objects.filter(status=Job.Status.DONE).count()
+
+
+from tests.app import coroutines  # noqa: E402, F401

@@ -16,8 +16,9 @@ LEVELS = {
     0: ["__init__", "exceptions", "backoff", "names", "payload", "failures", "durations", "conf", "signals", "compat"],
     1: ["db"],
     2: ["models"],
-    3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "handlers",
-        "producer", "queues", "registry", "results", "task_context", "tasks", "transitions", "workers"],
+    3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "doorbell",
+        "handlers", "producer", "queues", "registry", "results", "starving", "task_context", "tasks", "transitions",
+        "workers"],
     4: ["maintenance", "worker"],
     5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations"],
 }  # fmt: skip

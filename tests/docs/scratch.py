@@ -67,13 +67,13 @@ def make_module(name: str) -> ModuleType:
 
 def work() -> list[str]:
     """Run every due job as a worker would, without its processes; how each run ended."""
-    from jobqueue.candidates import due_queues
+    from jobqueue.candidates import queue_names
     from jobqueue.transitions import claim
     from jobqueue.worker.settle import settle
     from tests.factories import run_lease
 
     ended = []
-    for queue in list(due_queues(using="default")):
+    for queue in list(queue_names(using="default")):
         for lease in claim(queue, 100, worker="docs"):
             outcome = run_lease(lease)
             ended.append(outcome.ending.value)

@@ -1,5 +1,6 @@
 """Every system check speaks up when it should, and only then."""
 
+import sys
 from datetime import timedelta
 
 import pytest
@@ -43,6 +44,9 @@ def look():
         ({"MAX_ATTEMPTS": 1.5}, ["E001"], "MAX_ATTEMPTS"),
         ({"MAX_ATTEMPTS": 2**31}, ["E001"], "MAX_ATTEMPTS"),
         ({"DATABASE": ""}, ["E001"], "DATABASE"),
+        ({"DOORBELL": "redis://127.0.0.1"}, [], ""),
+        ({"DOORBELL": "rabbit"}, ["E001"], "DOORBELL"),
+        ({"DOORBELL": None}, ["E001"], "DOORBELL"),
         ({"QUEUES": []}, ["E001"], "QUEUES"),
         ({"QUEUES": {"a": 5}}, ["E001"], "QUEUES['a']"),
         ({"QUEUES": {"a": {"LEASE": 5}}}, ["E001"], "unknown key 'LEASE'"),
@@ -59,6 +63,13 @@ def test_settings(value, expected, words):
     assert ids(found) == expected
     assert not expected or words in found[0].msg
     assert all(isinstance(message, Error) and message.hint for message in found)
+
+
+@pytest.mark.parametrize(("doorbell", "expected"), [("redis://h", ["E004"]), ("auto", []), ("off", [])])
+def test_a_redis_url_needs_redis_py(settings, monkeypatch, doorbell, expected):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    settings.JOBQUEUE = {"DOORBELL": doorbell}
+    assert ids(checks.check_settings()) == expected
 
 
 WAL = "PRAGMA journal_mode=WAL"

@@ -39,6 +39,16 @@ def test_a_queue_list_that_means_nothing_is_refused(words):
         options(*words)
 
 
+def test_a_connection_budget_that_cannot_hold_is_refused_with_what_would_fit():
+    assert options("--max-connections", "16", "--processes", "2", "--concurrency", "4").connections_max == 16
+    with pytest.raises(CommandError, match=r"may open 16 connections.*--concurrency 3 fits"):
+        options("--max-connections", "15", "--processes", "2", "--concurrency", "4")
+    with pytest.raises(CommandError, match="--processes 2 at most"):
+        options("--max-connections", "10", "--processes", "8")
+    with pytest.raises(CommandError, match="may open 6 connections"):
+        options("--max-connections", "5", "--once")
+
+
 def test_max_jobs_is_shared_out_evenly():
     found = options("--max-jobs", "7", "--processes", "3")
     assert [found.quota(index) for index in range(3)] == [3, 2, 2]

@@ -7,8 +7,10 @@ from django.db import connection
 
 from jobqueue import enqueue, transitions
 from jobqueue.db import retry
+from jobqueue.exceptions import OutcomeUnknown
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim, fail, reap
+from tests.app import tasks
 from tests.factories import claim_one, expire, make_in_state, make_job, state
 from tests.faults.conftest import killed_at
 from tests.settings import VENDOR
@@ -113,3 +115,19 @@ def test_a_keyed_enqueue_whose_session_is_killed_adds_exactly_one_job():
             job_id = enqueue("q", 1, dedupe_key="k")
         assert list(Job.objects.values_list("pk", flat=True)) == [job_id]
         connection.close()
+
+
+def test_a_task_whose_session_is_killed_at_any_statement_of_its_enqueue_is_never_added_twice():
+    number = 1
+    while True:
+        Job.objects.all().delete()
+        try:
+            with killed_at(number) as seen:
+                result = tasks.add.enqueue(1, 2)
+        except OutcomeUnknown:
+            assert Job.objects.count() <= 1
+        else:
+            assert list(Job.objects.values_list("pk", flat=True)) == [int(result.id)]
+        if not seen["killed"]:
+            return
+        number += 1

@@ -4,11 +4,13 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import candidates, enqueue
+from jobqueue import candidates, enqueue, starving
 from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
-from jobqueue.transitions.claiming import lock_due
+from jobqueue.transitions.claiming import lock_due, lock_starving
+from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
 
 EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN ", "mysql": "EXPLAIN FORMAT=TRADITIONAL "}.get(VENDOR, "EXPLAIN ")
@@ -23,6 +25,13 @@ def statements(work):
         work()
     texts = [query["sql"] for query in captured.captured_queries]
     return [text for text in texts if "job_queue" in text and text.lstrip("(").startswith(("SELECT", "UPDATE"))]
+
+
+def some(work):
+    """statements(), of which there must be one at least: a loop over none checks nothing."""
+    found = statements(work)
+    assert found
+    return found
 
 
 def plan(run, statement):
@@ -65,10 +74,51 @@ def test_the_rows_of_one_level_come_by_ix_pick(run):
         assert not [word for word in SORTS if word in found], found
 
 
+def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings):
+    settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 600}}}
+    starving._next_look.clear()
+    Job.objects.filter(queue="q", status=0, priority=0, run_at__lt=UtcNowPlus(0)).update(run_at=UtcNowPlus(-3600))
+
+    def look():
+        with transaction.atomic():
+            assert list(lock_starving("q", 10, using="default")) == [0]
+            transaction.set_rollback(True)
+
+    found = statements(look)
+    assert len(found) >= 3
+    for statement in found:
+        check(run, statement, None if "min(" in statement.lower() and VENDOR in ("mysql", "mariadb") else "ix_pick")
+
+
+def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
+    settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 86_400}}}
+    starving._next_look.clear()
+    found = statements(lambda: list(starving.starving_levels("q", using="default")))
+    # Delayed jobs alone make a level, too.
+    assert len(found) == 2 * (LEVELS + 1) + 1
+    for statement in found:
+        check(run, statement, None if "min(" in statement.lower() and VENDOR in ("mysql", "mariadb") else "ix_pick")
+
+
 def test_the_names_of_all_queues_come_by_seeks(run):
-    assert list(candidates.due_queues(using="default")) == ["other", "q"]
-    for statement in statements(lambda: list(candidates.due_queues(using="default"))):
+    assert list(candidates.queue_names(using="default")) == ["other", "q"]
+    for statement in some(lambda: list(candidates.queue_names(using="default"))):
         check(run, statement)
+
+
+def test_the_heads_of_all_queues_come_by_one_statement_of_seeks(run):
+    heads = candidates.heads(["other", "none", "q"], using="default")
+    assert [(head.queue, head.level, bool(head.all_due)) for head in heads] == [("other", 0, True), ("q", 9, False)]
+    (statement,) = statements(lambda: candidates.heads(["other", "none", "q"], using="default"))
+    found = plan(run, statement)
+    assert not [word for word in SORTS if word in found], found
+    used = sum("ix_pick" in line for line in found.splitlines())
+    assert used == 3, found
+    check(run, statements(lambda: candidates.heads(["q"], using="default"))[0], "ix_pick")
+
+
+def test_a_level_whose_last_job_is_due_is_not_asked_again(run):
+    assert len(statements(lambda: next(candidates.due_levels("other", using="default")))) == 1
 
 
 def test_an_empty_queue_costs_one_seek(run):
@@ -93,7 +143,7 @@ BY_ID = {"sqlite": "integer primary key", "postgres": "job_queue_pkey"}.get(VEND
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_settling_goes_by_id_and_so_reads_and_locks_no_other_lease(run, leases, verb):
-    for statement in statements(lambda: VERBS[verb](leases)):
+    for statement in some(lambda: VERBS[verb](leases)):
         if VENDOR in ("mysql", "mariadb"):
             assert {row[6 if VENDOR == "mysql" else 5] for row in run(EXPLAIN + statement)} == {"PRIMARY"}, plan(
                 run, statement
@@ -103,7 +153,7 @@ def test_settling_goes_by_id_and_so_reads_and_locks_no_other_lease(run, leases, 
 
 
 def test_what_a_worker_holds_is_found_by_ix_worker(run, leases):
-    for statement in statements(lambda: held_by("planner", using="default")):
+    for statement in some(lambda: held_by("planner", using="default")):
         check(run, statement, "ix_worker", sorts=())
 
 
@@ -123,5 +173,5 @@ def test_reaping_reads_by_ix_lease(run, leases):
 
 def test_a_key_is_found_by_its_unique_index(run):
     enqueue("q", 1, dedupe_key="plan")
-    for statement in statements(lambda: enqueue("q", 1, dedupe_key="plan")):
+    for statement in some(lambda: enqueue("q", 1, dedupe_key="plan")):
         check(run, statement, UNIQUE)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.process.harness import SHORT, command
+from tests.process.account import Account
+from tests.process.harness import SHORT, command, kill_sessions
 
 
 @pytest.fixture
@@ -23,3 +24,12 @@ def start(transactional_db, evidence):
 def worker(start):
     """Start runworker with a lease of 3 s and these options."""
     return lambda *options, **environment: start("runworker", *SHORT, *options, **environment)
+
+
+@pytest.fixture
+def account(worker):
+    """An account of the server for this test."""
+    made = Account()
+    yield made
+    kill_sessions()
+    made.drop()

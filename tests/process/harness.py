@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("--lease", "3s", "--heartbeat", "0.5s")
 
 
-def command(*arguments, evidence, **environment):
-    """A management command on the test database, in a process group of its own."""
+def command(*arguments, evidence, prefix=(), **environment):
+    """A management command on the test database, in a process group of its own, started by the program `prefix`."""
     name = str(connection.settings_dict["NAME"])
     env = {key: value for key, value in os.environ.items() if not key.startswith("JOBQUEUE_WORKER_")}
     env |= {"JOBQUEUE_TEST_NAME": name, "JOBQUEUE_TEST_LOG": str(evidence.path), "PYTHONUNBUFFERED": "1"}
     env |= {"DJANGO_SETTINGS_MODULE": "tests.settings_process", "PYTHONPATH": str(ROOT)} | environment
-    return Group([sys.executable, "manage.py", *map(str, arguments)], env, evidence.path.parent)
+    return Group([*prefix, sys.executable, "manage.py", *map(str, arguments)], env, evidence.path.parent)
 
 
 class Group:

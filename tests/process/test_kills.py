@@ -82,7 +82,11 @@ def test_a_killed_supervisor_leaves_no_orphans_and_loses_nothing(worker, evidenc
     assert (state(job_id), job(job_id).attempts, len(evidence.read("effect"))) == ("DONE", 0, 1)
 
 
-@pytest.mark.parametrize(("task", "most"), [(tasks.die, 3), (tasks.killed_by, 2)], ids=["os._exit", "SIGSEGV"])
+@pytest.mark.parametrize(
+    ("task", "most"),
+    [(tasks.die, 3), (tasks.killed_by, 2), (tasks.reads_null, 2)],
+    ids=["os._exit", "SIGSEGV", "bad-pointer"],
+)
 def test_a_job_that_kills_its_worker_is_failed_after_exactly_max_attempts_starts(worker, evidence, task, most):
     bystanders = [tasks.add.using(priority=9).enqueue(n, 0).id for n in range(20)]
     killer = task.using(priority=5).enqueue(*([int(signal.SIGSEGV)] if task is tasks.killed_by else [])).id

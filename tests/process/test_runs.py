@@ -7,7 +7,7 @@ import pytest
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
-from tests.factories import claim_one, expire, job, make_job, seconds_from_now, set_columns, state, wait_until
+from tests.factories import claim_one, expire, job, make_job, now, seconds_from_now, set_columns, state, wait_until
 from tests.process.harness import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,6 +42,12 @@ def test_delayed_jobs_are_left_by_a_drain(worker):
     set_columns(later, run_at="2090-01-01T00:00:00Z")
     assert worker("--drain").wait() == 0
     assert state(later) == "READY"
+
+
+def test_a_task_with_ack_each_starts_when_the_end_of_the_one_before_is_committed(worker):
+    ids = [tasks.count_done.enqueue().id for _ in range(30)]
+    assert worker("--drain", "--concurrency", 1).wait() == 0
+    assert [job(job_id).result for job_id in ids] == list(range(30))
 
 
 def test_once_runs_one_job(worker, evidence):
@@ -175,6 +181,7 @@ USAGE = [
     ("--concurrency", "-1"),
     ("--concurrency", "0"),
     ("--concurrency", "x"),
+    ("--async-concurrency", "0"),
     ("--processes", "1.5"),
     ("--poll", "200ms..50ms"),
     ("--queues", "a,,b"),
@@ -232,6 +239,22 @@ def test_a_queues_own_lease_is_used_by_its_claims(start, tmp_path):
     start("runworker", DJANGO_SETTINGS_MODULE="slow_settings", PYTHONPATH=f"{ROOT}:{tmp_path}")
     wait_until(lambda: state(job_id) == "PROCESSING")
     assert (job(job_id).lock_until - job(job_id).locked_at).total_seconds() >= 600
+
+
+@pytest.mark.parametrize("own", ["{'STARVE_SECONDS': 1.5}", "{}"], ids=["on", "off"])
+def test_a_low_priority_below_an_endless_stream_gets_its_turn_if_the_queue_asks_for_it(start, tmp_path, evidence, own):
+    text = f"from tests.settings_process import *\nJOBQUEUE = {{'QUEUES': {{'busy': {own}}}}}\n"
+    (tmp_path / "busy_settings.py").write_text(text)
+    tasks.work.using(queue_name="busy", priority=9).enqueue(0.05)
+    low = tasks.add.using(queue_name="busy").enqueue(1, 1).id
+    begun = now()
+    options = ("--concurrency", 1, "--batch-size", 1, "busy")
+    start("runworker", *options, DJANGO_SETTINGS_MODULE="busy_settings", PYTHONPATH=f"{ROOT}:{tmp_path}")
+    while state(low) == "READY" and seconds_from_now(begun) > -6:
+        while Job.objects.ready().filter(priority=9).count() < 20:
+            tasks.work.using(queue_name="busy", priority=9).enqueue(0.05)
+    waited = -seconds_from_now(begun)
+    assert (1.5 <= waited < 6) if "STARVE" in own else (state(low) == "READY"), waited
 
 
 def test_fail_on_error_exits_5_only_if_a_job_failed(worker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.models import Job, JobAttempt
-from tests.app import tasks
+from tests.app import coroutines, tasks
 from tests.factories import state
 from tests.proofs.running import wait_for
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 OPTIONS = ("--lease", "5s", "--heartbeat", "0.5s", "--concurrency", "4")
 
 
-@pytest.mark.parametrize("task", [tasks.overlong, tasks.overlong_coroutine], ids=["thread", "coroutine"])
+@pytest.mark.parametrize("task", [tasks.overlong, coroutines.overlong], ids=["thread", "coroutine"])
 def test_a_job_beyond_its_soft_timeout_gets_an_exception_and_can_clean_up(run_worker, task):
     """Soft timeout: an exception in the job, which can clean up."""
     job_id = int(task.enqueue().id)

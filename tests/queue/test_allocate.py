@@ -53,13 +53,13 @@ def threads(count):
 
 
 @contextmanager
-def held_open(**arguments):
+def held_open(order=("number",), **arguments):
     """Another connection takes and leaves its transaction open until the block says commit or rollback."""
     taken, end, how = threading.Event(), threading.Event(), []
 
     def holder():
         with transaction.atomic():
-            rows = take(free(), **arguments)
+            rows = take(free().order_by(*order), **arguments)
             taken.set()
             assert end.wait(WAIT_SECONDS)
             if how == ["rollback"]:
@@ -125,7 +125,7 @@ class TestRows:
         tickets(2)
         Ticket.objects.filter(number="t000").update(**SOLD)
         everything = Ticket.objects.order_by("number")
-        monkeypatch.setattr(type(vendor("default")), "lock_rows", lambda self, queryset: everything)
+        monkeypatch.setattr(type(vendor("default")), "lock_first", lambda self, queryset, count: everything[:count])
         monkeypatch.setattr(QuerySet, "select_for_update", lambda queryset: everything)
         with pytest.raises(DatabaseBusy):
             take(free().filter(number__in=["t000", "t001"]), changes={"sold": True, "buyer": "bob"})
@@ -290,7 +290,17 @@ class TestRaces:
             finish(end)
             assert numbers(late.result(WAIT_SECONDS)) == left
 
-    def test_rows_that_others_hold_are_skipped(self, tickets):
+    @pytest.mark.parametrize("order", [["number"], ["buyer", "-number"]], ids=["by index", "sorted"])
+    def test_rows_that_others_hold_are_skipped(self, tickets, order):
+        if not connection.features.has_select_for_update_skip_locked:
+            pytest.skip("one writer at a time: the whole database is held, not rows")
+        tickets(60)
+        with held_open(order, n=30, changes=SOLD) as finish:
+            assert numbers(take(free().order_by(*order), changes=SOLD)) == ["t030" if order == ["number"] else "t029"]
+            assert len(take(free(), 29, changes=SOLD)) == 29
+            finish("commit")
+
+    def test_a_few_rows_are_skipped_as_well(self, tickets):
         if not connection.features.has_select_for_update_skip_locked:
             pytest.skip("one writer at a time: the whole database is held, not rows")
         tickets(2)

@@ -1,5 +1,6 @@
 """ack, fail, snooze, release and heartbeat: by the holder, and by somebody who no longer is."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -119,6 +120,56 @@ def test_a_batch_settles_what_is_held_and_returns_what_was_lost(verb, lose):
     assert BATCHES[verb]([held[0], stale, held[1]]) == [stale]
     assert row(stale.job_id) == before
     assert all(row(lease.job_id) != old for lease, old in zip(held, held_before, strict=True))
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_an_ack_of_one_claim_tells_which_of_its_leases_was_lost(lose):
+    make_jobs(3)
+    leases = claim("q", 3, worker="w")
+    lose(leases[1])
+    before = row(leases[1].job_id)
+    time.sleep(0.002)  # SQLite's clock has milliseconds
+    assert ack_many(leases) == [leases[1]]
+    assert row(leases[1].job_id) == before
+    assert (state(leases[0].job_id), state(leases[2].job_id)) == ("DONE", "DONE")
+
+
+def test_a_lease_that_was_acked_before_is_lost_to_the_batch_that_acks_it_again():
+    make_jobs(3)
+    leases = claim("q", 3, worker="w")
+    ack(leases[0], result=1)
+    time.sleep(0.002)
+    assert ack_many(leases, results=[2, 2, 2]) == [leases[0]]
+    assert [job(lease.job_id).result for lease in leases] == [1, 2, 2]
+    assert ack_many(leases) == leases
+
+
+def test_an_ack_that_is_repeated_after_an_error_counts_what_the_first_one_wrote():
+    make_jobs(3)
+    leases = claim("q", 3, worker="w")
+    reap_one = leases[2]
+    ack_many(leases[:2])
+    expire(reap_one)
+    reap()
+    assert ack_many(leases, again=True) == [reap_one]
+
+
+def test_two_leases_of_one_job_in_a_batch_are_told_apart():
+    make_job()
+    old = claim_one()
+    expire(old)
+    reap()
+    new = claim_one()
+    assert ack_many([new, old], results=["new", "old"]) == [old]
+    assert job(new.job_id).result == "new"
+
+
+def test_large_results_are_sent_in_several_statements():
+    make_jobs(5)
+    leases = claim("q", 5, worker="w")
+    with CaptureQueriesContext(connection) as captured:
+        assert ack_many(leases, results=["x" * 900_000] * 5) == []
+    assert len([query for query in captured.captured_queries if query["sql"].startswith("UPDATE")]) == 3
 
 
 @pytest.mark.parametrize("verb", BATCHES)

@@ -41,6 +41,7 @@ BAD = [
     ("BACKOFF_CAP_SECONDS", [0, -1, None]),
     ("DATABASE", ["", None, 5]),
     ("QUEUES", [None, [], "mail"]),
+    ("DOORBELL", [None, True, "", "on", "AUTO", "notify", "redis:", "redis://", "http://h/", "redis://h:x", "unix://"]),
     ("WORKER_SILENT_SECONDS", [0, None, "x"]),
 ]
 
@@ -78,6 +79,17 @@ def test_a_queue_overrides_what_it_names():
 )
 def test_a_bad_queue_entry_is_named(queues):
     assert "QUEUES" in problems(QUEUES=queues)[0]
+
+
+@pytest.mark.parametrize(
+    "value", ["auto", "off", "redis://h", "rediss://u:p@h:6380/1?x=y", "unix:///run/redis.sock", "redis://[::1]:6379"]
+)
+def test_a_doorbell_is_a_word_or_a_redis_url(value):
+    assert problems(DOORBELL=value) == []
+
+
+def test_a_wrong_url_is_not_repeated_with_its_password():
+    assert "hunter2" not in problems(DOORBELL="reddis://:hunter2@host")[0]
 
 
 def test_all_problems_are_listed_at_once():

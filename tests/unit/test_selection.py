@@ -54,6 +54,22 @@ def test_what_is_not_a_name_or_weight_is_refused(word):
         parse([word])
 
 
+@pytest.mark.parametrize(
+    ("words", "served", "not_served"),
+    [
+        ([], ["any"], []),
+        (["a"], ["a"], ["b"]),
+        (["-a"], ["b"], ["a"]),
+        (["a,*"], ["a", "b"], []),
+        (["a,-a"], [], ["a"]),
+    ],
+)
+def test_a_selection_tells_whether_it_serves_a_queue(words, served, not_served):
+    selection = parse(words)
+    assert all(selection.serves(queue) for queue in served)
+    assert not any(selection.serves(queue) for queue in not_served)
+
+
 def test_heavier_queues_come_first_and_equal_ones_take_turns():
     selection = parse(["low,x:5,y:5,z:5"])
     rounds = [selection.names("default") for _ in range(3)]

@@ -1,0 +1,134 @@
+"""Statements that Django builds once per database and that run many times: building one costs more than running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+from django.db.models import Expression, Field, Lookup, QuerySet
+from django.db.models.sql import UpdateQuery
+
+
+class Slot(Expression):
+    """Stands in a queryset for a value that each run brings, by name."""
+
+    def __init__(self, name: str, field: Field[Any, Any]) -> None:
+        super().__init__(output_field=field)
+        self.name = name
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """A parameter; the slot itself is what marks its place."""
+        return "%s", [self]
+
+    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
+        """The SQL and parameters of one value."""
+        return "%s", [self.output_field.get_db_prep_save(value, connection)]
+
+
+class Keys(Slot):
+    """A slot for integers behind IN; they are written into the text, which drivers send far faster than parameters."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """In parentheses."""
+        return "(%s)", [self]
+
+    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
+        """1,2,3."""
+        return ",".join(str(int(key)) for key in value), []
+
+
+if TYPE_CHECKING:
+    _Lookup = Lookup[Any]
+else:
+    # Generic in its type stubs only.
+    _Lookup = Lookup
+
+
+class AnyOf(_Lookup):
+    """expression IN (the keys of a slot)."""
+
+    lookup_name = "any_of"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Keys brings the parentheses."""
+        left, left_params = self.process_lhs(compiler, connection)
+        right, right_params = self.process_rhs(compiler, connection)
+        return f"{left} IN {right}", [*left_params, *right_params]
+
+
+class Prepared:
+    """One statement of one database, with slots."""
+
+    def __init__(self, using: str, sql: str, params: Sequence[Any], converters: Mapping[int, Any]) -> None:
+        self._using, self._params, self._converters = using, params, converters
+        self._pieces = sql.split("%s")
+        assert len(self._pieces) == len(params) + 1, f"a literal percent sign in {sql}"
+
+    def rows(self, **values: Any) -> list[tuple[Any, ...]]:
+        """Run it; the rows, converted as the queryset would convert them."""
+        return self._fetch(*self._bound(values, connections[self._using]))
+
+    def rows_of_each(self, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        """Run it for each of `runs` in one statement; all rows together."""
+        if len(runs) == 1:
+            return self.rows(**runs[0])
+        texts: list[str] = []
+        params: list[Any] = []
+        for values in runs:
+            text, bound = self._bound(values, connections[self._using])
+            # As a table, because SQLite takes no parentheses here, and the others no LIMIT without them.
+            texts.append(f"SELECT * FROM ({text}) AS t{len(texts)}")
+            params += bound
+        return self._fetch(" UNION ALL ".join(texts), params)
+
+    def _fetch(self, text: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        connection = connections[self._using]
+        with connection.cursor() as cursor:
+            cursor.execute(text, params)
+            found = cursor.fetchall()
+        if not found or not self._converters:
+            return list(found)
+        columns = [list(column) for column in zip(*found, strict=True)]
+        for position, (functions, expression) in self._converters.items():
+            for convert in functions:
+                columns[position] = [convert(value, expression, connection) for value in columns[position]]
+        return list(zip(*columns, strict=True))
+
+    def change(self, **values: Any) -> int:
+        """Run it; how many rows it matched."""
+        connection = connections[self._using]
+        with transaction.mark_for_rollback_on_error(using=self._using), connection.cursor() as cursor:
+            cursor.execute(*self._bound(values, connection))
+            return int(cursor.rowcount)
+
+    def _bound(self, values: Mapping[str, Any], connection: Any) -> tuple[str, list[Any]]:
+        text, params = [self._pieces[0]], []
+        for param, piece in zip(self._params, self._pieces[1:], strict=True):
+            if isinstance(param, Slot):
+                sql, bound = param.render(values[param.name], connection)
+                text.append(sql)
+                params += bound
+            else:
+                text.append("%s")
+                params.append(param)
+            text.append(piece)
+        return "".join(text), params
+
+
+def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
+    """The SELECT of a queryset of values. One that locks must be prepared inside a transaction."""
+    compiler = queryset.query.get_compiler(queryset.db)
+    sql, params = compiler.as_sql()
+    converters = compiler.get_converters([entry[0] for entry in compiler.select])
+    return Prepared(queryset.db, sql, params, converters)
+
+
+def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
+    """The UPDATE of queryset.update(**changes)."""
+    query: Any = queryset.query.chain(UpdateQuery)
+    query.add_update_values(changes)
+    query.clear_select_clause()
+    sql, params = query.get_compiler(queryset.db).as_sql()
+    return Prepared(queryset.db, sql, params, {})

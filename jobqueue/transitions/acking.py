@@ -1,0 +1,138 @@
+"""PROCESSING -> DONE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jobqueue.conf import load
+from jobqueue.db.by_key import ByKey
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import Encoded, TokenField
+from jobqueue.db.prepared import Prepared, Slot, prepare_change
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import PayloadError, ResultError
+from jobqueue.models import Job
+from jobqueue.payload import JSON, encode
+from jobqueue.signals import job_done, send
+from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
+from jobqueue.transitions.rows import any_in_state
+
+_TOKEN = Slot("token", TokenField())
+# Escaped and in four bytes a character this is below the smallest default max_allowed_packet (MariaDB, 16 MB).
+_STATEMENT_CHARS = 2_000_000
+
+
+def ack(lease: Lease, *, result: JSON = None) -> None:
+    """Record success with `result` (JSON; None is stored as NULL) and end the lease. One statement.
+
+    Raises LeaseLost when another holder took over; nothing was written. A lease that ran out but was not reaped may
+    still ack. Raises ResultError for a result that cannot be stored: nothing was written, the lease is still held.
+    """
+    if _ack_group(lease.using, lease.token, [lease], [encode_result(result)], again=False):
+        raise lost(lease, "ack")
+    _announce([lease])
+
+
+def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None, again: bool = False) -> list[Lease]:
+    """ack() for each lease with its result, one statement per token; returns those that were lost.
+
+    `again`: an earlier call with these leases ended in an error and may have been committed all the same; jobs that are
+    DONE by these leases then count as acked.
+    """
+    encoded = {
+        (lease.job_id, lease.fence): encode_result(result)
+        for lease, result in zip(leases, results if results is not None else [None] * len(leases), strict=True)
+    }
+    gone: list[Lease] = []
+    for (using, token), group in by_token(leases).items():
+        for chunk in _chunks(group, encoded):
+            texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
+            gone += _ack_group(using, token, chunk, texts, again=again)
+    for lease in gone:
+        lost(lease, "ack")
+    missing = {(lease.job_id, lease.fence) for lease in gone}
+    _announce([lease for lease in leases if (lease.job_id, lease.fence) not in missing])
+    return gone
+
+
+def encode_result(result: JSON) -> Encoded | None:
+    """`result` as stored text; None stays None. Raises ResultError for what cannot be stored."""
+    if result is None or isinstance(result, Encoded):
+        return result
+    try:
+        limit = load().max_result_bytes
+        return Encoded(encode(result, max_bytes=limit, setting="MAX_RESULT_BYTES", what="result"))
+    except PayloadError as error:
+        raise ResultError(str(error)) from None
+    except RecursionError:
+        raise ResultError("result refers to itself. Nothing was written.") from None
+
+
+def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded | None]) -> Iterator[list[Lease]]:
+    """Few enough results for one statement, whatever the server's limit of a packet."""
+    chunk: list[Lease] = []
+    size = 0
+    for lease in leases:
+        length = len(encoded[lease.job_id, lease.fence] or "")
+        if chunk and size + length > _STATEMENT_CHARS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(lease)
+        size += length
+    if chunk:
+        yield chunk
+
+
+def _ack_group(
+    using: str, token: bytes, group: Sequence[Lease], texts: Sequence[Encoded | None], *, again: bool
+) -> Iterable[Lease]:
+    """Ack leases of one token by one statement; those that were lost."""
+    ids = [lease.job_id for lease in group]
+    results = {job_id: text for job_id, text in zip(ids, texts, strict=True) if text is not None}
+    tries = int(again)
+
+    def write() -> int:
+        nonlocal tries
+        tries += 1
+        return _done(using).change(ids=ids, token=token, result=results)
+
+    count = retry_transient(write, using=using)
+    if count == len(ids):
+        return []
+    done = retry_transient(lambda: _done_by(group, using), using=using)
+    if tries == 1 and len(done) > count:
+        # Some were acked by an earlier call. One statement gives all its rows the same finished_at.
+        latest = max(done.values()) if count else None
+        done = {job_id: finished_at for job_id, finished_at in done.items() if finished_at == latest}
+    return [lease for lease in group if lease.job_id not in done]
+
+
+@cache
+def _done(using: str) -> Prepared:
+    return prepare_change(
+        any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN),
+        {
+            "status": Job.Status.DONE,
+            "result": ByKey("result"),
+            "finished_at": UtcNow(),
+            "updated_at": UtcNow(),
+            **RELEASED,
+        },
+    )
+
+
+def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
+    """When the jobs ended that are DONE by these leases: only a lease's holder writes DONE under its fence."""
+    fences = {lease.job_id: lease.fence for lease in group}
+    rows = Job.objects.using(using).filter(pk__in=list(fences), status=Job.Status.DONE)
+    found = rows.values_list("pk", "fence", "finished_at")
+    return {job_id: finished_at for job_id, fence, finished_at in found if fences[job_id] == fence}
+
+
+def _announce(leases: Iterable[Lease]) -> None:
+    if job_done.receivers:
+        for lease in leases:
+            facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
+            send(job_done, Job, **facts, attempt=lease.attempt, worker=lease.worker)

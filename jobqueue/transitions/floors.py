@@ -1,0 +1,46 @@
+"""How far a claimer has come in each queue, so that it need not look there again and again.
+
+While any transaction keeps an old snapshot open, the index entries of claimed jobs cannot be purged, and every claim
+that begins at the head of the queue walks over all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobqueue.candidates import ALWAYS
+
+# Jobs may appear below the floor: retries, late commits, other hosts' clocks. They wait this long at most.
+FLOOR_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """On `level`, jobs due before `run_at` were claimed a moment ago."""
+
+    level: int | None
+    run_at: datetime
+    good_until: float = 0.0
+
+
+NO_FLOOR = Floor(None, ALWAYS)
+
+
+class Floors:
+    """The memory of one claimer. A claim that comes back short is made again without its floor."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Floor] = {}
+
+    def of(self, queue: str) -> Floor:
+        """The floor of `queue`; none when it is old."""
+        floor = self._known.get(queue, NO_FLOOR)
+        return floor if time.monotonic() < floor.good_until else NO_FLOOR
+
+    def keep(self, queue: str, level: int, run_at: datetime) -> None:
+        """A full batch ended at `run_at` of `level`. A floor that only moves up is as old as its first look."""
+        before = self.of(queue)
+        good_until = before.good_until if before.level == level else time.monotonic() + FLOOR_SECONDS
+        self._known[queue] = Floor(level, run_at, good_until)

@@ -1,0 +1,61 @@
+"""Wake a child that waits: one pipe each, made by the supervisor before its first fork.
+
+Every process of the worker keeps all ends, so a pipe outlives the child it wakes, and the next child finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+# A child that was woken and found a job looks this often by itself.
+AGAIN_SECONDS = 0.005
+
+
+class Bells:
+    """The pipes, and who is to be woken."""
+
+    def __init__(self, regions: Sequence[Any]) -> None:
+        self._regions = regions
+        self._pipes = [os.pipe() for _ in regions]
+        for _, write in self._pipes:
+            os.set_blocking(write, False)
+        self._rung_at = [0.0] * len(regions)
+        self._last = 0
+
+    def ring(self, first: int | None = None) -> None:
+        """Wake one child that has room for a job: `first` if that has, or else the one with the most.
+
+        Always the same among equals: taking turns would keep every child looking often when one is enough.
+        """
+        able = self._able()
+        if able:
+            self._wake(first if first in able else max(able, key=lambda index: self._regions[index].room))
+
+    def ring_another(self) -> None:
+        """Wake one that was not woken last, if there is one with room: that one may hang."""
+        able = self._able()
+        if able:
+            self._wake(next((index for index in able if index != self._last), self._last))
+
+    def watch(self, index: int, wake: Callable[[], None]) -> None:
+        """Call wake() for every ring of child `index`, from a thread that sleeps in read()."""
+        threading.Thread(target=self._watch, args=(index, wake), name="bell", daemon=True).start()
+
+    def _able(self) -> list[int]:
+        now, found = time.monotonic(), enumerate(self._regions)
+        return [i for i, r in found if r.room and not r.paused and now - self._rung_at[i] >= AGAIN_SECONDS]
+
+    def _wake(self, index: int) -> None:
+        self._rung_at[index], self._last = time.monotonic(), index
+        # Full: whoever should read it is stopped, and has rings enough for when it goes on.
+        with suppress(BlockingIOError):
+            os.write(self._pipes[index][1], b"!")
+
+    def _watch(self, index: int, wake: Callable[[], None]) -> None:
+        while os.read(self._pipes[index][0], 4096):
+            wake()

@@ -1,0 +1,75 @@
+"""Start processes by fork, and keep calm when the system has no room for another one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+logger = logging.getLogger("jobqueue.worker")
+
+BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 0.1, 5.0
+# Refusals further apart than this are two shortages, each worth a line.
+SHORTAGE_SECONDS = 60.0
+DEFAULTED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGCHLD)
+
+
+class Forker:
+    """fork() for the supervisor; after a refusal it waits 0.1 s, then twice as long each time, 5 s at most."""
+
+    def __init__(self) -> None:
+        self._refusals = 0
+        self._refused_at, self._not_before = -SHORTAGE_SECONDS, 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it makes sense to try."""
+        return time.monotonic() >= self._not_before
+
+    def fork(self, target: Callable[..., int], *args: Any) -> int:
+        """The id of a new process that runs target(*args) and exits with what it returns; 0 when there is no room."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.refuse(error)
+            return 0
+        if not pid:
+            _be(target, args)
+        return pid
+
+    def refuse(self, why: object) -> None:
+        """The system had no room for a process, or for its threads: wait before the next try."""
+        now = time.monotonic()
+        if now - self._refused_at >= SHORTAGE_SECONDS:
+            self._refusals = 0
+            logger.error("no process can be started: %s. Trying again until there is room; raise the limit.", why)
+        self._refused_at = now
+        delay = BACKOFF_SECONDS * 2 ** min(self._refusals, 10)
+        self._not_before = now + min(BACKOFF_SECONDS_MAX, delay) * random.uniform(0.8, 1.0)
+        self._refusals += 1
+
+
+def _be(target: Callable[..., int], args: tuple[Any, ...]) -> None:
+    """The life of a forked process; does not return."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in DEFAULTED:
+            signal.signal(number, signal.SIG_DFL)
+        status = target(*args)
+    except BaseException:
+        logger.exception("process %d ends by an unexpected error", os.getpid())
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
+        os._exit(status)

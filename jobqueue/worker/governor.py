@@ -1,0 +1,109 @@
+"""How many jobs a child may have running now: all it was given while the database is healthy, fewer while it is not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jobqueue.db.retry import retries
+
+logger = logging.getLogger("jobqueue.worker")
+
+STEP_SECONDS = 0.5  # between two changes in one direction
+STEPS = 8  # from nothing back to full
+# Redone transactions are normal events one at a time; so many within a second are not.
+FAULTS, FAULTS_SECONDS = 3, 1.0
+# A claim is slow if it takes this many times its usual time, and long enough to mean something; one alone is chance.
+SLOW_FACTOR, SLOW_SECONDS, SLOW_CLAIMS = 8.0, 0.25, 3
+
+
+class Governor:
+    """Starts at full concurrency; halves on trouble, comes back by eighths while work waits and claims succeed.
+
+    Never below 1, never above `most`. With adaptive=False the level stays at `most`.
+    """
+
+    def __init__(
+        self, most: int, region: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most, self.level = most, most
+        self._region, self._name, self._clock = region, name, clock
+        self._adaptive = adaptive
+        self._away, self._filled = False, True
+        self._next_fall = self._next_rise = 0.0
+        self._faults, self._window_faults, self._window_until = sum(retries.values()), 0, 0.0
+        self._slow = 0
+        self._usual_seconds: float | None = None
+        self._began = self._cpu_began = 0.0
+        region.level = most
+
+    def limit(self, in_hand: int) -> int:
+        """The level, one step higher where `in_hand` jobs use it up and nothing speaks against it."""
+        if self.level < self.most and not self._away and (self._filled or in_hand >= self.level):
+            now = self._clock()
+            if now >= self._next_rise:
+                self._next_rise = now + STEP_SECONDS
+                self._change(min(self.most, self.level + -(-self.most // STEPS)), "the database is healthy")
+        return self.level
+
+    def begin(self) -> None:
+        """A look at the queues begins."""
+        self._began, self._cpu_began = self._clock(), time.process_time()
+
+    def claimed(self, count: int, room: int) -> None:
+        """It has ended well: `count` jobs came where there was room for `room`."""
+        self._filled = count >= room
+        slow = count > 0 and self._is_slow(self._clock() - self._began, time.process_time() - self._cpu_began)
+        self._slow = self._slow + 1 if slow else 0
+        if self._slow >= SLOW_CLAIMS:
+            self._fall("claims take many times longer than usual")
+        elif slow:
+            self._next_rise = self._clock() + STEP_SECONDS
+        self._count_faults()
+
+    def away(self) -> None:
+        """The database does not answer: halve the level now and with each further try, at most twice a second."""
+        self._away = True
+        self._fall("the database is away")
+
+    def back(self) -> None:
+        """The database answers again."""
+        self._away = False
+        self._next_rise = self._clock() + STEP_SECONDS
+
+    def _fall(self, why: str) -> None:
+        now = self._clock()
+        self._next_rise = now + STEP_SECONDS
+        if self._adaptive and self.level > 1 and now >= self._next_fall:
+            self._next_fall = now + STEP_SECONDS
+            self._change(self.level // 2, why)
+
+    def _count_faults(self) -> None:
+        found = sum(retries.values())
+        if found == self._faults:
+            return
+        now = self._clock()
+        if now >= self._window_until:
+            self._window_faults, self._window_until = 0, now + FAULTS_SECONDS
+        self._window_faults += found - self._faults
+        self._faults = found
+        if self._window_faults >= FAULTS:
+            self._window_faults = 0
+            self._fall("transactions are refused and redone")
+
+    def _is_slow(self, seconds: float, cpu_seconds: float) -> bool:
+        usual = self._usual_seconds
+        if usual is None:
+            self._usual_seconds = seconds
+            return False
+        # Quickly down, slowly up: a bad minute must not become the usual, a slower server must in the end.
+        weight = 0.1 if seconds < usual else 0.01
+        self._usual_seconds = usual + weight * (min(seconds, 2 * usual) - usual)
+        # If jobs of this process computed meanwhile, the wait was for the interpreter and not for the database.
+        return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual) and cpu_seconds < seconds / 2
+
+    def _change(self, level: int, why: str) -> None:
+        self.level = self._region.level = level
+        logger.info("%s: %d of %d jobs at once: %s", self._name, level, self.most, why)

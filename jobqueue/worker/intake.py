@@ -1,0 +1,164 @@
+"""How jobs come into a child: how many to ask for, which queues to ask, what to do when the database is away."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any
+
+from django.db import Error
+
+from jobqueue import transitions
+from jobqueue.candidates import Head
+from jobqueue.conf import load
+from jobqueue.db.retry import retries, retry_transient
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.transitions.claiming import Claimer
+from jobqueue.worker.appetite import Appetite
+from jobqueue.worker.board import Board
+from jobqueue.worker.brake import Brake
+from jobqueue.worker.governor import Governor
+from jobqueue.worker.options import Options
+from jobqueue.worker.outage import Outage
+from jobqueue.worker.pool import Pool, Taken
+from jobqueue.worker.settler import Settler
+
+AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
+
+
+class Intake:
+    """Claims on the main thread's connection and fills the pool."""
+
+    def __init__(
+        self,
+        options: Options,
+        name: str,
+        board: Board,
+        index: int,
+        pool: Pool,
+        settler: Settler,
+        governor: Governor,
+        brake: Brake,
+        turn: AbstractContextManager[Any],
+    ) -> None:
+        self._options, self._name, self._using = options, name, options.database
+        self._pool, self._settler, self._governor, self._brake, self._turn = pool, settler, governor, brake, turn
+        self._region, self._bells = board.regions[index], board.bells
+        self._claimer = Claimer(name, options.database)
+        self._appetite = Appetite()
+        self._strays = False
+        #: whether the last claim asked every queue and none had a due job
+        self.empty = False
+        self.outage = Outage(name, "claim", options.database, governor)
+
+    def claim(self, quota: int | None) -> int | None:
+        """Fill the threads, a little ahead of them, and the places for coroutines; how many jobs were kept.
+
+        At most `quota`. None when there is no room for any, and nothing was asked.
+        """
+        self.empty = False
+        room, places, limit = self._room(), self._pool.places, self._limit(quota)
+        if limit <= 0 or (room <= 0 and not self._appetite.wants_coroutines(places)):
+            self._region.room = 0
+            return None
+        # Before the look: whoever commits a job after it and rings finds that we have room.
+        self._region.room = _worth(limit, room, places)
+        claimed, asked, faults = 0, 0, sum(retries.values())
+        self._governor.begin()
+        try:
+            self._release_strays()
+            empty = True
+            if self._options.drain or self._options.once:
+                self._options.selection.forget()
+            for head in retry_transient(partial(self._options.selection.heads, self._using), using=self._using):
+                most = min(self._appetite.ask(head.queue, room, places), limit - claimed, self._batch())
+                if most <= 0 or not (most := self._brake.room(head.queue, most)):
+                    empty = False
+                else:
+                    taken = self._claim_from(head, most, room, places)
+                    empty = empty and not taken.sync + taken.coroutines
+                    claimed, asked = claimed + taken.kept, asked + most
+                    room, places = room - taken.sync, places - taken.coroutines
+            self.empty = empty
+            self.outage.over()
+            self._governor.claimed(claimed, asked)
+        except (Error, DatabaseBusy) as error:
+            self.outage.met(error)
+        if sum(retries.values()) != faults:
+            self._strays = True
+        self._region.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
+        if asked and claimed >= asked:
+            # There may be more than we could take.
+            self._bells.ring()
+        return claimed
+
+    def _room(self) -> int:
+        """How many more jobs the threads can take: a batch, as soon as half of what may wait for them has been taken.
+
+        So the next batch is claimed while this one runs.
+        """
+        pool, ahead = self._pool, 0
+        threads = self._governor.limit(pool.held)
+        if threads != pool.allowed:
+            pool.allow(threads)
+        if self._settler.mean_run_seconds is not None:
+            ahead = int(AHEAD_SECONDS * threads / max(self._settler.mean_run_seconds, 1e-5))
+        most = threads + min(ahead, 2 * self._batch())
+        pool.low_water = (most - threads) // 2
+        return most - pool.in_threads if pool.waiting <= pool.low_water else 0
+
+    def _limit(self, quota: int | None) -> int:
+        """The most that may be claimed now, whoever is to run it."""
+        if self._settler.unwritten or (self.outage.failures and self._pool.held):
+            return 0
+        return self._pool.room if quota is None else min(self._pool.room, quota)
+
+    def _batch(self) -> int:
+        options, threads = self._options, self._pool.allowed
+        return max(threads, options.batch_size * threads // options.concurrency)
+
+    def look_again(self) -> None:
+        """Ask without a claim whether the database is back: jobs that run for long must not keep it from being seen."""
+        if not self.outage.failures or self._settler.unwritten or time.monotonic() < self.outage.next_try:
+            return
+        try:
+            self._strays = True
+            self._release_strays()
+            self.outage.over()
+        except (Error, DatabaseBusy) as error:
+            self.outage.met(error)
+
+    def _claim_from(self, head: Head, most: int, room: int, places: int) -> Taken:
+        queue = head.queue
+        lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
+        with self._turn:
+            leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
+        # Before their threads take them: a job may end this process at once, and was started all the same.
+        self._region.claimed += len(leases)
+        taken = self._pool.take(leases, room, places)
+        self._region.claimed -= len(taken.surplus)
+        self._appetite.brought(queue, taken.sync, taken.coroutines)
+        if taken.surplus:
+            # If this fails they are in our name and not in hand, and given back as such before the next claim.
+            self._strays = True
+            with self._turn, suppress(Error, DatabaseBusy):
+                transitions.release_many(taken.surplus)
+                self._strays = False
+                # Whoever looked meanwhile did not see them.
+                self._bells.ring()
+        return taken
+
+    def _release_strays(self) -> None:
+        """Give back leases in our name that are not in hand: a claim was committed and its answer was lost."""
+        if self._strays:
+            # Asked first: what the settler writes meanwhile is not a stray either.
+            in_hand = self._pool.keys()
+            held = transitions.held_by(self._name, using=self._using)
+            transitions.release_many([lease for lease in held if (lease.job_id, lease.fence) not in in_hand])
+            self._strays = False
+
+
+def _worth(limit: int, room: int, places: int) -> int:
+    """What a ring should go by: a free thread can take any job, a place only coroutines."""
+    return 2 * min(limit, room) if limit > 0 and room > 0 else int(limit > 0 and places > 0)

@@ -1,0 +1,119 @@
+"""The coroutine jobs of one child: many at once on one event loop, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from jobqueue.transitions import Lease
+from jobqueue.worker import subtasks
+from jobqueue.worker.board import Hold
+from jobqueue.worker.calls import OneThread, serve_calls
+from jobqueue.worker.perform import Ending, Outcome, perform_coroutine
+
+
+@dataclass(slots=True)
+class _Body:
+    lease: Lease
+    entry: Any
+    outcome: Outcome | None = None
+
+
+class Lane:
+    """Runs at most `places` coroutine jobs at once and puts their outcomes into `ended`.
+
+    The child's main thread submits and takes back; everything else happens in the loop's thread.
+    """
+
+    def __init__(
+        self,
+        places: int,
+        ended: SimpleQueue[Outcome],
+        stopping: Callable[[], bool],
+        asked_to_stop: Callable[[Any], bool],
+    ) -> None:
+        self._places, self._ended, self._stopping, self._asked_to_stop = places, ended, stopping, asked_to_stop
+        self._todo: deque[tuple[Lease, Any]] = deque()
+        self._running = 0
+        self._called = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: OneThread | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Leases that the loop has not taken yet."""
+        return len(self._todo)
+
+    def submit(self, lease: Lease, entry: Any) -> None:
+        """Run `lease` when a place is free."""
+        loop = self._loop or self.open()
+        self._todo.append((lease, entry))
+        if not self._called:
+            self._called = True
+            loop.call_soon_threadsafe(self._fill, loop, context=Context())
+
+    def take_back(self) -> list[Lease]:
+        """The leases that were not started; they will not be."""
+        leases: list[Lease] = []
+        with suppress(IndexError):
+            while True:
+                leases.append(self._todo.popleft()[0])
+        return leases
+
+    def open(self) -> asyncio.AbstractEventLoop:
+        """Start the loop's thread."""
+        self._loop = loop = asyncio.new_event_loop()
+        loop.set_task_factory(subtasks.factory)
+        self._calls = serve_calls(loop)
+        # A daemon, like the job threads: a coroutine that never ends must not keep the process from leaving.
+        threading.Thread(target=self._serve, args=[loop], name="coroutines", daemon=True).start()
+        return loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            # SystemExit and KeyboardInterrupt of a task that a job has started come out of the loop, and loop.stop()
+            # ends it; what else is on it goes on.
+            with suppress(BaseException):
+                loop.run_forever()
+
+    def _fill(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Before the look at the queue: what is added after the look calls again.
+        self._called = False
+        # On a stop what was not begun is left for take_back(): running jobs that heed should_stop free their places.
+        while self._running < self._places and not self._stopping():
+            try:
+                lease, entry = self._todo.popleft()
+            except IndexError:
+                return
+            body = _Body(lease, entry)
+            self._running += 1
+            # Its own context: nothing that one job sets (time zone, language, connections) reaches another.
+            task = loop.create_task(self._run(body), context=Context())
+            task.add_done_callback(partial(self._over, loop, body))
+
+    async def _run(self, body: _Body) -> None:
+        # From here on the job counts as started, whatever happens to this process.
+        body.entry.hold = Hold.RUNNING
+        outcome = await perform_coroutine(body.lease, body.entry, partial(self._asked_to_stop, body.entry))
+        outcome.note_on(body.entry)
+        body.outcome = outcome
+
+    def _over(self, loop: asyncio.AbstractEventLoop, body: _Body, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if body.outcome is None:
+            # Some job has cancelled the tasks of all others: it reached this one before its body began, or at its end.
+            body.outcome = Outcome(body.lease, Ending.FAILED, 0.0, error=error, coroutine=True)
+            body.outcome.note_on(body.entry)
+        self._running -= 1
+        self._ended.put(body.outcome)
+        self._fill(loop)
+        if self._calls is not None:
+            self._calls.job_ended()

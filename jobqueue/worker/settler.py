@@ -1,0 +1,95 @@
+"""The thread of a child that writes outcomes, on a connection of its own, while the main thread claims."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from jobqueue.worker.brake import Brake
+from jobqueue.worker.outage import Outage
+from jobqueue.worker.perform import Outcome
+from jobqueue.worker.pool import Pool
+from jobqueue.worker.settle import settle
+
+logger = logging.getLogger("jobqueue.worker")
+
+FLUSH_SECONDS = 0.003  # how long outcomes may gather while jobs are still coming
+IDLE_SECONDS = 60.0
+
+
+class Settler:
+    """Writes what `pool` has ended, together as far as it has gathered; what cannot be written is kept and tried again.
+
+    `turn` is held while writing: on a database with one writer, two connections of one process would only wait for
+    each other in sleeps.
+    """
+
+    def __init__(
+        self, pool: Pool, region: Any, outage: Outage, brake: Brake, turn: AbstractContextManager[Any]
+    ) -> None:
+        self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
+        self.unwritten: list[Outcome] = []
+        self.mean_run_seconds: float | None = None
+        self.last_written = 0.0
+        threading.Thread(target=self._work, name="settler", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._round()
+            except BaseException:
+                # SystemExit of a signal's receiver included: without this thread nothing would ever be written again.
+                logger.exception("the settler met an unexpected error and goes on")
+
+    def _round(self) -> None:
+        pause = self._outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
+        ended = self._pool.ended(max(0.0, pause))
+        if ended and self._pool.hurried and not ended[0].ack_each:
+            time.sleep(FLUSH_SECONDS)
+            ended += self._pool.ended(0)
+        if ended or self.unwritten:
+            self._write(ended)
+            if self._pool.waiting <= self._pool.low_water:
+                self._pool.wake()
+        for outcome in ended:
+            if outcome.coroutine:
+                continue  # says nothing about how soon a thread will be free
+            mean = self.mean_run_seconds
+            self.mean_run_seconds = outcome.run_seconds if mean is None else 0.9 * mean + 0.1 * outcome.run_seconds
+        self._brake.ended(ended)
+
+    def _write(self, ended: Sequence[Outcome]) -> None:
+        left = self._write_all(self.unwritten, again=True)
+        # Away for one, away for all.
+        left += ended if left else self._write_all(ended, again=False)
+        self.unwritten = left
+        self.last_written = time.monotonic()
+        if left:
+            self._outage.met(None)
+        else:
+            self._outage.over()
+
+    def _write_all(self, outcomes: Sequence[Outcome], *, again: bool) -> list[Outcome]:
+        # One by one where each is to be committed by itself: its thread goes on while the next one is written.
+        together = [outcome for outcome in outcomes if not outcome.ack_each]
+        groups = [[outcome] for outcome in outcomes if outcome.ack_each] + ([together] if together else [])
+        left: list[Outcome] = []
+        for group in groups:
+            left += group if left else self._write_group(group, again)
+        return left
+
+    def _write_group(self, outcomes: list[Outcome], again: bool) -> list[Outcome]:
+        """Write `outcomes`; free the places of those that are written or given up; the others."""
+        left: list[Outcome] = []
+        try:
+            with self._turn:
+                left = settle(outcomes, self._region, again=again)
+        except BaseException:
+            logger.exception("outcomes of %d jobs could not be settled; their leases will be reaped", len(outcomes))
+        kept = {outcome.key for outcome in left}
+        self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
+        return left

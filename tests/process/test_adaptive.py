@@ -1,0 +1,161 @@
+"""Concurrency follows the health of the database, and claims the health of what the jobs depend on."""
+
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.request
+
+import pytest
+from django.db import connection, connections
+
+from jobqueue.models import Job
+from tests.app import tasks
+from tests.factories import state, wait_until
+from tests.process.harness import kill_sessions
+from tests.settings import VENDOR
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+has_server = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be in trouble")
+LONG = ("--lease", "600s", "--heartbeat", "0.5s")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def metric(port, name):
+    """One figure of /metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        found = re.search(rf"^jobqueue_worker_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(found[1])
+
+
+def levels(group):
+    """The levels that were told, in order."""
+    return [int(n) for n in re.findall(r": (\d+) of 8 jobs at once", group.text())]
+
+
+@has_server
+def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_seconds(account, worker):
+    for _ in range(3000):
+        tasks.work.enqueue(0.05)
+    port = free_port()
+    group = worker(*LONG, "--concurrency", 8, "--probe-port", port, **account.environment())
+    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() > 50)
+    assert (metric(port, "jobs_allowed"), levels(group)) == (8, [])
+    account.set_password("changed")
+    kill_sessions()
+    wait_until(lambda: 1 in levels(group), what="the lowest level")
+    assert metric(port, "jobs_allowed") == 1
+    account.set_password(account.password)
+    wait_until(lambda: "answers again" in group.text())
+    # Seven steps of half a second, on a machine that may have other things to do.
+    wait_until(lambda: metric(port, "jobs_allowed") == 8, 20)
+    assert levels(group) == [4, 2, 1, 2, 3, 4, 5, 6, 7, 8], "each change is told once"
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+
+
+@has_server
+def test_long_jobs_do_not_keep_a_child_from_noticing_that_the_database_is_back(account, worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    tasks.gated.using(priority=9).enqueue(str(gate))
+    group = worker(*LONG, "--concurrency", 8, **account.environment())
+    wait_until(lambda: evidence.read("start"))
+    account.set_password("changed")
+    kill_sessions()
+    wait_until(lambda: 1 in levels(group), what="the lowest level")
+    account.set_password(account.password)
+    job_id = tasks.add.enqueue(1, 1).id
+    wait_until(lambda: state(job_id) == "DONE", 15, "a job that was enqueued while another one runs")
+    gate.touch()
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+LOCK = {
+    "mysql": ("LOCK TABLES job_queue WRITE", "UNLOCK TABLES"),
+    "mariadb": ("LOCK TABLES job_queue WRITE", "UNLOCK TABLES"),
+    "postgres": ("BEGIN; LOCK TABLE job_queue IN ACCESS EXCLUSIVE MODE", "COMMIT"),
+}
+
+
+class Slowdown(threading.Thread):
+    """Another session that keeps the job table locked nearly all the time."""
+
+    def __init__(self):
+        super().__init__()
+        self.over = threading.Event()
+
+    def run(self):
+        lock, unlock = LOCK[VENDOR]
+        with connection.cursor() as cursor:
+            while not self.over.is_set():
+                cursor.execute(lock)
+                self.over.wait(0.5)
+                cursor.execute(unlock)
+                time.sleep(0.005)
+        connections.close_all()
+
+
+@has_server
+def test_statements_that_became_much_slower_lower_the_level(worker):
+    for _ in range(2000):
+        tasks.work.enqueue(0.02)
+    group = worker(*LONG, "--concurrency", 8, "--batch-size", 8)
+    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() > 300)
+    slowdown = Slowdown()
+    slowdown.start()
+    try:
+        wait_until(lambda: levels(group), 30, "a lower level")
+    finally:
+        slowdown.over.set()
+        slowdown.join()
+    assert levels(group)[0] == 4
+    assert "many times longer than usual" in group.text()
+    wait_until(lambda: levels(group)[-1] == 8, 15, "full concurrency")
+
+
+def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence, tmp_path):
+    outside = tmp_path / "outside"
+    for _ in range(40):
+        tasks.depends_on.using(queue_name="outside").enqueue(str(outside))
+    port = free_port()
+    group = worker("--batch-size", 10, "--concurrency", 2, "--probe-port", port)
+    wait_until(lambda: "the runs of queue outside fail" in group.text(), what="the brake")
+    seen, begun = len(evidence.read("start")), time.monotonic()
+    others = [tasks.add.enqueue(n, n).id for n in range(50)]
+    wait_until(lambda: {state(i) for i in others} == {"DONE"}, 5, "the work of another queue")
+    wait_until(lambda: time.monotonic() - begun > 4)
+    # Two a second, and what had been claimed before.
+    assert len(evidence.read("start")) - seen <= 10 + 2 * (time.monotonic() - begun) + 1
+    assert metric(port, "queues_slowed") == 1
+    outside.touch()
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 10, "full speed")
+    assert "full speed again" in group.text()
+    assert metric(port, "queues_slowed") == 0
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+def test_without_adaptation_a_failing_queue_is_claimed_at_full_speed(worker, evidence, tmp_path):
+    for _ in range(40):
+        tasks.depends_on.using(queue_name="outside").enqueue(str(tmp_path / "outside"))
+    group = worker("--no-adaptive")
+    wait_until(lambda: len(evidence.read("start")) > 200, 15)
+    assert "the runs of queue" not in group.text()
+
+
+def test_a_drain_does_not_end_before_a_slowed_queue_is_empty(worker, evidence, tmp_path):
+    for _ in range(14):
+        tasks.depends_on.using(queue_name="outside", max_attempts=1).enqueue(str(tmp_path / "outside"))
+    group = worker("--drain", "--concurrency", 1, "--batch-size", 1)
+    assert group.wait() == 0
+    assert len(evidence.read("start")) == 14
+    assert Job.objects.filter(status=Job.Status.FAILED).count() == 14
+    assert "the runs of queue outside fail" in group.text()

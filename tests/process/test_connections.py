@@ -1,0 +1,77 @@
+"""A worker holds no more sessions than it says, as the server counts them."""
+
+import os
+import signal
+
+import pytest
+
+from jobqueue.models import Job, Worker
+from tests.app import tasks
+from tests.factories import wait_until
+from tests.settings import VENDOR
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
+]
+PROCESSES, THREADS = 2, 3
+BUDGET = 2 + PROCESSES * (3 + THREADS)
+# One of each process is for coroutines, and these jobs are none. Only PostgreSQL is listened to, and not by a drain.
+DRAINING = BUDGET - PROCESSES - 1
+USED = DRAINING + (VENDOR == "postgres")
+# Kept from job to job: the server may count a session that was closed just now.
+KEPT = "?conn_max_age=600"
+OPTIONS = ("--processes", PROCESSES, "--concurrency", THREADS, "--max-connections", BUDGET)
+
+
+def done():
+    return Job.objects.filter(status=Job.Status.DONE).count()
+
+
+def watch(account, until):
+    """How many sessions there were at most until the condition came true."""
+    most = 0
+
+    def look():
+        nonlocal most
+        most = max(most, account.sessions())
+        return until()
+
+    wait_until(look, 60)
+    return most
+
+
+def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account, worker):
+    for _ in range(120):
+        tasks.uses_the_database.enqueue(0.05)
+    # The server refuses one more: nobody could exceed it unseen.
+    account.set_limit(DRAINING)
+    group = worker("--drain", *OPTIONS, **account.environment(options=KEPT))
+    assert watch(account, lambda: done() == 120) == DRAINING
+    assert group.wait() == 0
+    assert "away" not in group.text()
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+
+
+def test_a_child_that_replaces_another_opens_no_more(account, worker):
+    for _ in range(400):
+        tasks.uses_the_database.using(max_attempts=25).enqueue(0.05)
+    group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))
+    most = 0
+    for round in range(1, 4):
+        most = max(most, watch(account, lambda: done() >= 80 * round))  # noqa: B023
+        os.kill(Worker.objects.filter(stopped_at=None).last().pid, signal.SIGKILL)
+    most = max(most, watch(account, lambda: done() == 400))
+    assert most == USED
+    assert Worker.objects.filter(stop_reason__contains="number of jobs").exists()
+    assert Worker.objects.filter(stop_reason__contains="SIGKILL").exists()
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+def test_a_budget_that_cannot_hold_is_refused_at_the_start(worker):
+    group = worker("--processes", 2, "--concurrency", 4, "--max-connections", 15)
+    assert group.wait() == 2
+    assert "may open 16 connections" in group.text()
+    assert "Traceback" not in group.text()

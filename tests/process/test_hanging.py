@@ -1,0 +1,22 @@
+"""A job that never comes back costs its own attempt, and nobody else anything."""
+
+import pytest
+
+from jobqueue.models import Job, JobAttempt
+from tests.app import tasks
+from tests.factories import job, state, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+
+def test_a_thread_that_no_soft_limit_reaches_is_ended_by_the_hard_one_and_only_it_is_charged(worker, evidence):
+    neighbours = [tasks.patient.enqueue(4).id for _ in range(3)]
+    stuck = tasks.stuck.using(timeout_seconds=0.2, max_attempts=1).enqueue().id
+    group = worker("--lease", "600s", "--heartbeat", "0.5s", "--concurrency", 4)
+    wait_until(lambda: state(stuck) == "FAILED", 20)
+    wait_until(lambda: {state(i) for i in neighbours} == {"DONE"}, 20)
+    assert (job(stuck).attempts, job(stuck).cause) == (1, "timeout")
+    assert {job(i).attempts for i in neighbours} == {0}
+    assert {a.job_id for a in JobAttempt.objects.all()} == {int(stuck)}
+    assert not Job.objects.leased().exists(), "recovered long before the end of the lease"
+    assert "was killed by SIGKILL" in group.text()

@@ -1,0 +1,90 @@
+"""Children that are replaced when they have done enough: nothing is lost, nothing is charged, work goes on."""
+
+import signal
+
+import pytest
+
+from jobqueue.models import Job, JobAttempt, Worker
+from tests.app import tasks
+from tests.factories import seconds_from_now, state, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+
+def all_done():
+    return not Job.objects.exclude(status=Job.Status.DONE).exists()
+
+
+def reasons():
+    return list(Worker.objects.exclude(stopped_at=None).order_by("id").values_list("stop_reason", flat=True))
+
+
+def unharmed(evidence, total):
+    """Every job ran once and nobody was charged."""
+    assert len(evidence.read("effect")) == total
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+    assert not JobAttempt.objects.exists()
+
+
+def test_a_child_is_replaced_after_its_number_of_jobs(worker, evidence):
+    for n in range(60):
+        tasks.add.enqueue(n, 0)
+    group = worker("--recycle-jobs", 20, "--concurrency", 2, "--batch-size", 5)
+    wait_until(all_done, 40)
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+    unharmed(evidence, 60)
+    assert len({line[1] for line in evidence.read("effect")}) >= 2
+    assert "recycled: it has run its number of jobs" in reasons()
+    assert "ended unexpectedly" not in group.text()
+
+
+def test_a_child_is_replaced_after_its_time_and_finishes_what_runs(worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    running = tasks.gated.using(priority=9).enqueue(str(gate)).id
+    group = worker("--recycle-time", "1s", "--concurrency", 1)
+    first = wait_until(lambda: evidence.read("start"))[0][1]
+    began = Worker.objects.get(pid=int(first)).started_at
+    wait_until(lambda: seconds_from_now(began) < -1.5, what="the end of its time, long before the job's")
+    assert state(running) == "PROCESSING"
+    gate.touch()
+    wait_until(lambda: state(running) == "DONE")
+    wait_until(lambda: "recycled: its time is over" in reasons())
+    later = tasks.add.enqueue(1, 1).id
+    wait_until(lambda: state(later) == "DONE")
+    assert evidence.read("effect")[-1][1] != first
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+    unharmed(evidence, 2)
+
+
+def test_a_recycled_child_gives_back_what_it_claimed_ahead(worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    for n in range(10):
+        tasks.add.using(priority=9).enqueue(n, 0)
+    running = tasks.gated.using(priority=5).enqueue(str(gate)).id
+    rest = [tasks.add.enqueue(n, 0).id for n in range(20)]
+    group = worker("--recycle-time", "2s", "--concurrency", 1)
+    wait_until(lambda: evidence.read("start"), what="the job that runs on")
+    wait_until(lambda: not Job.objects.leased().exclude(pk=running).exists() and group.members(), 10)
+    assert {state(i) for i in rest} == {"READY"}
+    gate.touch()
+    wait_until(all_done, 40)
+    unharmed(evidence, 31)
+
+
+def test_children_that_started_together_do_not_leave_together(worker):
+    worker("--recycle-time", "5s", "--processes", 4)
+    wait_until(lambda: len(reasons()) >= 4, 20)
+    left = sorted(Worker.objects.exclude(stopped_at=None).order_by("id").values_list("stopped_at", flat=True)[:4])
+    assert (left[-1] - left[0]).total_seconds() > 0.1
+    assert set(reasons()) == {"recycled: its time is over"}
+
+
+def test_a_drain_with_recycling_drains(worker, evidence):
+    for n in range(60):
+        tasks.add.enqueue(n, 0)
+    group = worker("--drain", "--recycle-jobs", 10, "--processes", 2, "--batch-size", 5)
+    assert group.wait() == 0
+    assert all_done()
+    unharmed(evidence, 60)

@@ -1,0 +1,89 @@
+"""A claimer that remembers how far it has come still finds everything."""
+
+import pytest
+
+from jobqueue import enqueue_many
+from jobqueue.transitions import floors, release
+from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
+from tests.factories import make_job, make_jobs, set_columns
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def claimer():
+    return Claimer("w", "default")
+
+
+def take(claimer, limit=FLOOR_BATCH):
+    return [lease.job_id for lease in claimer.claim("q", limit, lease_seconds=60)]
+
+
+@pytest.fixture
+def late(claimer):
+    """A job that is due earlier than what the claimer has already taken."""
+    make_jobs(3 * FLOOR_BATCH)
+    take(claimer)
+    job_id = make_job()
+    set_columns(job_id, run_at="2020-01-01T00:00:00Z")
+    return job_id
+
+
+def test_a_batch_goes_on_where_the_last_one_ended(claimer, late):
+    assert late not in take(claimer)
+
+
+def test_what_became_due_earlier_is_found_when_a_batch_comes_back_short(claimer, late):
+    take(claimer)
+    take(claimer)
+    assert late in take(claimer)
+
+
+def test_what_became_due_earlier_is_found_after_a_second_whatever_the_backlog(claimer, late, monkeypatch):
+    later = floors.time.monotonic() + floors.FLOOR_SECONDS
+    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
+    assert take(claimer)[0] == late
+
+
+def test_a_floor_that_moves_up_is_as_old_as_its_first_look(claimer, monkeypatch):
+    make_jobs(4 * FLOOR_BATCH)
+    first = floors.time.monotonic()
+    clock = [first]
+    monkeypatch.setattr(floors.time, "monotonic", lambda: clock[0])
+    take(claimer)
+    clock[0] = first + 0.6 * floors.FLOOR_SECONDS
+    take(claimer)
+    late = make_job()
+    set_columns(late, run_at="2020-01-01T00:00:00Z")
+    clock[0] = first + 1.1 * floors.FLOOR_SECONDS
+    assert take(claimer)[0] == late
+
+
+def test_small_claims_keep_the_exact_order(claimer):
+    ids = make_jobs(4)
+    (lease,) = claimer.claim("q", 1, lease_seconds=60)
+    assert lease.job_id == ids[0]
+    release(lease)
+    assert take(claimer, 1) == [ids[0]]
+
+
+def test_a_higher_priority_is_taken_first_and_the_lower_one_goes_on_after_it(claimer):
+    low = make_jobs(2 * FLOOR_BATCH)
+    assert take(claimer) == low[:FLOOR_BATCH]
+    high = enqueue_many("q", range(3), priority=5)
+    assert take(claimer) == high + low[FLOOR_BATCH : 2 * FLOOR_BATCH - 3]
+
+
+def test_a_level_with_a_floor_that_was_emptied_does_not_hide_the_next(claimer):
+    make_jobs(FLOOR_BATCH)
+    low = enqueue_many("q", range(3), priority=-5)
+    take(claimer)
+    assert take(claimer) == low
+
+
+def test_each_queue_has_its_own_memory(claimer):
+    make_jobs(2 * FLOOR_BATCH)
+    take(claimer)
+    (other,) = enqueue_many("other", [1])
+    set_columns(other, run_at="2020-01-01T00:00:00Z")
+    assert [lease.job_id for lease in claimer.claim("other", FLOOR_BATCH, lease_seconds=60)] == [other]

@@ -1,0 +1,197 @@
+"""A ring follows a commit, and nothing else; whoever cannot be rung for costs nobody anything."""
+
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from jobqueue import doorbell, enqueue, enqueue_many
+from jobqueue.doorbell.redis import RedisBell
+from jobqueue.exceptions import PayloadError
+from jobqueue.transitions import cancel, release_held, retry
+from tests.app import tasks
+from tests.factories import claim_one, make_in_state, make_job, state, undone
+from tests.settings import VENDOR
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOBODY = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """A process that has rung for nothing yet."""
+    monkeypatch.setattr(doorbell, "_rung", {})
+    monkeypatch.setattr(doorbell, "_answer", None)
+    RedisBell.at.cache_clear()
+
+
+@pytest.fixture
+def rings(fresh):
+    """The queues that this process was rung for."""
+    heard = []
+    doorbell.answer(lambda queue, using: heard.append(queue))
+    return heard
+
+
+@pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
+def ear(request, settings):
+    """Another session that listens."""
+    settings.JOBQUEUE = {
+        "DOORBELL": request.getfixturevalue("redis_url") if request.param == "redis" else request.param
+    }
+    bell = doorbell.bell_of("default")
+    listening = bell.listen()
+    listening.heard(0)
+    yield listening
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda: enqueue("q", 1),
+        lambda: enqueue("q", 1, dedupe_key="k"),
+        lambda: enqueue_many("q", [1, 2, 3]),
+        lambda: enqueue_many("q", [1, 2, 3], dedupe_keys=["a", "b", "c"]),
+        lambda: tasks.add.using(queue_name="q").enqueue(1, 2),
+    ],
+    ids=["enqueue", "keyed", "many", "many keyed", "task"],
+)
+def test_every_way_of_adding_jobs_rings_once_after_its_commit(rings, add):
+    add()
+    assert rings == ["q"]
+    with transaction.atomic():
+        add()
+        with transaction.atomic():
+            enqueue("inner", 1)
+        assert rings == ["q"]
+    assert "inner" in rings
+
+
+def test_a_rollback_rings_for_nobody(rings):
+    with undone():
+        enqueue("q", 1)
+        enqueue_many("q", [1, 2])
+    with transaction.atomic():
+        with undone():
+            enqueue("q", 1)
+        enqueue("kept", 1)
+    assert rings == ["kept"]
+
+
+def test_what_is_not_added_does_not_ring(rings):
+    with pytest.raises(PayloadError):
+        enqueue("q", object())
+    enqueue_many("q", [])
+    assert rings == []
+    enqueue("q", 1, dedupe_key="k")
+    enqueue("q", 1, dedupe_key="k")
+    assert rings == ["q"]
+
+
+def test_a_delayed_job_does_not_ring(rings):
+    enqueue("q", 1, run_at=datetime.now(UTC) + timedelta(hours=1))
+    tasks.add.using(run_after=timedelta(hours=1) + datetime.now(UTC)).enqueue(1, 2)
+    assert rings == []
+    enqueue("q", 1, run_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert rings == ["q"]
+
+
+def test_an_operator_who_makes_a_job_due_rings(rings):
+    failed, held = make_in_state("FAILED"), make_job("held")
+    claim_one("held")
+    rings.clear()
+    assert retry(failed)
+    assert release_held(held)
+    assert rings == ["q", "held"]
+    assert not retry(held)
+    assert cancel(failed)
+    assert rings == ["q", "held"]
+
+
+def test_without_a_commit_that_django_sees_nothing_is_rung_and_nothing_fails(rings):
+    transaction.set_autocommit(False)
+    try:
+        enqueue("q", 1)
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert rings == []
+
+
+def test_an_answer_that_raises_does_not_reach_the_enqueuer(fresh, caplog):
+    doorbell.answer(lambda queue, using: 1 / 0)
+    assert enqueue("q", 1)
+    assert "division by zero" in caplog.text
+
+
+def test_another_session_hears_the_queue_after_the_commit_and_not_before(ear):
+    with transaction.atomic():
+        enqueue("naïve queue \u2603", 1)
+        assert ear.heard(0.2) == []
+    assert ear.heard(10) == ["naïve queue \u2603"]
+    with undone():
+        enqueue("q", 1)
+    assert ear.heard(0.2) == []
+
+
+def test_a_burst_is_one_ring_and_the_next_burst_another(ear):
+    with transaction.atomic():
+        for n in range(20):
+            enqueue("q", n)
+    assert ear.heard(10) == ["q"]
+    assert ear.heard(0.2) == []
+    enqueue("q", 1)
+    assert ear.heard(10) == ["q"]
+
+
+def test_the_listener_is_alive_and_hears_after_it_was_asked(ear):
+    ear.check()
+    ear.heard(0.2)
+    ear.check()
+    enqueue("q", 1)
+    assert ear.heard(10) == ["q"]
+
+
+def test_off_means_that_nobody_outside_is_rung(settings):
+    settings.JOBQUEUE = {"DOORBELL": "off"}
+    assert doorbell.bell_of("default") is None
+
+
+def test_auto_is_notify_on_postgresql_and_polling_elsewhere():
+    assert (doorbell.bell_of("default") is not None) == (VENDOR == "postgres")
+
+
+def test_a_redis_that_is_away_costs_one_line_and_no_job(settings, caplog):
+    settings.JOBQUEUE = {"DOORBELL": NOBODY}
+    begun = time.monotonic()
+    with caplog.at_level(logging.INFO, "jobqueue.doorbell"):
+        ids = [enqueue(f"q{n}", n) for n in range(20)]
+    assert len(set(ids)) == 20
+    assert time.monotonic() - begun < 10
+    assert [r.getMessage() for r in caplog.records if "Connection refused" in r.getMessage()] == [
+        r.getMessage() for r in caplog.records
+    ]
+    assert len(caplog.records) == 1
+
+
+def test_a_missing_redis_py_is_said_and_costs_no_job(settings, caplog, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "redis", None)
+    settings.JOBQUEUE = {"DOORBELL": NOBODY}
+    assert enqueue("q", 1)
+    assert 'pip install "jobqueue[redis]"' in caplog.text
+
+
+@pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL has NOTIFY")
+def test_a_session_that_ends_between_commit_and_ring_costs_no_job_and_no_later_statement(fresh, caplog):
+    def before(execute, sql, params, many, context):
+        if "pg_notify" in sql:
+            connection.connection.close()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(before):
+        job_id = enqueue("q", 1)
+    assert "find it when they poll" in caplog.text
+    assert state(job_id) == "READY"
