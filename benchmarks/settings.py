@@ -24,6 +24,8 @@ if os.environ["BENCH_DB"] == "sqlite":
 else:
     DATABASES = {"default": environ.Env.db_url_config(os.environ["BENCH_URL"]) | {"NAME": os.environ["BENCH_NAME"]}}
 
-# Jobs of this queue get one committed ack each. Empty while JOBQUEUE["QUEUES"] has no such key: then not measured.
-ACK_EACH: dict[str, object] = {}
-JOBQUEUE = {"QUEUES": {"bench_each": ACK_EACH}} if ACK_EACH else {}
+# Jobs of the queue bench_each get one committed ack each.
+JOBQUEUE = {
+    "QUEUES": {"bench_each": {"ACK_EACH": True}},
+    "DOORBELL": os.environ.get("BENCH_DOORBELL", "auto"),
+}

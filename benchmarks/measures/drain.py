@@ -23,8 +23,6 @@ def run(bench: Bench) -> dict[str, Any]:
 
 
 def _contestants(bench: Bench, count: int) -> Contestants:
-    from django.conf import settings
-
     plan, jobs, ours, raw = bench.plan, bench.plan.drain_jobs, bench.drain_ours, bench.drain_reference
     answer = "benchmarks.tasks.answer"
     found: Contestants = {
@@ -34,12 +32,9 @@ def _contestants(bench: Bench, count: int) -> Contestants:
         "raw, 100, results": lambda: raw(jobs, count, "--result"),
         "jobqueue, delayed": lambda: ours(jobs, count, delayed=plan.delayed_jobs),
         "raw, 100, delayed": lambda: raw(jobs, count, delayed=plan.delayed_jobs),
+        "jobqueue, one ack each": lambda: ours(plan.each_jobs, count, "--queues", "bench_each", queue="bench_each"),
         "raw, one ack each": lambda: raw(plan.each_jobs, count, "--each"),
     }
-    if settings.ACK_EACH:
-        found["jobqueue, one ack each"] = lambda: ours(
-            plan.each_jobs, count, "--queues", "bench_each", queue="bench_each"
-        )
     for peer in bench.peers:
         found[peer.name] = lambda peer=peer: peer.attempt(lambda: peer.drain(bench, plan.peer_jobs, count))  # type: ignore[misc]
     return found

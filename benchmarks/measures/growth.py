@@ -84,9 +84,12 @@ def _drop(tables: list[Table]) -> None:
 
 def _ours(bench: Bench, table: Table) -> dict[str, float]:
     from jobqueue import transitions
+    from jobqueue.transitions.claiming import Claimer
+
+    claimer = Claimer("bench", table.alias)
 
     def claim() -> Any:
-        return transitions.claim("bench", BATCH, worker="bench", using=table.alias)
+        return claimer.claim("bench", BATCH, lease_seconds=60)
 
     found = timed(bench.plan.growth_claims, claim, transitions.ack_many)
     _refill(bench, table, OURS)

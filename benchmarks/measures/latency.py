@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +23,9 @@ def run(bench: Bench) -> dict[str, Any]:
         "jobqueue": lambda: _ours(bench),
         "raw, polls every 5 ms": lambda: _reference(bench),
     }
+    redis = os.environ.get("JOBQUEUE_TEST_REDIS_URL")
+    if redis:
+        contestants["jobqueue, Redis doorbell"] = lambda: _ours(bench, redis)
     for peer in bench.peers:
         contestants[peer.name] = lambda peer=peer: peer.attempt(lambda: peer.latency(bench)) or []  # type: ignore[misc]
     found = alternate(contestants, bench.plan.latency_rounds)
@@ -34,11 +38,15 @@ def run(bench: Bench) -> dict[str, Any]:
     return record
 
 
-def _ours(bench: Bench) -> list[float]:
+def _ours(bench: Bench, doorbell: str = "auto") -> list[float]:
+    from django.conf import settings
+    from django.test import override_settings
+
     from benchmarks.tasks import stamp
 
     empty(bench.target, bench.connection, OURS)
-    with workers.running(workers.runworker(), fresh(bench)):
+    rung = override_settings(JOBQUEUE={**settings.JOBQUEUE, "DOORBELL": doorbell})
+    with rung, workers.running(workers.runworker(), {**fresh(bench), "BENCH_DOORBELL": doorbell}):
         return arrivals(bench, lambda number: (stamp.enqueue(number), number)[1])
 
 

@@ -16,7 +16,9 @@ EDGE = 20  # claims at the beginning and at the end that are compared
 def run(bench: Bench) -> dict[str, Any]:
     """Milliseconds per claim of 100 at the beginning and at the end, ours and raw in turn."""
     from jobqueue import transitions
+    from jobqueue.transitions.claiming import Claimer
 
+    claimer = Claimer("bench", "default")
     jobs = bench.plan.snapshot_jobs
     # Some are left over, so that the last claims are as full as the first.
     bench.load(OURS, jobs + 10 * BATCH)
@@ -25,7 +27,7 @@ def run(bench: Bench) -> dict[str, Any]:
     snapshot = bench.target.open_snapshot()
     costs: dict[str, list[float]] = {"jobqueue": [], "raw": []}
     for _ in range(jobs // BATCH):
-        ours = timed(1, lambda: transitions.claim("bench", BATCH, worker="bench"), transitions.ack_many)
+        ours = timed(1, lambda: claimer.claim("bench", BATCH, lease_seconds=60), transitions.ack_many)
         raw = timed(1, lambda: reference.claim(BATCH), lambda got: reference.finish(*got))
         costs["jobqueue"].append(ours["claim"])
         costs["raw"].append(raw["claim"])
