@@ -13,10 +13,11 @@ from jobqueue.transitions import claim, fail, reap
 from tests.app import tasks
 from tests.factories import claim_one, expire, make_in_state, make_job, state
 from tests.faults.conftest import killed_at
+from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that somebody could end"),
 ]
 

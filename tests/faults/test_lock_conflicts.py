@@ -12,10 +12,11 @@ from jobqueue.db import retry
 from jobqueue.models import Job
 from jobqueue.transitions import ack, ack_many, claim
 from tests.factories import claim_one, make_job, make_jobs, state, wait_until
+from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer: no two transactions can wait for each other"),
 ]
 

@@ -9,10 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, transitions
 from jobqueue.transitions import claim, fail
 from tests.factories import claim_one, expire, make_in_state, make_job, make_jobs, set_columns
+from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only InnoDB locks what an UPDATE reads on its way"),
 ]
 

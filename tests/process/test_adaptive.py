@@ -13,10 +13,11 @@ from django.db import connection, connections
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import state, wait_until
+from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 has_server = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be in trouble")
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")
 

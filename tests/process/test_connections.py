@@ -8,10 +8,11 @@ import pytest
 from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import wait_until
+from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.timeout(120),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
 ]

@@ -10,10 +10,11 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
 from tests.factories import job, state, wait_until
+from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
 
 

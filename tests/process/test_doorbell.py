@@ -13,9 +13,10 @@ from jobqueue.doorbell.redis import RedisBell
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.factories import state, wait_until
+from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [committed, pytest.mark.timeout(180)]
 RARELY = ("--poll", "60s..90s", "--lease", "600s")
 AT_ONCE = 10.0  # seconds: far less than a poll
 

@@ -11,9 +11,10 @@ import pytest
 from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import state, wait_until
+from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 
 # The limit counts processes and threads per real user, and does not bind root: as root the worker gets a real user of
 # its own, and keeps root's right to read files.
@@ -22,7 +23,8 @@ USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the keeper
 CHILD = 1 + 1 + 1 + 1 + 4  # main thread, settler, bell, event loop, four job threads
-FAMILY = 2 + LISTENER + 2 * CHILD  # with supervisor and keeper
+SINGLE = 2 + LISTENER + CHILD  # with supervisor and keeper
+FAMILY = SINGLE + CHILD
 
 
 @pytest.fixture
@@ -60,6 +62,14 @@ def registered(count):
     return wait_until(
         lambda: (rows := list(Worker.objects.filter(stopped_at=None).order_by("id"))) and len(rows) == count and rows,
         what=f"{count} workers",
+    )
+
+
+def complete(group, threads):
+    """Wait until all threads of the worker run: a child registers before it has started its own."""
+    wait_until(
+        lambda: sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in group.members()) == threads,
+        what=f"{threads} threads",
     )
 
 
@@ -103,6 +113,7 @@ def crowd(user):
 def test_a_child_that_cannot_be_replaced_now_is_replaced_when_there_is_room(crowded, crowd):
     group = crowded("--processes", 2)
     first, second = registered(2)
+    complete(group, FAMILY)
     crowd.fill()
     os.kill(first.pid, signal.SIGKILL)
     wait_until(lambda: refusals(group), what="the refusal")
@@ -129,6 +140,7 @@ def test_a_worker_that_can_start_nothing_waits_and_stops_when_told(crowded):
 def test_a_supervisor_that_has_lost_keeper_and_children_stops_when_told(crowded, crowd):
     group = crowded()
     registered(1)
+    complete(group, SINGLE)
     crowd.fill()
     for pid in set(group.members()) - {group.pid}:
         os.kill(pid, signal.SIGKILL)
@@ -143,6 +155,7 @@ def test_the_keeper_is_replaced_when_there_is_room(crowded, crowd):
     group = crowded()
     (child,) = registered(1)
     wait_until(lambda: state(job_id) == "DONE")
+    complete(group, SINGLE)
     (keeper,) = set(group.members()) - {group.pid, child.pid}
     crowd.fill()
     os.kill(keeper, signal.SIGKILL)
@@ -154,8 +167,9 @@ def test_the_keeper_is_replaced_when_there_is_room(crowded, crowd):
 
 
 def test_a_child_without_room_for_its_threads_is_tried_again(crowded, crowd):
-    group = crowded("--concurrency", 8, room=2 + LISTENER + CHILD + 4)
+    group = crowded("--concurrency", 8, room=SINGLE + 4)
     (child,) = registered(1)
+    complete(group, SINGLE + 4)
     crowd.fill(5)
     # When it is gone, there is room for a child and for three of its threads.
     os.kill(child.pid, signal.SIGKILL)

@@ -5,8 +5,9 @@ import pytest
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
+from tests.marks import committed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 
 
 def test_a_thread_that_no_soft_limit_reaches_is_ended_by_the_hard_one_and_only_it_is_charged(worker, evidence):

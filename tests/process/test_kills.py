@@ -11,10 +11,11 @@ from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import cancel
 from tests.app import tasks
 from tests.factories import job, now, row, state, wait_until
+from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [committed, pytest.mark.timeout(180)]
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
 
 

@@ -10,8 +10,9 @@ from jobqueue.models import Job, Worker
 from jobqueue.transitions import reap, release_held
 from tests.app import tasks
 from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
+from tests.marks import committed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 
 
 def only_child():

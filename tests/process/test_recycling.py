@@ -7,8 +7,9 @@ import pytest
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import seconds_from_now, state, wait_until
+from tests.marks import committed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+pytestmark = [committed, pytest.mark.timeout(120)]
 
 
 def all_done():

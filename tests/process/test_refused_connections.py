@@ -8,11 +8,12 @@ import pytest
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
+from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.timeout(120),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could refuse a connection"),
 ]

@@ -8,9 +8,10 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import claim_one, expire, job, make_job, now, seconds_from_now, set_columns, state, wait_until
+from tests.marks import committed
 from tests.process.harness import ROOT
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 
 
 def states():

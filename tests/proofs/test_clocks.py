@@ -13,10 +13,11 @@ from jobqueue.models import Job
 from jobqueue.transitions import claim
 from tests.app import tasks
 from tests.factories import seconds_from_now, set_columns, state
+from tests.marks import committed
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [committed, pytest.mark.timeout(180)]
 
 ZONES = {
     "mysql": ["+09:00", "-08:00"],

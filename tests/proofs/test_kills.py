@@ -15,10 +15,11 @@ from jobqueue.models import Job
 from jobqueue.producer import add_many, new_job
 from tests.app import tasks
 from tests.factories import seconds_from_now
+from tests.marks import committed
 from tests.proofs import audit
 from tests.proofs.running import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ from django.db import connection, connections, transaction
 from jobqueue import candidates, enqueue, enqueue_many
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import _take
+from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 
 def fill(full):

@@ -6,13 +6,12 @@ import socket
 import urllib.error
 import urllib.request
 
-import pytest
-
 from tests.app import tasks
 from tests.factories import state
+from tests.marks import committed
 from tests.proofs.running import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [committed]
 
 
 def free_port():

@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from jobqueue.models import Job
+from tests.marks import committed
 from tests.proofs import audit
 from tests.proofs.running import wait_for
 from tests.proofs.test_kills import fill
@@ -16,7 +17,7 @@ from tests.servers import control
 from tests.settings import VENDOR
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    committed,
     pytest.mark.timeout(300),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server and no sessions"),
 ]

@@ -7,9 +7,10 @@ import pytest
 from jobqueue.models import Job, JobAttempt
 from tests.app import coroutines, tasks
 from tests.factories import state
+from tests.marks import committed
 from tests.proofs.running import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
+pytestmark = [committed, pytest.mark.timeout(180)]
 
 OPTIONS = ("--lease", "5s", "--heartbeat", "0.5s", "--concurrency", "4")
 

@@ -16,6 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Allocation
 from tests.app.models import Ticket
+from tests.marks import committed
 
 WAIT_SECONDS = 20
 SOLD = {"sold": True, "buyer": "ann"}
@@ -213,7 +214,7 @@ class TestRefusals:
         assert not Allocation.objects.exists()
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 class TestRaces:
     def test_every_row_goes_to_one_of_many_and_none_is_left(self, tickets):
         tickets(60)

@@ -23,6 +23,7 @@ from tests.factories import (
     set_columns,
     state,
 )
+from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -166,7 +167,7 @@ def test_claim_refuses_an_open_transaction_and_takes_nothing():
     assert row(job_id) == before
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 def test_claim_is_committed_when_it_returns():
     make_job()
     lease = claim_one()

@@ -6,8 +6,9 @@ from jobqueue import enqueue_many
 from jobqueue.transitions import floors, release
 from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
+from tests.marks import committed
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 
 
 @pytest.fixture

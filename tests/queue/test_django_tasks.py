@@ -12,6 +12,7 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
 from tests.factories import claim_one, job, lease_with, make_job, now
+from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -220,7 +221,7 @@ def test_a_task_may_be_called_as_a_function(evidence):
     assert tasks.leave.call.__self__ is tasks.leave
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 def test_the_async_twins_do_the_same():
     found = async_to_sync(tasks.add.aenqueue)(1, 2)
     assert job(found.id).payload["args"] == [1, 2]

@@ -13,9 +13,10 @@ from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, state, undone
+from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 NOBODY = "redis://127.0.0.1:1/0"
 
 

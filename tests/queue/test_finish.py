@@ -7,8 +7,9 @@ from jobqueue.exceptions import LeaseLost, ResultError, WrongDatabase
 from jobqueue.models import Job
 from jobqueue.transitions import reap
 from tests.factories import claim_one, expire, job, make_job, row, state
+from tests.marks import committed
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 
 
 @pytest.fixture

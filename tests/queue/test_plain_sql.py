@@ -11,6 +11,7 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack, claim, fail, heartbeat, reap
 from jobqueue.worker.perform import Ending
 from tests.factories import claim_one, expire, job, lease_with, make_job, row, run_lease, seconds_from_now, state
+from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -100,7 +101,7 @@ def test_queue_and_payload_alone_are_enough(sql):
     assert claim_one().payload == [1]
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 def test_a_plain_row_is_run_by_its_handler(foreign, evidence):
     job_id = foreign.enqueue("webhooks", payload='{"n": 7}')
     outcome = run_lease(claim_one("webhooks"))
@@ -110,7 +111,7 @@ def test_a_plain_row_is_run_by_its_handler(foreign, evidence):
     assert job(job_id).result == {"seen": 7}
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 def test_a_plain_row_can_name_a_task(sql, evidence):
     sql(
         "INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')",
@@ -223,7 +224,7 @@ def test_our_token_is_what_uuid_to_bin_gives(sql, vendor_name):
     assert sql("SELECT COUNT(*) FROM job_queue WHERE lock_token = UUID_TO_BIN(%s)", [text])[0][0] == 1
 
 
-@pytest.mark.django_db(transaction=True)
+@committed
 def test_a_malformed_task_payload_fails_its_job_alone(sql, evidence):
     for payload in ("5", "[]", '{"args": 1}', '{"args": [], "kwargs": []}', '{"x": 1}', "null"):
         sql("INSERT INTO job_queue (queue, payload, task) VALUES ('q', %s, 'tests.app.tasks.add')", [payload])

@@ -11,10 +11,11 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, claim
 from jobqueue.transitions.claiming import lock_due
 from tests.factories import job, make_job, make_jobs, state
+from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 needs_row_locks = pytest.mark.skipif(
     VENDOR == "sqlite", reason="SQLite has one writer at a time: a second transaction waits for the first"
 )

@@ -10,10 +10,11 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, fail, retry
 from tests.app.tasks import add
 from tests.factories import claim_one, make_job, set_columns
+from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 
 
 def keyed(number=0):

@@ -7,10 +7,11 @@ from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, discard, fail, heartbeat, reap, release, retry, snooze
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, state, wait_until
+from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = committed
 
 SETTLE = {
     "ack": (lambda lease: ack(lease, result={"by": "ack"}), "DONE"),
