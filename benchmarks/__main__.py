@@ -35,6 +35,10 @@ def main() -> int:
                 continue
             record["databases"][kind] = _measure(kind, url, plan, Path(folder, f"{kind}.json"))
     record["run"]["minutes"] = round((time.monotonic() - begun) / 60, 1)
+    _date(record)
+    last = options.results / "last.json"
+    if options.add and last.exists():
+        keep(json.loads(last.read_text()), record)
     saved = _save(record, options.results)
     report.write(record, options.page)
     print(report.summary(record))
@@ -50,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_const", const="quick", dest="size", default="full", help="minutes instead of hours")
     add("--tiny", action="store_const", const="tiny", dest="size", help="only to see that it works")
     add("--peers", default="auto", metavar="NAME,...", help="auto (all that are installed), none, or names")
+    add("--add", action="store_true", help="keep what the last run measured and this one does not")
     add("--rounds", type=int, default=None, metavar="N", help="interleaved rounds")
     add("--results", type=Path, default=ROOT / "benchmarks/results", metavar="DIR", help="where the JSON record goes")
     add("--page", type=Path, default=ROOT / "docs/benchmarks.md", metavar="FILE", help="the page to write into")
@@ -99,6 +104,26 @@ def _about(size: str, plan: Plan) -> dict[str, Any]:
         "django": django.get_version(),
         "plan": plan.as_json(),
     }
+
+
+def _date(record: dict[str, Any]) -> None:
+    run = record["run"]
+    text = f"{run['date']}, commit {run['commit']}, size `{run['size']}`, load {run['load_before']:.1f} before"
+    for found in record["databases"].values():
+        found["dates"] = dict.fromkeys([*found["measures"], *found["errors"]], text)
+
+
+def keep(last: dict[str, Any], record: dict[str, Any]) -> None:
+    """Add to `record` the measures of `last` that it does not have, each with the date of its own run."""
+    for kind, old in last["databases"].items():
+        new = record["databases"].setdefault(kind, {**old, "measures": {}, "errors": {}, "dates": {}})
+        again = new["dates"].keys() | new.get("peers", {}).keys()
+        new["peers"] = old.get("peers", {}) | new.get("peers", {})
+        for part in ("measures", "errors"):
+            kept = {name: found for name, found in old[part].items() if name not in again}
+            new[part] |= kept
+            new["dates"] |= {name: old["dates"][name] for name in kept}
+    record["databases"] = {kind: record["databases"][kind] for kind in DATABASES if kind in record["databases"]}
 
 
 def _save(record: dict[str, Any], folder: Path) -> Path:

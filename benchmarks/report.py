@@ -48,9 +48,9 @@ def _body(record: dict[str, Any], images: dict[str, str]) -> Iterator[str]:
 def _about(record: dict[str, Any]) -> Iterator[str]:
     run = record["run"]
     yield (
-        f"Last run: {run['date']}, commit {run['commit']}, {run['cores']} cores ({run['machine']}), Python "
-        f"{run['python']}, Django {run['django']}, size `{run['size']}`, {run['minutes']} minutes, load "
-        f"{run['load_before']:.1f} at the start. A cell is the median of the rounds with (smallest-largest)."
+        f"Last run: {run['date']}, {run['cores']} cores ({run['machine']}), Python {run['python']}, Django "
+        f"{run['django']}, {run['minutes']} minutes. Each table says when it was measured, of which commit, at which "
+        "size and under which load before. A cell is the median of the rounds with (smallest-largest)."
     )
     yield ""
     yield "| database | version | durability (the server's own defaults) | other queues in this run |"
@@ -68,7 +68,8 @@ def _about(record: dict[str, Any]) -> Iterator[str]:
 def _table(record: dict[str, Any], kind: str, measure: str) -> Iterator[str]:
     found = record["databases"][kind]["measures"].get(measure)
     if found is not None:
-        yield from (f"**{_NAMES[kind]}**", "", *TABLES[measure][2](found), "")
+        date = record["databases"][kind]["dates"][measure]
+        yield from (f"**{_NAMES[kind]}** ({date})", "", *TABLES[measure][2](found), "")
 
 
 def summary(record: dict[str, Any]) -> str:

@@ -110,6 +110,13 @@ def seconds_from_now(instant):
     return (instant - now()) / timedelta(seconds=1)
 
 
+def enqueue_times(count, call, *arguments):
+    """`count` jobs of one task, committed together."""
+    with transaction.atomic():
+        for _ in range(count):
+            call.enqueue(*arguments)
+
+
 def wait_until(condition, seconds=20.0, what="the condition"):
     """The first true value of condition(), looked at every 20 ms; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds

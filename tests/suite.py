@@ -55,6 +55,8 @@ def run(database: str, arguments: list[str]) -> tuple[int, float]:
     skip = [] if given or database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
     with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
         env = {**os.environ, "JOBQUEUE_TEST_DB": database, "JOBQUEUE_TEST_DIR": folder}
+        # The hundreds of workers that tests start would compile everything again, each of them.
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
         begun = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *skip, *arguments]
         done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

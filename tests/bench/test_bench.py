@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report, stats, workers
+from benchmarks.__main__ import keep
 from tests.settings import VENDOR
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,23 @@ def test_the_page_keeps_the_text_around_the_markers(run):
     for name in ("bench-drain.svg", "bench-enqueue.svg"):
         assert f"img/{name}" in text
         assert (page.parent / "img" / name).read_text().startswith("<svg")
+
+
+def test_a_run_of_some_measures_can_keep_the_others_with_their_dates():
+    drain, growth, latency = {"who": 1}, {"who": 2}, {"who": 3}
+    old = {"measures": {"drain": drain, "growth": growth}, "errors": {"huey": "broken"}, "peers": {"rq": "1"}}
+    old["dates"] = {"drain": "old", "growth": "old", "huey": "old"}
+    new = {"measures": {"drain": latency}, "errors": {}, "peers": {"huey": "2"}, "dates": {"drain": "new"}}
+    record = {"databases": {"mysql": new}}
+    keep({"databases": {"sqlite": old, "mysql": old}}, record)
+    assert list(record["databases"]) == ["mysql", "sqlite"]
+    assert record["databases"]["mysql"] == {
+        "measures": {"drain": latency, "growth": growth},
+        "errors": {},
+        "peers": {"rq": "1", "huey": "2"},
+        "dates": {"drain": "new", "growth": "old"},
+    }
+    assert record["databases"]["sqlite"] == old
 
 
 def test_the_rate_leaves_out_start_and_end():

@@ -12,7 +12,7 @@ from django.db import connection, connections
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import enqueue_times, state, wait_until
 from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
@@ -42,8 +42,7 @@ def levels(group):
 
 @has_server
 def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_seconds(account, worker):
-    for _ in range(3000):
-        tasks.work.enqueue(0.05)
+    enqueue_times(3000, tasks.work, 0.05)
     port = free_port()
     group = worker(*LONG, "--concurrency", 8, "--probe-port", port, **account.environment())
     wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() > 50)
@@ -106,8 +105,7 @@ class Slowdown(threading.Thread):
 
 @has_server
 def test_statements_that_became_much_slower_lower_the_level(worker):
-    for _ in range(2000):
-        tasks.work.enqueue(0.02)
+    enqueue_times(2000, tasks.work, 0.02)
     group = worker(*LONG, "--concurrency", 8, "--batch-size", 8)
     wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() > 300)
     slowdown = Slowdown()

@@ -7,7 +7,7 @@ import pytest
 
 from jobqueue.models import Job, Worker
 from tests.app import tasks
-from tests.factories import wait_until
+from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
@@ -44,8 +44,7 @@ def watch(account, until):
 
 
 def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account, worker):
-    for _ in range(120):
-        tasks.uses_the_database.enqueue(0.05)
+    enqueue_times(120, tasks.uses_the_database, 0.05)
     # The server refuses one more: nobody could exceed it unseen.
     account.set_limit(DRAINING)
     group = worker("--drain", *OPTIONS, **account.environment(options=KEPT))
@@ -56,8 +55,7 @@ def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account,
 
 
 def test_a_child_that_replaces_another_opens_no_more(account, worker):
-    for _ in range(400):
-        tasks.uses_the_database.using(max_attempts=25).enqueue(0.05)
+    enqueue_times(400, tasks.uses_the_database.using(max_attempts=25), 0.05)
     group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))
     most = 0
     for round in range(1, 4):

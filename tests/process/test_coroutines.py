@@ -9,7 +9,7 @@ from jobqueue import enqueue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
-from tests.factories import job, state, wait_until
+from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
@@ -38,8 +38,7 @@ def done(ids):
 
 
 def test_a_hundred_coroutines_run_at_once_beside_one_thread(worker, evidence):
-    for _ in range(100):
-        coroutines.meet.enqueue(100)
+    enqueue_times(100, coroutines.meet, 100)
     assert worker("--drain", "--concurrency", 1).wait() == 0
     events = [line[0] for line in evidence.read()]
     assert events == ["start"] * 100 + ["effect"] * 100

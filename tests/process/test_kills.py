@@ -10,7 +10,7 @@ import pytest
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import cancel
 from tests.app import tasks
-from tests.factories import job, now, row, state, wait_until
+from tests.factories import enqueue_times, job, now, row, state, wait_until
 from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
@@ -241,8 +241,7 @@ def test_sighup_replaces_the_children_and_loses_nothing(worker, evidence):
 
 
 def test_children_killed_again_and_again_finish_every_job_once(worker, evidence):
-    for _ in range(200):
-        tasks.sleep.enqueue(0.05)
+    enqueue_times(200, tasks.sleep, 0.05)
     group = worker("--processes", 4, "--concurrency", 2)
     kills, rng = 0, random.Random(7)
     deadline = time.monotonic() + 90
@@ -268,8 +267,7 @@ def test_children_killed_again_and_again_finish_every_job_once(worker, evidence)
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that could be killed")
 @pytest.mark.parametrize("rounds", [8])
 def test_killed_connections_lose_nothing(worker, evidence, rounds):
-    for _ in range(400):
-        tasks.sleep.enqueue(0.02)
+    enqueue_times(400, tasks.sleep, 0.02)
     group = worker("--processes", 2)
     killed = 0
     for number in range(rounds):

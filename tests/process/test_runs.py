@@ -175,36 +175,6 @@ def test_a_dry_run_prints_and_changes_nothing(worker):
     assert (state(job_id), job(job_id).fence) == ("READY", 0)
 
 
-USAGE = [
-    ("--lease", "0"),
-    ("--lease", "-1"),
-    ("--lease", "10s", "--heartbeat", "5s"),
-    ("--concurrency", "-1"),
-    ("--concurrency", "0"),
-    ("--concurrency", "x"),
-    ("--async-concurrency", "0"),
-    ("--processes", "1.5"),
-    ("--poll", "200ms..50ms"),
-    ("--queues", "a,,b"),
-    ("--queues", "x:0"),
-    ("--queues", "a\nb"),
-    ("--batch-size", "NaN"),
-    ("--database", "nope"),
-    ("--max-rss", "lots"),
-    ("--bogus",),
-    ("--max-jobs", "0"),
-    ("--worker-name", "w" * 200),
-    ("--shutdown-timeout", "-1"),
-]
-
-
-@pytest.mark.parametrize("options", USAGE, ids=" ".join)
-def test_bad_usage_exits_2_without_a_traceback(start, options):
-    group = start("runworker", *options)
-    assert group.wait() == 2
-    assert "Traceback" not in group.text()
-
-
 def test_a_bad_default_in_the_environment_exits_2(start):
     group = start("runworker", "--drain", JOBQUEUE_WORKER_CONCURRENCY="many")
     assert group.wait() == 2
