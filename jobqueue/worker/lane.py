@@ -10,7 +10,6 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from jobqueue.transitions import Lease
@@ -28,7 +27,7 @@ class _Body:
 
 
 class Lane:
-    """Runs at most `places` coroutine jobs at once and puts their outcomes into `ended`.
+    """Runs at most `places` coroutine jobs at once; hand_over(outcome, free) gets how each ended, and frees its place.
 
     The child's main thread submits and takes back; everything else happens in the loop's thread.
     """
@@ -36,11 +35,11 @@ class Lane:
     def __init__(
         self,
         places: int,
-        ended: SimpleQueue[Outcome],
+        hand_over: Callable[[Outcome, Callable[[], object]], None],
         stopping: Callable[[], bool],
         asked_to_stop: Callable[[Any], bool],
     ) -> None:
-        self._places, self._ended, self._stopping, self._asked_to_stop = places, ended, stopping, asked_to_stop
+        self._places, self._hand_over, self._stopping, self._asked_to_stop = places, hand_over, stopping, asked_to_stop
         self._todo: deque[tuple[Lease, Any]] = deque()
         self._running = 0
         self._called = False
@@ -112,8 +111,14 @@ class Lane:
             # Some job has cancelled the tasks of all others: it reached this one before its body began, or at its end.
             body.outcome = Outcome(body.lease, Ending.FAILED, 0.0, error=error, coroutine=True)
             body.outcome.note_on(body.entry)
-        self._running -= 1
-        self._ended.put(body.outcome)
-        self._fill(loop)
+        free: Callable[[], object] = partial(self._free, loop)
+        if body.outcome.ack_each:
+            # Called by whoever has written its end.
+            free = partial(loop.call_soon_threadsafe, free, context=Context())
+        self._hand_over(body.outcome, free)
         if self._calls is not None:
             self._calls.job_ended()
+
+    def _free(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._running -= 1
+        self._fill(loop)

@@ -45,9 +45,9 @@ class Pool:
         self._todo: SimpleQueue[tuple[Lease, Any]] = SimpleQueue()
         self._ended: SimpleQueue[Outcome] = SimpleQueue()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._written: dict[tuple[int, int], threading.Event] = {}
+        self._written: dict[tuple[int, int], Callable[[], object]] = {}
         self._watches: list[Watch] = []
-        self._lane = Lane(coroutines, self._ended, stopping, self._asked_to_stop)
+        self._lane = Lane(coroutines, self._hand_over, stopping, self._asked_to_stop)
         self._coroutines = coroutines
         if registry.knows_coroutines():
             # Now, while it is clear what to do if there is no room for a thread.
@@ -129,8 +129,8 @@ class Pool:
             if entry is not None:
                 entry.hold, entry.job_id = Hold.FREE, 0
                 self._free.append(entry)
-            if (written := self._written.pop(key, None)) is not None:
-                written.set()
+            if (free := self._written.pop(key, None)) is not None:
+                free()
 
     def take_back(self) -> list[Lease]:
         """The leases that were not started; they will not be."""
@@ -187,16 +187,18 @@ class Pool:
                 outcome = Outcome(lease, Ending.FAILED, 0.0, error=error)
             # From here on it did not kill this process, and if it returned it need not run again.
             outcome.note_on(entry)
-            self._hand_over(outcome)
+            free = threading.Event()
+            self._hand_over(outcome, free.set)
+            self._ask_for_more()
+            free.wait()
 
-    def _hand_over(self, outcome: Outcome) -> None:
-        written = None
+    def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
         if outcome.ack_each:
-            written = self._written[outcome.lease.job_id, outcome.lease.fence] = threading.Event()
-        self._ended.put(outcome)
-        self._ask_for_more()
-        if written is not None:
-            written.wait()
+            self._written[outcome.key] = free
+            self._ended.put(outcome)
+        else:
+            self._ended.put(outcome)
+            free()
 
     def _ask_for_more(self) -> None:
         # Once per wait(): waking the claimer for every job would cost more than the jobs.

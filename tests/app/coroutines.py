@@ -53,6 +53,13 @@ async def gated(path):
     note("effect")
 
 
+@task(ack_each=True)
+async def gated_and_acked(path):
+    note("start")
+    while not os.path.exists(path):
+        await asyncio.sleep(0.01)
+
+
 @task(takes_context=True)
 async def patient(context, seconds):
     note("start")
@@ -82,6 +89,13 @@ async def overlong():
         await asyncio.sleep(600)
     finally:
         note("cleanup")
+
+
+@task(ack_each=True)
+async def count_done():
+    from jobqueue.models import Job
+
+    return await Job.objects.filter(status=Job.Status.DONE).acount()
 
 
 @task(hard_timeout_seconds=1.0, max_attempts=2)

@@ -11,6 +11,7 @@ from jobqueue import enqueue
 from jobqueue.db import retry
 from jobqueue.models import Job
 from jobqueue.transitions import ack, ack_many, claim
+from tests.blocking import somebody_waits
 from tests.factories import claim_one, make_job, make_jobs, state, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -19,25 +20,6 @@ pytestmark = [
     committed,
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer: no two transactions can wait for each other"),
 ]
-
-BLOCKED = {
-    "mysql": "SELECT COUNT(*) FROM performance_schema.data_lock_waits",
-    "mariadb": "SELECT COUNT(*) FROM information_schema.innodb_lock_waits",
-    "postgres": "SELECT COUNT(*) FROM pg_locks WHERE NOT granted",
-}
-
-
-def somebody_waits():
-    other = connections["default"].copy()
-    try:
-        with other.cursor() as cursor:
-            if VENDOR == "mariadb":
-                # Its view of lock waits is only made anew when nobody has looked for 100 ms.
-                cursor.execute("SELECT SLEEP(0.15)")
-            cursor.execute(BLOCKED[VENDOR])
-            return cursor.fetchone()[0] > 0
-    finally:
-        other.close()
 
 
 def in_thread(work):

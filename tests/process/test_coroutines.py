@@ -4,11 +4,13 @@ import os
 import signal
 
 import pytest
+from django.db import connections
 
 from jobqueue import enqueue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
+from tests.blocking import somebody_waits
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed
 from tests.process.harness import kill_sessions
@@ -295,3 +297,24 @@ def test_finish_commits_the_effect_of_a_coroutine_with_its_end(worker):
     assert worker("--drain", "--queues=-written").wait() == 0
     assert (state(job_id), job(job_id).result, job(job_id).attempts) == ("DONE", "with the effect", 0)
     assert Job.objects.filter(queue="written").count() == 1
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks that could keep an end from being written")
+def test_a_place_whose_coroutine_wants_its_own_ack_is_free_when_that_is_committed(worker, evidence, gate):
+    first, second = (coroutines.gated_and_acked.enqueue(str(gate)).id for _ in range(2))
+    worker(*LONG, "--async-concurrency", 1)
+    started(evidence, 1)
+    other = connections["default"].copy()
+    other.set_autocommit(False)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT id FROM job_queue WHERE id = %s FOR UPDATE", [first])
+        gate.touch()
+        wait_until(somebody_waits, what="the ack waiting for its row")
+        # It comes after the second one, which the worker has passed over when this one runs.
+        tasks.add.enqueue(1, 1)
+        wait_until(lambda: evidence.read("effect"), what="the job in a thread")
+        started(evidence, 1)
+    finally:
+        other.close()
+    wait_until(lambda: done([first, second]))

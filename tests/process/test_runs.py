@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job, JobAttempt, Worker
-from tests.app import tasks
+from tests.app import coroutines, tasks
 from tests.factories import claim_one, expire, job, make_job, now, seconds_from_now, set_columns, state, wait_until
 from tests.marks import committed
 from tests.process.harness import ROOT
@@ -45,9 +45,10 @@ def test_delayed_jobs_are_left_by_a_drain(worker):
     assert state(later) == "READY"
 
 
-def test_a_task_with_ack_each_starts_when_the_end_of_the_one_before_is_committed(worker):
-    ids = [tasks.count_done.enqueue().id for _ in range(30)]
-    assert worker("--drain", "--concurrency", 1).wait() == 0
+@pytest.mark.parametrize("task", [tasks.count_done, coroutines.count_done], ids=["thread", "coroutine"])
+def test_a_task_with_ack_each_starts_when_the_end_of_the_one_before_is_committed(worker, task):
+    ids = [task.enqueue().id for _ in range(30)]
+    assert worker("--drain", "--concurrency", 1, "--async-concurrency", 1).wait() == 0
     assert [job(job_id).result for job_id in ids] == list(range(30))
 
 
