@@ -35,7 +35,7 @@ def _contestants(bench: Bench, count: int) -> Contestants:
         "jobqueue, one ack each": lambda: ours(plan.each_jobs, count, "--queues", "bench_each", queue="bench_each"),
         "raw, one ack each": lambda: raw(plan.each_jobs, count, "--each"),
     }
-    for peer in bench.peers:
+    for peer in bench.peers if count == 1 else ():
         found[peer.name] = lambda peer=peer: peer.attempt(lambda: peer.drain(bench, plan.peer_jobs, count))  # type: ignore[misc]
     return found
 

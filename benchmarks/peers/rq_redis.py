@@ -33,9 +33,9 @@ def enqueue(number: int) -> None:
 def worker(processes: int) -> list[str]:
     """One SimpleWorker, or RQ's pool of them."""
     rq, url = [sys.executable, "-m", "rq.cli"], os.environ["BENCH_REDIS_URL"]
-    options = ["--url", url, "--logging_level", "ERROR", "--worker-class", "rq.worker.SimpleWorker"]
+    options = ["--url", url, "--worker-class", "rq.worker.SimpleWorker"]
     return (
-        [*rq, "worker", *options, "bench"]
+        [*rq, "worker", *options, "--logging_level", "ERROR", "bench"]
         if processes == 1
-        else [*rq, "worker-pool", *options, "-n", str(processes), "bench"]
+        else [*rq, "worker-pool", *options, "--logging-level", "ERROR", "-n", str(processes), "bench"]
     )
