@@ -61,8 +61,18 @@ def empty(target: Target, connection: Any, table: str) -> None:
 
 
 def refresh(target: Target, connection: Any, table: str) -> None:
-    """Fresh statistics, as a table of that size would have them."""
+    """Fresh statistics, as a table of that size would have them, and what was filled in written to disk.
+
+    Otherwise the server writes it while it is measured: the more the larger the table is.
+    """
     statement = {"postgres": "VACUUM ANALYZE {}", "sqlite": "ANALYZE {}"}.get(target.kind, "ANALYZE TABLE {}")
     cursor = execute(connection, statement.format(table))
     if target.mysql_like:
         cursor.fetchall()
+        # Made for copying the files of a table, so it writes all changed pages first.
+        execute(connection, f"FLUSH TABLES {table} FOR EXPORT")
+        execute(connection, "UNLOCK TABLES")
+    elif target.kind == "postgres":
+        execute(connection, "CHECKPOINT")
+    else:
+        execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)")

@@ -15,7 +15,7 @@ from jobqueue.names import TASK_CHARS, check_key, check_queue
 from jobqueue.tasks import JobTask
 
 if TYPE_CHECKING:
-    from jobqueue.producer import NewJob
+    from jobqueue.insertion import NewJob
 
 
 class JobQueueBackend(BaseTaskBackend):

@@ -6,41 +6,25 @@ Models are imported inside the functions: `from jobqueue import enqueue` must wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 
-from jobqueue import doorbell
+from jobqueue import doorbell, insertion
 from jobqueue.conf import load
-from jobqueue.db import vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, NotSupported, PayloadError, UnknownQueue
+from jobqueue.insertion import NewJob
 from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
 from jobqueue.queues import known_queues
 from jobqueue.signals import job_enqueued, send
 
-# One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).
-_STATEMENT_BYTES = 4_000_000
 _ROUNDS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """One job to insert, checked and encoded."""
-
-    queue: str
-    payload: Encoded
-    priority: int = 0
-    run_at: datetime | None = None
-    max_attempts: int = 25
-    task: str | None = None
-    dedupe_key: bytes | None = None
-    lease_seconds: float | None = None
 
 
 def enqueue(
@@ -136,7 +120,7 @@ def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
     alias = using or load().database
     if job.dedupe_key is None:
-        (job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)
+        (job_id,) = retry_transient(lambda: insertion.insert([job], alias), using=alias, repeatable=False)
         _announce([job], [job_id], alias)
         return job_id
     return retry_transient(lambda: _add_keyed(job, alias), using=alias)
@@ -144,18 +128,13 @@ def add(job: NewJob, *, using: str | None = None) -> int:
 
 def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    from jobqueue.models import Job
-
-    connection, (columns, (row,)) = connections[using], _columns([job], using)
-    insert = partial(vendor(using).insert_one, connection, Job._meta.db_table, columns, row)
+    insert = partial(insertion.insert_one, job, using)
     job_id, created_at = retry_transient(insert, using=using, repeatable=False)
     _announce([job], [job_id], using)
     if created_at is None:
         # Not in the unit above: whoever repeats a read must not repeat the INSERT.
-        rows = Job.objects.using(using).filter(pk=job_id).values_list("created_at", flat=True)
-        return job_id, retry_transient(rows.get, using=using)
-    field: Any = Job._meta.get_field("created_at")
-    return job_id, field.from_db_value(created_at, None, connection)
+        created_at = retry_transient(lambda: insertion.created_at(job_id, using), using=using)
+    return job_id, created_at
 
 
 def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
@@ -168,8 +147,8 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     def write() -> list[int]:
         with transaction.atomic(using=alias):
             if not keyed:
-                return [job_id for chunk in _chunks(jobs, alias) for job_id in _insert(chunk, alias)]
-            return [job_id for chunk in _chunks(jobs, alias) for job_id in _add_keyed_chunk(chunk, alias)]
+                return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in insertion.insert(chunk, alias)]
+            return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in _add_keyed_chunk(chunk, alias)]
 
     ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
     if not keyed:
@@ -190,7 +169,7 @@ def _add_keyed(job: NewJob, using: str) -> int:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
             with transaction.atomic(using=using):
                 dedupe.free(job.queue, job.dedupe_key, using=using)
-                (job_id,) = _insert([job], using)
+                (job_id,) = insertion.insert([job], using)
         except IntegrityError:
             continue
         _announce([job], [job_id], using)
@@ -216,61 +195,13 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
             for job in fresh:
                 if job.dedupe_key is not None and job.dedupe_key in known.stale:
                     dedupe.free(job.queue, job.dedupe_key, using=using)
-            ids = _insert(fresh, using) if fresh else []
+            ids = insertion.insert(fresh, using) if fresh else []
     except IntegrityError:
-        return [_add_keyed(job, using) if job.dedupe_key else _insert([job], using)[0] for job in jobs]
+        return [_add_keyed(job, using) if job.dedupe_key else insertion.insert([job], using)[0] for job in jobs]
     _announce(fresh, ids, using)
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
     return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
-
-
-# Left out of the INSERT where all jobs have what the database fills in by itself; each value costs time per row.
-_DEFAULTS = {
-    "priority": 0,
-    "max_attempts": 25,
-    "task": None,
-    "dedupe_key": None,
-    "lease_seconds": None,
-    "run_at": None,
-}
-
-
-def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
-    """INSERT ... VALUES by hand: Django's bulk_create gives no ids on MySQL and costs several times as much."""
-    from jobqueue.models import Job
-
-    return vendor(using).insert(connections[using], Job._meta.db_table, *_columns(jobs, using))
-
-
-def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns that must be given, and their values for each job."""
-    from jobqueue.models import Job
-
-    given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
-    columns = ["queue", "payload", *given]
-    values = [_prepared(Job._meta.get_field(name), [getattr(job, name) for job in jobs], using) for name in columns]
-    return columns, list(zip(*values, strict=True))
-
-
-def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
-    """What the driver takes for `values`; equal ones, which most columns have, are prepared once."""
-    found = {value: field.get_db_prep_save(value, connections[using]) for value in set(values)}
-    return [found[value] for value in values]
-
-
-def _chunks(jobs: Sequence[NewJob], using: str) -> Iterable[list[NewJob]]:
-    most = vendor(using).insert_rows_max
-    chunk: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        if chunk and (len(chunk) >= most or size + len(job.payload) > _STATEMENT_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(job)
-        size += len(job.payload)
-    if chunk:
-        yield chunk
 
 
 def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:

@@ -17,8 +17,8 @@ LEVELS = {
     1: ["db"],
     2: ["models"],
     3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "doorbell",
-        "handlers", "producer", "queues", "registry", "results", "starving", "task_context", "tasks", "transitions",
-        "workers"],
+        "handlers", "insertion", "producer", "queues", "registry", "results", "starving", "task_context",
+        "tasks", "transitions", "workers"],
     4: ["maintenance", "worker"],
     5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations"],
 }  # fmt: skip

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 import pytest
 from asgiref.sync import async_to_sync
 
-from jobqueue import task
+from jobqueue import insertion, task
 from jobqueue.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
-from tests.factories import claim_one, job, lease_with, make_job, now
+from tests.factories import claim_one, job, lease_with, make_job, now, seconds_from_now
 from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
@@ -226,3 +226,7 @@ def test_the_async_twins_do_the_same():
     found = async_to_sync(tasks.add.aenqueue)(1, 2)
     assert job(found.id).payload["args"] == [1, 2]
     assert async_to_sync(tasks.add.aget_result)(found.id).id == found.id
+
+
+def test_the_result_of_a_job_whose_row_is_gone_already_was_enqueued_now():
+    assert abs(seconds_from_now(insertion.created_at(10**12, "default"))) < 60
