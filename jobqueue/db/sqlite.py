@@ -57,7 +57,7 @@ class SQLite(Vendor):
         with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
             try:
                 cursor.execute(
-                    f"INSERT INTO {name} (lock_key) VALUES (%s) ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1",
+                    f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1",
                     [key],
                 )
             except OperationalError as error:
