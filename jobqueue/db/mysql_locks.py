@@ -40,58 +40,21 @@ class MySQLLocks(Vendor):
         deadlock when they insert it in their turn. And no plain read comes before the lock: at REPEATABLE READ it
         would open the caller's snapshot before the last holder's commit.
         """
-        self._make_row(connection, table, key)
+        row = _Row(connection, connection.ops.quote_name(table), key, " NOWAIT" if timeout_seconds == 0 else "")
+        row.make()
         snapshot = self.session_level(connection) not in ("read committed", "read uncommitted")
-        with transaction.mark_for_rollback_on_error(using=connection.alias):
-            with self._waiting(connection, timeout_seconds):
-                while True:
-                    try:
-                        self._lock_row(connection, table, key, snapshot, nowait=timeout_seconds == 0)
-                    except OperationalError as error:
-                        if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
-                            raise
-                        if timeout_seconds is not None:
-                            return False
-                    else:
-                        return True
-
-    def _lock_row(self, connection: BaseDatabaseWrapper, table: str, key: str, snapshot: bool, *, nowait: bool) -> None:
-        name = connection.ops.quote_name(table)
-        with connection.cursor() as cursor:
-            if snapshot or nowait:
-                read = f"SELECT takes FROM {name} WHERE lock_key = %s"
-                cursor.execute(f"{read} FOR UPDATE{' NOWAIT' * nowait}", [key])
-                newest = cursor.fetchone() or (0,)
-                if snapshot:
-                    cursor.execute(read, [key])
-                    if newest != (cursor.fetchone() or (0,)):
-                        raise stale_snapshot(key)
-            cursor.execute(
-                f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1", [key]
-            )
-
-    def _make_row(self, connection: BaseDatabaseWrapper, table: str, key: str) -> None:
-        known = (connection.alias, str(connection.settings_dict["NAME"]), key)
-        if known in _known:
-            return
-        name = connection.ops.quote_name(table)
-        with closing(connections.create_connection(connection.alias)) as other, other.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM {name} WHERE lock_key = %s", [key])
-            if cursor.fetchone() is None:
-                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
+        with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:
+            while True:
                 try:
-                    cursor.execute(f"INSERT INTO {name} (lock_key) VALUES (%s)", [key])
-                except IntegrityError:
-                    pass  # somebody else has just made it
+                    row.take(snapshot)
                 except OperationalError as error:
-                    if first_arg(error) not in _NOT_YET:
+                    if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
                         raise
-        if len(_known) >= _KNOWN_MAX:
-            _known.clear()
-        _known.add(known)
-
-    def _waiting(self, connection: BaseDatabaseWrapper, timeout_seconds: float | None) -> Any:
-        return self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
+                    if timeout_seconds is not None:
+                        return False
+                else:
+                    return True
 
     @contextmanager
     def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
@@ -143,6 +106,56 @@ class MySQLLocks(Vendor):
         with connection.cursor() as cursor:
             cursor.execute("SELECT RELEASE_LOCK(%s)", [name])
             return bool(cursor.fetchone()[0] == 1)
+
+
+class _Row:
+    """The row of one key, as one transaction takes it."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, suffix: str) -> None:
+        self.connection, self.table, self.key, self.suffix = connection, table, key, suffix
+
+    def take(self, snapshot: bool) -> None:
+        """Lock it and add one. `snapshot`: reads of this transaction stand still, and must not be older."""
+        with self.connection.cursor() as cursor:
+            takes = self._lock(cursor)
+            if takes is None and not snapshot:
+                # Somebody deleted it. (In a transaction with gap locks we now hold the gap, and nobody can help us.)
+                self.make(again=True)
+                takes = self._lock(cursor)
+            if snapshot:
+                cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s", [self.key])
+                if (takes or 0) != (cursor.fetchone() or (0,))[0]:
+                    raise stale_snapshot(self.key)
+            cursor.execute(
+                f"INSERT INTO {self.table} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1",
+                [self.key],
+            )
+
+    def _lock(self, cursor: Any) -> int | None:
+        cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s FOR UPDATE{self.suffix}", [self.key])
+        found = cursor.fetchone()
+        return None if found is None else int(found[0])
+
+    def make(self, *, again: bool = False) -> None:
+        """Commit the row by a connection of its own, if this process has not seen it yet."""
+        alias = self.connection.alias
+        known = (alias, str(self.connection.settings_dict["NAME"]), self.key)
+        if known in _known and not again:
+            return
+        with closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
+            if cursor.fetchone() is None:
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+                try:
+                    cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES (%s)", [self.key])
+                except IntegrityError:
+                    pass  # somebody else has just made it
+                except OperationalError as error:
+                    if first_arg(error) not in _NOT_YET:
+                        raise
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        _known.add(known)
 
 
 def cluster_problem(variables: dict[str, str]) -> str | None:

@@ -25,7 +25,8 @@ class PostgreSQLLocks(Vendor):
         It writes, so at REPEATABLE READ a snapshot older than the last holder is refused by the server.
         """
         name = connection.ops.quote_name(table)
-        sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1"
+        sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
+        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1"
         try:
             with transaction.mark_for_rollback_on_error(using=connection.alias):
                 return self._upsert(connection, sql, key, timeout_seconds)

@@ -56,10 +56,8 @@ class SQLite(Vendor):
         name = connection.ops.quote_name(table)
         with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
             try:
-                cursor.execute(
-                    f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1",
-                    [key],
-                )
+                sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
+                cursor.execute(sql + "ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1", [key])
             except OperationalError as error:
                 code = getattr(error.__cause__, "sqlite_errorname", "")
                 if code == "SQLITE_BUSY_SNAPSHOT":

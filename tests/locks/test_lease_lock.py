@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import Error, connection, transaction
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
@@ -15,17 +15,20 @@ from jobqueue.locks.floor import sweep
 from jobqueue.maintenance import lock_sweeper
 from jobqueue.models import LockFloor, LockRow
 from tests.factories import seconds_from_now
+from tests.faults.conftest import kill, session_id
 from tests.locks.helpers import expire, row
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db(transaction=True)
+#: in a transaction that is rolled back, which is fast; and with real commits, for those who have company
+plain, real = pytest.mark.django_db, pytest.mark.django_db(transaction=True)
 
 
 def held(name="k", ttl_seconds=60):
     return lease_lock(name, ttl_seconds, 0).acquire()
 
 
+@plain
 def test_a_block_holds_it_and_gives_it_back():
     with lease_lock("k", 60) as lock:
         assert lock.fence == 1
@@ -38,6 +41,7 @@ def test_a_block_holds_it_and_gives_it_back():
     assert held().fence == 2
 
 
+@plain
 def test_the_fence_grows_for_ever_also_when_the_row_was_cleaned_up():
     fences = []
     for how in ("release", "expire", "sweep", "release", "sweep", "sweep"):
@@ -54,6 +58,7 @@ def test_the_fence_grows_for_ever_also_when_the_row_was_cleaned_up():
     assert fences == sorted(set(fences))
 
 
+@plain
 def test_one_that_ran_out_is_taken_over_with_a_higher_fence():
     late = held()
     expire()
@@ -66,20 +71,31 @@ def test_one_that_ran_out_is_taken_over_with_a_higher_fence():
     fresh.release()
 
 
+@plain
 def test_a_block_that_was_overtaken_ends_in_lock_lost():
-    with pytest.raises(LockLost), lease_lock("k", 60):
-        expire()
-        held()
+    def overtaken():
+        with lease_lock("k", 60):
+            expire()
+            held()
+
+    with pytest.raises(LockLost):
+        overtaken()
 
 
+@plain
 def test_an_error_of_the_block_is_let_out_with_a_note_when_the_lock_was_lost():
-    with pytest.raises(ZeroDivisionError) as caught, lease_lock("k", 60):
-        expire()
-        held()
-        raise ZeroDivisionError
+    def overtaken():
+        with lease_lock("k", 60):
+            expire()
+            held()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        overtaken()
     assert "somebody else may have held it" in caught.value.__notes__[0]
 
 
+@plain
 def test_a_release_after_its_time_is_fine_if_nobody_came_in_between():
     lock = held()
     expire()
@@ -87,6 +103,7 @@ def test_a_release_after_its_time_is_fine_if_nobody_came_in_between():
     assert row()["owner_token"] is None
 
 
+@plain
 def test_releasing_twice_says_so_and_changes_nothing():
     lock = held()
     lock.release()
@@ -99,6 +116,7 @@ def test_releasing_twice_says_so_and_changes_nothing():
     other.release()
 
 
+@plain
 def test_who_never_acquired_it_cannot_release_renew_or_have_a_fence():
     held()
     before = row()
@@ -109,6 +127,7 @@ def test_who_never_acquired_it_cannot_release_renew_or_have_a_fence():
     assert row() == before
 
 
+@plain
 def test_a_renewal_moves_the_end():
     lock = held(ttl_seconds=5)
     lock.renew()
@@ -118,6 +137,7 @@ def test_a_renewal_moves_the_end():
     assert lock.remaining_seconds > 119
 
 
+@plain
 def test_a_renewal_after_the_end_is_refused_even_if_nobody_came():
     lock = held()
     expire()
@@ -129,6 +149,7 @@ def test_a_renewal_after_the_end_is_refused_even_if_nobody_came():
         lock.release()
 
 
+@plain
 def test_an_object_may_be_used_again_but_not_twice_at_once():
     lock = lease_lock("k", 60, 0)
     with lock:
@@ -138,6 +159,7 @@ def test_an_object_may_be_used_again_but_not_twice_at_once():
         assert lock.fence == 2
 
 
+@plain
 def test_inside_a_transaction_it_is_refused():
     lock = lease_lock("k", 60)
     with transaction.atomic(), pytest.raises(InsideTransaction, match=r"mutex\(\)"):
@@ -148,6 +170,7 @@ def test_inside_a_transaction_it_is_refused():
     lock.release()
 
 
+@plain
 def test_a_release_inside_a_transaction_happens_with_its_commit():
     lock = held()
     with transaction.atomic():
@@ -169,13 +192,15 @@ def test_a_bad_ttl_is_refused(ttl_seconds):
         lease_lock("k", ttl_seconds)
 
 
-@pytest.mark.parametrize("other", ["K", "k ", "ｋ", "k\u0301"])
+@plain
+@pytest.mark.parametrize("other", ["K", "k ", "\uff4b", "k\u0301"])
 def test_names_that_look_alike_are_two(other):
     held()
     held(other)
     assert LockRow.objects.count() == 2
 
 
+@real
 def test_a_waiter_gets_it_when_it_is_released():
     lock = held()
     waiter = Actor(lambda: lease_lock("k", 60, 20).acquire().fence)
@@ -184,12 +209,14 @@ def test_a_waiter_gets_it_when_it_is_released():
     assert waiter.result() == 2
 
 
+@plain
 def test_skipping_is_a_try_without_waiting():
     held()
     with suppress(LockNotAcquired), lease_lock("k", 60, 0):
         pytest.fail("somebody else holds it")
 
 
+@real
 def test_of_many_who_see_it_free_one_gets_it():
     for prepare in (lambda: None, lambda: expire(), lambda: sweep()):
         prepare()
@@ -198,6 +225,7 @@ def test_of_many_who_see_it_free_one_gets_it():
         LockRow.objects.update(expires_at=UtcNowPlus(-1))
 
 
+@plain
 def test_several_locks_are_taken_low_to_high_and_given_back_when_one_is_missing():
     order = []
     a, b = lease_lock("a", 60, 0), lease_lock("b", 60, 0)
@@ -212,6 +240,7 @@ def test_several_locks_are_taken_low_to_high_and_given_back_when_one_is_missing(
     assert row("a")["owner_token"] is None
 
 
+@plain
 def test_the_sweeper_takes_bounded_batches_and_leaves_who_holds():
     for number in range(7):
         held(f"gone-{number}")
@@ -223,12 +252,14 @@ def test_the_sweeper_takes_bounded_batches_and_leaves_who_holds():
     lock.release()
 
 
+@plain
 def test_with_nothing_to_do_the_sweeper_asks_one_question(django_assert_num_queries):
     held()
     with django_assert_num_queries(1):
         assert sweep() == 0
 
 
+@real
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no rows that somebody else could have locked")
 def test_the_sweeper_passes_over_a_row_that_somebody_is_taking():
     held()
@@ -238,6 +269,7 @@ def test_the_sweeper_passes_over_a_row_that_somebody_is_taking():
     assert sweep() == 1
 
 
+@real
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer: nobody can come in between")
 def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fence():
     for _ in range(5):
@@ -261,22 +293,27 @@ def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fe
     assert maker.result() > old
 
 
+@plain
 def test_acquiring_and_releasing_costs_few_statements(django_assert_max_num_queries):
     held().release()
     with django_assert_max_num_queries(3):
         held().release()
 
 
+@real
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that somebody could end")
-def test_a_session_that_dies_on_the_way_is_replaced():
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_session_that_died_is_replaced(noticed):
     connection.ensure_connection()
-    session = connection.connection
-    held("before")
-    (session.close if VENDOR == "postgres" else connection.close)()
+    kill(session_id())
+    if noticed:
+        with pytest.raises(Error), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
     with lease_lock("k", 60, 5) as lock:
         assert lock.fence
 
 
+@plain
 def test_coroutines_wait_for_each_other_without_a_thread():
     inside, seen = [], []
 
@@ -297,6 +334,7 @@ def test_coroutines_wait_for_each_other_without_a_thread():
     assert len(seen) == 4
 
 
+@plain
 def test_a_coroutine_that_is_cancelled_while_it_waits_leaves_nothing_behind():
     lock = held()
 
