@@ -7,6 +7,7 @@ canceled, settles what a dead child left behind, and reaps.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from django.db import Error, connections
 
 from jobqueue import transitions, workers
 from jobqueue.conf import load
+from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
 from jobqueue.maintenance import lock_sweeper, reaper
@@ -131,8 +133,15 @@ class Keeper:
             self.board.header.reaped += found.total
 
     def sweep(self) -> None:
-        """Delete lease locks that have ended."""
-        freed = lock_sweeper.run_once(load(), using=self.using).locks_freed
+        """Delete lease locks that have ended. An account without a right to that is told once, and works on."""
+        try:
+            freed = lock_sweeper.run_once(load(), using=self.using).locks_freed
+        except Error as error:
+            if fault_vendor(self.using).fault(error) is not None:
+                raise
+            logger.warning("locks that have ended are not deleted by this worker: %s", error)
+            self.next_sweep = math.inf
+            return
         if freed:
             logger.info("deleted %d locks that had ended", freed)
 
