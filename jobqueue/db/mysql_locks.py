@@ -143,6 +143,7 @@ class _Row:
         if known in _known and not again:
             return
         with closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
+            other.set_autocommit(True)
             cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
             if cursor.fetchone() is None:
                 cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
