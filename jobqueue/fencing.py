@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from django.db import connections, models, router, transaction
 from django.db.models import F
@@ -79,7 +79,7 @@ class FencedModel(models.Model):
 
     fence = FenceField(default=0, db_default=0, editable=False)
 
-    objects = FencedQuerySet.as_manager()
+    objects: ClassVar[Any] = FencedQuerySet.as_manager()
 
     class Meta:
         abstract = True
