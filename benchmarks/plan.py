@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-MEASURES = ("enqueue", "drain", "latency", "growth", "snapshot", "resources", "scaling")
+MEASURES = ("enqueue", "drain", "latency", "growth", "snapshot", "resources", "scaling", "locks")
 DATABASES = ("mysql", "mariadb", "postgres", "sqlite")
 
 
@@ -32,6 +32,8 @@ class Plan:
     scaling: tuple[int, ...] = (1, 2, 4, 8)
     scaling_jobs: int = 40_000
     peer_jobs: int = 20_000
+    lock_seconds: float = 2.0  # per contestant and round
+    lock_processes: tuple[int, ...] = (1, 4)
     only: tuple[str, ...] = MEASURES
     peers: tuple[str, ...] = ()
 
@@ -63,6 +65,7 @@ QUICK = replace(
     idle_seconds=10.0,
     scaling_jobs=15_000,
     peer_jobs=8_000,
+    lock_seconds=1.0,
 )
 # Shows that everything works; its figures mean nothing.
 TINY = replace(
@@ -85,5 +88,7 @@ TINY = replace(
     scaling=(1, 2),
     scaling_jobs=300,
     peer_jobs=50,
+    lock_seconds=0.2,
+    lock_processes=(2,),
 )
 SIZES = {"full": FULL, "quick": QUICK, "tiny": TINY}

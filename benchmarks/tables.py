@@ -131,6 +131,18 @@ def scaling(found: dict[str, Any]) -> Iterator[str]:
     yield from table((*head, "deadlocks / 10k", "raw: deadlocks / 10k"), rows())
 
 
+def locks(found: dict[str, Any]) -> Iterator[str]:
+    """One row per contestant."""
+
+    def rows() -> Iterator[Cells]:
+        for processes, entries in found.items():
+            for name, entry in entries.items():
+                against = f"{spread(entry['ratio'])} of {entry['against']}" if "against" in entry else ""
+                yield processes, name, spread(entry["per_second"]), against
+
+    yield from table(("", "lock", "acquired and released, per second", "compared, same round"), rows())
+
+
 #: title, what it says, the table
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
@@ -152,6 +164,12 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = 
         "Memory and processor",
         "Statements are what the server counted (PostgreSQL: transactions).",
         resources,
+    ),
+    "locks": (
+        "Locks",
+        "Processes that acquire and release one key, all the time, and do nothing in between. A mutex is released by "
+        "its commit.",
+        locks,
     ),
     "scaling": ("Scaling", "One queue, one `runworker --processes N` against N reference processes.", scaling),
 }

@@ -33,7 +33,7 @@ def register() -> None:
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease, E004 no
-    redis-py for its DOORBELL.
+    redis-py for its DOORBELL or REDIS_URL.
     """
     found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
     messages: list[checks.CheckMessage] = []
@@ -49,9 +49,12 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint=hint, id="jobqueue.E002"
             )
         )
-    if found.doorbell not in ("auto", "off") and find_spec("redis") is None:
+    used = ["JOBQUEUE['DOORBELL']"] * (found.doorbell not in ("auto", "off"))
+    used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
+    if used and find_spec("redis") is None:
         text = (
-            "JOBQUEUE['DOORBELL'] is a Redis URL and redis-py is not installed: nobody can be rung, workers only poll."
+            f"{' and '.join(used)}: a Redis URL, and redis-py is not installed. Nobody can be rung, workers only poll, "
+            "and redis_lock() fails."
         )
         messages.append(checks.Error(text, hint='Run: pip install "jobqueue[redis]"', id="jobqueue.E004"))
     return messages

@@ -44,6 +44,7 @@ class Settings:
     hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
+    redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
 
     @property
@@ -112,7 +113,7 @@ def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list
     return queues, problems
 
 
-_NULLABLE = {"heartbeat_seconds", "dedupe_seconds", "timeout_seconds", "hard_timeout_seconds"}
+_NULLABLE = {"heartbeat_seconds", "dedupe_seconds", "timeout_seconds", "hard_timeout_seconds", "redis_url"}
 
 
 def _problem(name: str, value: object) -> str | None:
@@ -121,9 +122,12 @@ def _problem(name: str, value: object) -> str | None:
         return None
     if name == "database":
         return None if isinstance(value, str) and value else f"{key} must be a database alias"
+    if name == "redis_url":
+        return None if _is_redis(value) else f"{key} must be a redis://, rediss:// or unix:// URL, or None"
     if name == "doorbell":
         # Without the value: a URL may hold a password.
-        return None if _is_doorbell(value) else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
+        ok = value in ("auto", "off") or _is_redis(value)
+        return None if ok else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
     if name == "queues":
         return None if isinstance(value, Mapping) else f"{key} must be a dict"
     if name == "ack_each":
@@ -140,7 +144,7 @@ def _problem(name: str, value: object) -> str | None:
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
 
 
-def _is_doorbell(value: object) -> bool:
+def _is_redis(value: object) -> bool:
     if not isinstance(value, str):
         return False
     try:
@@ -148,7 +152,7 @@ def _is_doorbell(value: object) -> bool:
         located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
     except ValueError:
         return False
-    return value in ("auto", "off") or (parts.scheme in ("redis", "rediss", "unix") and located)
+    return parts.scheme in ("redis", "rediss", "unix") and located
 
 
 def _forget(*, setting: str, **_: object) -> None:

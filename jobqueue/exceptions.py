@@ -82,6 +82,29 @@ class TransactionLeftOpen(JobQueueError, RuntimeError):
         )
 
 
+class LockNotAcquired(JobQueueError):
+    """Somebody else held the lock until timeout_seconds had passed. Nothing was written."""
+
+
+class LockNotHeld(JobQueueError):
+    """Release or renewal by somebody who does not hold the lock: never acquired, or released before. No change."""
+
+
+class LockLost(LockNotHeld):
+    """The lock ended under its holder: it ran out, or its connection broke. Others may have held it since."""
+
+
+class StaleSnapshot(JobQueueError):
+    """The mutex was had, but reads of this transaction would show the state before its last holder's commit.
+
+    The transaction must be rolled back and begun again, with the mutex before its first read.
+    """
+
+
+class StaleFence(JobQueueError):
+    """A newer fence has written here already, so this one was refused. Nothing was written."""
+
+
 class WrongDatabase(JobQueueError, ValueError):
     """The work and the queue are in different databases, so they cannot share one commit."""
 

@@ -11,6 +11,7 @@ QUEUE_BYTES = 64
 KEY_BYTES = 64
 WORKER_CHARS = 128
 TASK_CHARS = 255
+LOCK_CHARS = 255
 INT_MAX = 2**31 - 1
 # A lease or delay of more than a year is a unit mistake; NOW + a huge interval is NULL on MySQL, a lease nobody reaps.
 SECONDS_MAX = 366 * 86400
@@ -95,6 +96,19 @@ def check_worker(name: object) -> str:
     _utf8(name, "worker")
     if not 1 <= len(name) <= WORKER_CHARS or not name.isprintable():
         raise InvalidValue(f"worker {name[:40]!r} must be 1 to {WORKER_CHARS} printable characters.")
+    return str.__str__(name)
+
+
+def check_lock_name(name: object) -> str:
+    """`name` if it names a lock: 1 to 255 characters, compared byte for byte."""
+    if not isinstance(name, str):
+        raise InvalidType(f"the name of a lock must be a str, got {type(name).__name__}. Nothing was locked.")
+    _utf8(name, "the name of a lock")
+    if not 1 <= len(name) <= LOCK_CHARS:
+        raise InvalidValue(
+            f"the name of a lock has {len(name)} characters; allowed are 1 to {LOCK_CHARS}. Nothing was locked; "
+            "hash longer names."
+        )
     return str.__str__(name)
 
 

@@ -11,6 +11,8 @@ from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.exceptions import NotSupported, StaleSnapshot
+
 M = TypeVar("M", bound=models.Model)
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
@@ -43,6 +45,8 @@ class Vendor:
     unindexed_sql = "%(expressions)s"
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
+    #: suffix of a read that keeps others from changing the row until the transaction ends
+    for_share_sql = ""
     #: sessions can send each other words (NOTIFY)
     notifies = False
     #: an instant for a list of selected columns: as text where the driver is slow at parsing it
@@ -117,6 +121,30 @@ class Vendor:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
 
+    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+        """Lock the row of `key`, made if need be, until the caller's transaction ends; False = not got in time.
+
+        None waits, 0 tries once; after False the transaction goes on. Raises StaleSnapshot where this transaction's
+        reads are older than the last holder's commit.
+        """
+        raise NotSupported(f"{self.name} is not known to lock rows safely. Nothing was locked.")
+
+    def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
+        """Why get_named_lock() is unsafe here, the first half of a sentence; None if it is safe."""
+        return f"{self.name} has no locks by name"
+
+    def named_lock_scope(self, connection: BaseDatabaseWrapper) -> str:
+        """What must go into a name so that other databases of the same server do not meet it."""
+        return ""
+
+    def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
+        """Whether this session got the lock; may wait for less than `wait_seconds`, None = any time."""
+        raise NotImplementedError
+
+    def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
+        """Whether this session held the lock; now nobody does."""
+        raise NotImplementedError
+
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
         """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""
         raise NotImplementedError
@@ -150,6 +178,14 @@ class Vendor:
         names = ", ".join(quote(c) for c in columns)
         sql = f"INSERT INTO {quote(table)} ({names}) VALUES {', '.join([one] * len(rows))}"
         return sql, [value for row in rows for value in row]
+
+
+def stale_snapshot(key: str) -> StaleSnapshot:
+    """The error for a transaction that read before it locked `key`."""
+    return StaleSnapshot(
+        f"mutex {key}: this transaction read something before, and its reads still show the state before the last "
+        "holder committed. Roll it back and begin again with mutex() before the first read, or use READ COMMITTED."
+    )
 
 
 def first_arg(error: BaseException) -> Any:

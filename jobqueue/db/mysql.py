@@ -12,7 +12,8 @@ from django.db.models import QuerySet
 from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, M, Q, Vendor, first_arg
+from jobqueue.db.base import Fault, M, Q, first_arg
+from jobqueue.db.mysql_locks import MySQLLocks
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster.
@@ -46,7 +47,7 @@ class IndexedTable(BaseTable):
         return clone
 
 
-class MySQL(Vendor):
+class MySQL(MySQLLocks):
     """MySQL through any driver that raises Django's exceptions with the server's error number first."""
 
     name = "MySQL"
@@ -64,7 +65,7 @@ class MySQL(Vendor):
     binary_collation: str | None = "utf8mb4_0900_bin"
     unindexed_sql = "(%(expressions)s + 0)"
     # MariaDB has no FOR SHARE; both know this older form.
-    shared_lock_sql = "LOCK IN SHARE MODE"
+    shared_lock_sql = for_share_sql = "LOCK IN SHARE MODE"
     selected_instant_sql = "CAST(%(expressions)s AS CHAR)"
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
@@ -113,21 +114,12 @@ class MySQL(Vendor):
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """READ COMMITTED for this transaction only, where the session has something else."""
         # Asked before the transaction begins: inside one, its level cannot be changed any more.
-        level = None if connection.in_atomic_block else self._session_level(connection)
+        level = None if connection.in_atomic_block else self.session_level(connection)
         with transaction.atomic(using=connection.alias):
             if level not in (None, "read committed"):
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             yield
-
-    def _session_level(self, connection: BaseDatabaseWrapper) -> str:
-        """Asked once per session: Django's option need not be what init_command or a driver made of it."""
-        connection.ensure_connection()
-        session, level = getattr(connection, "_jobqueue_isolation", (None, ""))
-        if session is not connection.connection:
-            level = self.isolation(connection)
-            connection._jobqueue_isolation = (connection.connection, level)  # type: ignore[attr-defined]
-        return str(level)
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]

@@ -11,7 +11,8 @@ from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, Vendor
+from jobqueue.db.base import Fault
+from jobqueue.db.postgresql_locks import PostgreSQLLocks
 
 # Serialization failure, deadlock, lock not available, statement canceled.
 _TRANSIENT = {"40001", "40P01", "55P03", "57014"}
@@ -24,7 +25,7 @@ class _AsIs(json.JSONEncoder):
         return str(o)
 
 
-class PostgreSQL(Vendor):
+class PostgreSQL(PostgreSQLLocks):
     """PostgreSQL through psycopg."""
 
     name = "PostgreSQL"
@@ -32,6 +33,7 @@ class PostgreSQL(Vendor):
     claim_strategy = "skip-locked"
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     binary_collation = "C"
+    for_share_sql = "FOR SHARE"
     notifies = True
     stores_utc_naive = False
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.

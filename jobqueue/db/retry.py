@@ -81,7 +81,9 @@ def close_if_ended(connection: BaseDatabaseWrapper) -> None:
         return
     try:
         waiting = select.poll()
-        waiting.register(fileno(), select.POLLIN)
+        # psycopg refuses to tell when it has noticed the end itself.
+        with connection.wrap_database_errors:
+            waiting.register(fileno(), select.POLLIN)
         if waiting.poll(0):
             connection.close()
     except (OSError, ValueError, Error, AttributeError):

@@ -9,8 +9,9 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.base import Fault, Q, Vendor
+from jobqueue.db.base import Fault, Q, Vendor, stale_snapshot
 
+_WAIT_MS_MAX = 2**31 - 1
 _FORMAT = "strftime('%%Y-%%m-%%d %%H:%%M:%%f'"
 
 
@@ -50,6 +51,22 @@ class SQLite(Vendor):
             stack.push(atomic)
             yield
 
+    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+        """The write lock of the whole database, by a write to the key's row."""
+        name = connection.ops.quote_name(table)
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+            try:
+                sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
+                cursor.execute(sql + "ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1", [key])
+            except OperationalError as error:
+                code = getattr(error.__cause__, "sqlite_errorname", "")
+                if code == "SQLITE_BUSY_SNAPSHOT":
+                    raise stale_snapshot(key) from error
+                if not code.startswith("SQLITE_BUSY"):
+                    raise
+                return False
+        return True
+
     oldest = (3, 35, 0)
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
@@ -71,3 +88,15 @@ class SQLite(Vendor):
     def never_sent(self, error: BaseException) -> bool:
         """There is no wire to lose an answer on."""
         return True
+
+
+@contextmanager
+def _busy_wait(cursor: Any, seconds: float | None) -> Iterator[None]:
+    """Wait for the write lock for `seconds`, None = as long as the pragma can say."""
+    cursor.execute("PRAGMA busy_timeout")
+    (before,) = cursor.fetchone()
+    cursor.execute(f"PRAGMA busy_timeout = {_WAIT_MS_MAX if seconds is None else round(seconds * 1000)}")
+    try:
+        yield
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {before}")

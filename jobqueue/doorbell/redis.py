@@ -7,9 +7,8 @@ import time
 from functools import cache
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-
 from jobqueue.doorbell.bell import CHANNEL
+from jobqueue.redis_client import connect
 
 logger = logging.getLogger("jobqueue.doorbell")
 
@@ -38,7 +37,7 @@ class RedisBell:
             return
         try:
             if self._client is None:
-                self._client = _connect(self._url, WAIT_SECONDS)
+                self._client = connect(self._url, WAIT_SECONDS, "JOBQUEUE['DOORBELL']")
             self._client.publish(CHANNEL, queue)
         except Exception as error:
             # Whatever redis-py raises: the job is committed, and its enqueuer must not hear of this.
@@ -61,7 +60,7 @@ class RedisEar:
 
     def __init__(self, url: str) -> None:
         # Commands of a listener may take their time; waiting for rings has its own limit.
-        self._client = _connect(url, 5.0)
+        self._client = connect(url, 5.0, "JOBQUEUE['DOORBELL']")
         self._subscription = self._client.pubsub()
         self._subscription.subscribe(CHANNEL)
         self._asked = False
@@ -89,19 +88,3 @@ class RedisEar:
         """Give up the subscription and its connection."""
         self._subscription.close()
         self._client.close()
-
-
-def _connect(url: str, wait_seconds: float) -> Any:
-    try:
-        from redis import Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-    except ImportError:
-        raise ImproperlyConfigured(
-            "JOBQUEUE['DOORBELL'] is a Redis URL and redis-py is not installed. "
-            'Install it with: pip install "jobqueue[redis]"'
-        ) from None
-    # No retries: a ring that comes late is worth nothing.
-    return Redis.from_url(
-        url, socket_timeout=wait_seconds, socket_connect_timeout=wait_seconds, retry=Retry(NoBackoff(), 0)
-    )

@@ -19,6 +19,7 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
+from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
@@ -90,8 +91,7 @@ class Claimer:
 
 def refuse_open_transaction(using: str, verb: str) -> None:
     """Raise InsideTransaction when a caller's transaction is open; a test case's own wrapper does not count."""
-    blocks = connections[using].atomic_blocks
-    if blocks and not getattr(blocks[-1], "_from_testcase", False):
+    if in_open_transaction(using):
         raise InsideTransaction(
             f"{verb}() was called inside transaction.atomic() on {using!r}. It commits by itself, so that its row "
             "locks end before any job runs; nothing was written. Call it outside the block."

@@ -7,6 +7,7 @@ canceled, settles what a dead child left behind, and reaps.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -20,9 +21,10 @@ from django.db import Error, connections
 
 from jobqueue import transitions, workers
 from jobqueue.conf import load
+from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
-from jobqueue.maintenance import reaper
+from jobqueue.maintenance import lock_sweeper, reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
@@ -45,7 +47,7 @@ class Keeper:
         self.options, self.board = options, board
         self.using = options.database
         self.parent = os.getppid()
-        self.next_renewal = self.next_reaping = self.next_flags = 0.0
+        self.next_renewal = self.next_reaping = self.next_flags = self.next_sweep = 0.0
         self.down_since: float | None = None
         self.probe = self._open_probe()
 
@@ -66,6 +68,9 @@ class Keeper:
             if self.options.reaper and now >= self.next_reaping:
                 self.next_reaping = now + random.uniform(0.8, 1.2)
                 self._duty(self.reap)
+            if self.options.reaper and now >= self.next_sweep:
+                self.next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
+                self._duty(self.sweep)
             if self._given_up():
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
@@ -126,6 +131,19 @@ class Keeper:
         if found.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
             self.board.header.reaped += found.total
+
+    def sweep(self) -> None:
+        """Delete lease locks that have ended. An account without a right to that is told once, and works on."""
+        try:
+            freed = lock_sweeper.run_once(load(), using=self.using).locks_freed
+        except Error as error:
+            if fault_vendor(self.using).fault(error) is not None:
+                raise
+            logger.warning("locks that have ended are not deleted by this worker: %s", error)
+            self.next_sweep = math.inf
+            return
+        if freed:
+            logger.info("deleted %d locks that had ended", freed)
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port

@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from jobqueue.fencing import FencedModel
+
 
 class Ticket(models.Model):
     """Something that may be handed out once."""
@@ -16,3 +18,14 @@ class Ticket(models.Model):
 
     def __str__(self):
         return self.number
+
+
+class Account(FencedModel):
+    """Something that several processes write, one at a time."""
+
+    owner = models.CharField(max_length=20, default="")
+    balance = models.IntegerField(default=0)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    def __str__(self):
+        return self.owner

@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """One tiny run of drain and enqueue, without other queues: (record, page)."""
+    """One tiny run of drain, enqueue and locks, without other queues: (record, page)."""
     folder = tmp_path_factory.mktemp("bench")
     page = folder / "docs" / "benchmarks.md"
     page.parent.mkdir()
     page.write_text(f"# Mine\n\nbefore\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
-    command = ["--tiny", "--db", VENDOR, "--only", "drain,enqueue", "--peers", "none"]
+    command = ["--tiny", "--db", VENDOR, "--only", "drain,enqueue,locks", "--peers", "none"]
     where = ["--page", str(page), "--results", str(folder / "results")]
     env = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
     done = subprocess.run(
@@ -45,7 +45,8 @@ def test_the_record_is_complete(run):
     assert found["errors"] == {}
     assert found["server"]["version"]
     assert found["server"]["durability"]
-    assert set(found["measures"]) == {"drain", "enqueue"}
+    assert set(found["measures"]) == {"drain", "enqueue", "locks"}
+    assert {"mutex", "lease_lock"} <= set(found["measures"]["locks"]["2 processes"])
     drain = found["measures"]["drain"]["1 worker"]
     assert {"jobqueue", "raw, 100", "jobqueue, results", "jobqueue, delayed", "raw, one ack each"} <= set(drain)
     assert {"date", "commit", "cores", "python", "django", "plan"} <= set(record["run"])

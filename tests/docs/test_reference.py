@@ -10,7 +10,7 @@ from django.core.management import get_commands, load_command_class
 from django.dispatch import Signal
 
 import jobqueue
-from jobqueue import exceptions, signals, transitions
+from jobqueue import exceptions, locks, signals, transitions
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
@@ -104,6 +104,15 @@ def test_python_lists_every_verb():
     text = (REFERENCE / "python.md").read_text()
     for name in transitions.__all__:
         assert f"`{name}" in text, name
+
+
+def test_python_lists_every_lock_and_what_it_can_do():
+    text = (REFERENCE / "python.md").read_text()
+    for name in locks.__all__:
+        assert f"`{name}" in text, name
+    for kind in (locks.LeaseLock, locks.RedisLock, locks.NamedLock):
+        for name in dir(kind):
+            assert name.startswith("_") or name in ("kind", "ends") or f"`{name}" in text, name
 
 
 def test_python_lists_every_public_name():

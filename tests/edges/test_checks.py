@@ -65,10 +65,19 @@ def test_settings(value, expected, words):
     assert all(isinstance(message, Error) and message.hint for message in found)
 
 
-@pytest.mark.parametrize(("doorbell", "expected"), [("redis://h", ["E004"]), ("auto", []), ("off", [])])
-def test_a_redis_url_needs_redis_py(settings, monkeypatch, doorbell, expected):
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"DOORBELL": "redis://h"}, ["E004"]),
+        ({"DOORBELL": "auto"}, []),
+        ({"DOORBELL": "off"}, []),
+        ({"REDIS_URL": "redis://h"}, ["E004"]),
+        ({"REDIS_URL": None}, []),
+    ],
+)
+def test_a_redis_url_needs_redis_py(settings, monkeypatch, setting, expected):
     monkeypatch.setitem(sys.modules, "redis", None)
-    settings.JOBQUEUE = {"DOORBELL": doorbell}
+    settings.JOBQUEUE = setting
     assert ids(checks.check_settings()) == expected
 
 

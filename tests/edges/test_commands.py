@@ -8,6 +8,9 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.locks import lease_lock
+from jobqueue.models import LockRow
 from jobqueue.transitions import claim
 from tests.factories import expire, make_job, make_jobs, row, state
 
@@ -65,11 +68,11 @@ class TestReapLeases:
         return [lease.job_id for lease in leases]
 
     def test_nothing_to_do_is_no_error(self):
-        assert reap() == "requeued 0, dead-lettered 0, canceled 0, workers marked dead 0\n"
+        assert reap() == "requeued 0, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0\n"
 
     def test_it_says_what_it_did(self):
         ids = self.lapsed()
-        assert reap("--limit", "2") == "requeued 3, dead-lettered 0, canceled 0, workers marked dead 0\n"
+        assert reap("--limit", "2") == "requeued 3, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0\n"
         assert {state(i) for i in ids} == {"READY"}
         leases = claim("q", limit=3, worker="w")
         expire(*leases)
@@ -77,15 +80,23 @@ class TestReapLeases:
 
     def test_json_has_stable_keys(self):
         self.lapsed()
-        assert json.loads(reap("--json", "--dry-run")) == {"version": 1, "expired": 3}
-        expected = {"version": 1, "requeued": 3, "dead": 0, "canceled": 0, "workers_dead": 0}
+        assert json.loads(reap("--json", "--dry-run")) == {"version": 1, "expired": 3, "locks": 0}
+        expected = {"version": 1, "requeued": 3, "dead": 0, "canceled": 0, "workers_dead": 0, "locks_freed": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 
     def test_a_dry_run_changes_nothing(self):
         ids = self.lapsed()
         before = [row(i) for i in ids]
-        assert reap("--dry-run") == "3 leases have run out\n"
+        assert reap("--dry-run") == "3 leases have run out, 0 locks have ended\n"
         assert [row(i) for i in ids] == before
+
+    def test_locks_that_have_ended_are_freed(self):
+        for name in ("gone", "alive"):
+            lease_lock(name, 60).acquire()
+        LockRow.objects.filter(pk="gone").update(expires_at=UtcNowPlus(-1))
+        assert reap("--dry-run") == "0 leases have run out, 1 locks have ended\n"
+        assert reap().endswith("locks freed 1, workers marked dead 0\n")
+        assert [lock.pk for lock in LockRow.objects.all()] == ["alive"]
 
     def test_quiet_is_quiet(self):
         assert reap("--verbosity", "0") == ""

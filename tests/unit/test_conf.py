@@ -88,8 +88,14 @@ def test_a_doorbell_is_a_word_or_a_redis_url(value):
     assert problems(DOORBELL=value) == []
 
 
-def test_a_wrong_url_is_not_repeated_with_its_password():
-    assert "hunter2" not in problems(DOORBELL="reddis://:hunter2@host")[0]
+@pytest.mark.parametrize("key", ["DOORBELL", "REDIS_URL"])
+def test_a_wrong_url_is_not_repeated_with_its_password(key):
+    assert "hunter2" not in problems(**{key: "reddis://:hunter2@host"})[0]
+
+
+@pytest.mark.parametrize(("value", "count"), [(None, 0), ("redis://h", 0), ("auto", 1), ("", 1), (6379, 1)])
+def test_the_server_of_redis_locks_is_a_url(value, count):
+    assert len(problems(REDIS_URL=value)) == count
 
 
 def test_all_problems_are_listed_at_once():

@@ -1,4 +1,4 @@
-"""python manage.py reap_leases: end leases that ran out."""
+"""python manage.py reap_leases: end leases that ran out, delete locks that have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import count, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import reaper
+from jobqueue.maintenance import lock_sweeper, reaper
 
 
 class Command(BaseCommand):
@@ -60,15 +60,17 @@ class Command(BaseCommand):
 
     def _pass(self, using: str, given: dict[str, Any]) -> None:
         if given["dry_run"]:
-            expired = reaper.count_expired(using=using)
-            text = json.dumps({"version": 1, "expired": expired}) if given["json"] else f"{expired} leases have run out"
+            expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
+            facts, text = {"expired": expired, "locks": ended}, f"{expired} leases have run out, {ended} locks have ended"
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
+            swept = lock_sweeper.run_once(load(), using=using)
+            facts = asdict(found) | asdict(swept)
             text = (
-                json.dumps({"version": 1, **asdict(found)})
-                if given["json"]
-                else f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
-                f"workers marked dead {found.workers_dead}"
+                f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
+                f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"
             )
+        if given["json"]:
+            text = json.dumps({"version": 1, **facts})
         if given["verbosity"] > 0 or given["json"]:
             self.stdout.write(text)

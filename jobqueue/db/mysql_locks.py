@@ -1,0 +1,172 @@
+"""Row locks by key and GET_LOCK, on MySQL and MariaDB."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
+from typing import Any
+
+from django.db import Error, IntegrityError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.base import Vendor, first_arg, stale_snapshot
+
+_KNOWN_MAX = 10_000
+# Lock wait timeout (MariaDB's NOWAIT too), NOWAIT.
+_NOT_YET = {1205, 3572}
+# A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
+_SLICE_SECONDS = 5.0
+#: rows that were committed when this process last looked
+_known: set[tuple[str, str, str]] = set()
+
+
+class MySQLLocks(Vendor):
+    """What MySQL and MariaDB do for jobqueue.locks."""
+
+    def session_level(self, connection: BaseDatabaseWrapper) -> str:
+        """Asked once per session: Django's option need not be what init_command or a driver made of it."""
+        connection.ensure_connection()
+        session, level = getattr(connection, "_jobqueue_isolation", (None, ""))
+        if session is not connection.connection:
+            level = self.isolation(connection)
+            connection._jobqueue_isolation = (connection.connection, level)  # type: ignore[attr-defined]
+        return str(level)
+
+    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+        """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first.
+
+        Inserted here, a rollback would turn the locks of those who wait for the row into gap locks, and they would
+        deadlock when they insert it in their turn. And no plain read comes before the lock: at REPEATABLE READ it
+        would open the caller's snapshot before the last holder's commit.
+        """
+        row = _Row(connection, connection.ops.quote_name(table), key, " NOWAIT" if timeout_seconds == 0 else "")
+        row.make()
+        snapshot = self.session_level(connection) not in ("read committed", "read uncommitted")
+        waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
+        with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:
+            while True:
+                try:
+                    row.take(snapshot)
+                except OperationalError as error:
+                    if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                        raise
+                    if timeout_seconds is not None:
+                        return False
+                else:
+                    return True
+
+    @contextmanager
+    def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """Lock waits of `seconds`, which the server counts in whole ones."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SET @jobqueue_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = %s",
+                [math.ceil(seconds)],
+            )
+            restore = "SET SESSION innodb_lock_wait_timeout = @jobqueue_lock_wait"
+            try:
+                yield
+            except BaseException:
+                # A connection that has gone has forgotten the setting by itself.
+                with suppress(Error):
+                    cursor.execute(restore)
+                raise
+            cursor.execute(restore)
+
+    def _rolled_back(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether the server undoes whole transactions for a lock wait, and so has undone the caller's."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@innodb_rollback_on_timeout")
+            return bool(cursor.fetchone()[0])
+
+    def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
+        """Clusters with several writers: GET_LOCK holds on one node only."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SHOW VARIABLES WHERE Variable_name IN "
+                "('wsrep_on', 'wsrep_provider', 'group_replication_group_name', "
+                "'group_replication_single_primary_mode')"
+            )
+            return cluster_problem(dict(cursor.fetchall()))
+
+    def named_lock_scope(self, connection: BaseDatabaseWrapper) -> str:
+        """The database's name: GET_LOCK knows one set of names per server."""
+        return str(connection.settings_dict["NAME"])
+
+    def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
+        """GET_LOCK, for a slice of the wait; MySQL counts whole seconds."""
+        wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT GET_LOCK(%s, %s)", [name, math.ceil(wait)])
+            return bool(cursor.fetchone()[0] == 1)
+
+    def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
+        """RELEASE_LOCK; 0 and NULL mean that it was not this session's."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT RELEASE_LOCK(%s)", [name])
+            return bool(cursor.fetchone()[0] == 1)
+
+
+class _Row:
+    """The row of one key, as one transaction takes it."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, suffix: str) -> None:
+        self.connection, self.table, self.key, self.suffix = connection, table, key, suffix
+
+    def take(self, snapshot: bool) -> None:
+        """Lock it and add one. `snapshot`: reads of this transaction stand still, and must not be older."""
+        with self.connection.cursor() as cursor:
+            takes = self._lock(cursor)
+            if takes is None and not snapshot:
+                # Somebody deleted it. (In a transaction with gap locks we now hold the gap, and nobody can help us.)
+                self.make(again=True)
+                takes = self._lock(cursor)
+            if snapshot:
+                cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s", [self.key])
+                if (takes or 0) != (cursor.fetchone() or (0,))[0]:
+                    raise stale_snapshot(self.key)
+            cursor.execute(
+                f"INSERT INTO {self.table} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1",
+                [self.key],
+            )
+
+    def _lock(self, cursor: Any) -> int | None:
+        cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s FOR UPDATE{self.suffix}", [self.key])
+        found = cursor.fetchone()
+        return None if found is None else int(found[0])
+
+    def make(self, *, again: bool = False) -> None:
+        """Commit the row by a connection of its own, if this process has not seen it yet."""
+        alias = self.connection.alias
+        known = (alias, str(self.connection.settings_dict["NAME"]), self.key)
+        if known in _known and not again:
+            return
+        with closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
+            other.set_autocommit(True)
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
+            if cursor.fetchone() is None:
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+                try:
+                    cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES (%s)", [self.key])
+                except IntegrityError:
+                    pass  # somebody else has just made it
+                except OperationalError as error:
+                    if first_arg(error) not in _NOT_YET:
+                        raise
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        _known.add(known)
+
+
+def cluster_problem(variables: dict[str, str]) -> str | None:
+    """Why GET_LOCK is unsafe on a server with these variables; None if it is safe."""
+    galera = variables.get("wsrep_on") == "ON" and variables.get("wsrep_provider", "none") not in ("", "none")
+    if galera:
+        return "this server is a node of a Galera cluster, and another node does not see its GET_LOCK"
+    if (
+        variables.get("group_replication_group_name")
+        and variables.get("group_replication_single_primary_mode") == "OFF"
+    ):
+        return "this server is one of several primaries of a group, and the others do not see its GET_LOCK"
+    return None

@@ -1,0 +1,97 @@
+"""Row locks by key and advisory locks, on PostgreSQL."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.base import Vendor, stale_snapshot
+
+# A longer wait is asked for again: signals wait for the answer.
+_SLICE_SECONDS = 5.0
+
+
+class PostgreSQLLocks(Vendor):
+    """What PostgreSQL does for jobqueue.locks."""
+
+    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+        """One upsert: waits for an uncommitted row of the same key, and locks it once it is there.
+
+        It writes, so at REPEATABLE READ a snapshot older than the last holder is refused by the server.
+        """
+        name = connection.ops.quote_name(table)
+        sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
+        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1"
+        try:
+            with transaction.mark_for_rollback_on_error(using=connection.alias):
+                return self._upsert(connection, sql, key, timeout_seconds)
+        except OperationalError as error:
+            if self.error_code(error) == "40001":
+                raise stale_snapshot(key) from error
+            raise
+
+    def _upsert(self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None) -> bool:
+        if timeout_seconds is None:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, [key])
+            return True
+        return self._within(connection, sql, [key], timeout_seconds)
+
+    def _within(self, connection: BaseDatabaseWrapper, sql: str, params: list[Any], timeout_seconds: float) -> bool:
+        """Whether the statement got its lock in time; a savepoint keeps the caller's transaction usable if not."""
+        try:
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
+                with connection.cursor() as cursor:
+                    cursor.execute(sql, params)
+        except OperationalError as error:
+            if self.error_code(error) != "55P03":
+                raise
+            return False
+        return True
+
+    @contextmanager
+    def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """Lock waits of `seconds`, 1 ms at least; after an error the rollback restores the setting."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            (before,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
+            yield
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
+        """A pooler that changes the session between statements."""
+        if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+            return (
+                "DISABLE_SERVER_SIDE_CURSORS says that a transaction pooler such as PgBouncer stands in between, and "
+                "there an advisory lock stays with a session that others get next"
+            )
+        return None
+
+    def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
+        """pg_try_advisory_lock, then pg_advisory_lock for a slice of the wait; both belong to the session."""
+        number = _number(name)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
+            if cursor.fetchone()[0]:
+                return True
+        if wait_seconds == 0:
+            return False
+        wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
+        return self._within(connection, "SELECT pg_advisory_lock(%s)", [number], wait)
+
+    def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
+        """pg_advisory_unlock; false means that it was not this session's."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_number(name)])
+            return bool(cursor.fetchone()[0])
+
+
+def _number(name: str) -> int:
+    """The 64 signed bits that stand for a name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

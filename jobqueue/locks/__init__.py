@@ -1,0 +1,27 @@
+"""Locks in the database you have: for a transaction, for a time, for a connection; and redis-py's, with their manners.
+
+Which one when, and when none at all: docs/howto/locks.md.
+"""
+
+from __future__ import annotations
+
+from jobqueue.locks.leasing import LeaseLock, lease_lock
+from jobqueue.locks.lock import Lock, lock_all
+from jobqueue.locks.naming import NamedLock, named_lock
+from jobqueue.locks.redis import RedisLock, redis_lock
+from jobqueue.locks.rows import Mutex, amutex, mutex, mutex_many
+
+__all__ = [
+    "LeaseLock",
+    "Lock",
+    "Mutex",
+    "NamedLock",
+    "RedisLock",
+    "amutex",
+    "lease_lock",
+    "lock_all",
+    "mutex",
+    "mutex_many",
+    "named_lock",
+    "redis_lock",
+]

@@ -1,0 +1,173 @@
+"""What locks that outlive a statement have in common: acquire, release, with, async with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from asgiref.sync import sync_to_async
+
+from jobqueue.exceptions import InvalidType, LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.locks.patience import Patience
+from jobqueue.names import check_lock_name, check_seconds
+
+logger = logging.getLogger("jobqueue.locks")
+
+
+class Lock:
+    """One lock of one holder, for one thread at a time; may be acquired again after its release.
+
+    `with lock:` acquires and releases. An error of the block is let out with a note if the lock was lost; a block
+    without one ends in LockLost then, because somebody else may have been at work too.
+    """
+
+    kind = "lock"
+    #: what happens to the lock if the holder cannot release it
+    ends = ""
+
+    def __init__(self, name: str, timeout_seconds: float | None) -> None:
+        self.name = check_lock_name(name)
+        self.timeout_seconds = (
+            None if timeout_seconds is None else check_seconds(timeout_seconds, "timeout_seconds", zero=True)
+        )
+        self._held = self._was_held = False
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}{', held' if self._held else ''}>"
+
+    def acquire(self) -> Self:
+        """Wait up to timeout_seconds (None = for ever, 0 = one try) and hold the lock. Raises LockNotAcquired."""
+        self._prepare()
+        patience = Patience(self.timeout_seconds)
+        try:
+            while not self._attempt(patience.left_seconds()):
+                pause = patience.pause_seconds()
+                if pause is None:
+                    raise self._not_acquired()
+                time.sleep(pause)
+        except LockNotAcquired:
+            raise
+        except BaseException:
+            # Interrupted: the lock may have been granted all the same.
+            self._forget()
+            raise
+        self._held = self._was_held = True
+        return self
+
+    def release(self) -> None:
+        """Give the lock back. Raises LockNotHeld if this object does not hold it, LockLost if somebody else may."""
+        self._require_held("release")
+        self._held = False
+        if not self._give_back():
+            raise self._lost("its release")
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._held:
+            # Released by the block, or lost and said so.
+            return
+        if error is None:
+            self.release()
+            return
+        try:
+            self.release()
+        except Exception as second:
+            error.add_note(f"Also: {second}")
+            logger.warning("%s %r could not be released: %s", self.kind, self.name, second)
+
+    async def aacquire(self) -> Self:
+        """acquire() for coroutines: each try runs in a thread, the pauses on the event loop."""
+        await sync_to_async(self._prepare)()
+        patience = Patience(self.timeout_seconds)
+        try:
+            # A try must not wait: the thread belongs to all coroutines, also to the one that will release.
+            while not await sync_to_async(self._attempt)(0.0):
+                pause = patience.pause_seconds()
+                if pause is None:
+                    raise self._not_acquired()
+                await asyncio.sleep(pause)
+        except LockNotAcquired:
+            raise
+        except BaseException:
+            await sync_to_async(self._forget)()
+            raise
+        self._held = self._was_held = True
+        return self
+
+    async def arelease(self) -> None:
+        """release() for coroutines."""
+        await sync_to_async(self.release)()
+
+    async def __aenter__(self) -> Self:
+        return await self.aacquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await sync_to_async(self.__exit__)(kind, error, trace)
+
+    def _prepare(self) -> None:
+        """Refuse what cannot work, before anything is asked of a server."""
+        if self._held:
+            raise LockNotAcquired(
+                f"{self.kind} {self.name!r}: this object holds it already, and locks are not re-entrant. "
+                "Nothing changed; pass the object on instead of acquiring it again."
+            )
+
+    def _attempt(self, wait_seconds: float | None) -> bool:
+        """One try, which may wait up to `wait_seconds` (None = any time) where the server can."""
+        raise NotImplementedError
+
+    def _give_back(self) -> bool:
+        """End the lock; False if it was not this object's any more, and then nothing changed."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """End the lock if a try that was cut short did get it."""
+        try:
+            self._give_back()
+        except Exception as error:
+            logger.warning("%s %r may still be held: %s. %s", self.kind, self.name, error, self.ends)
+
+    def _require_held(self, verb: str) -> None:
+        if not self._held:
+            why = "it was released already" if self._was_held else "it was never acquired"
+            raise LockNotHeld(f"{self.kind} {self.name!r}: cannot {verb}, {why}. Nothing changed.")
+
+    def _not_acquired(self) -> LockNotAcquired:
+        waited = f"within {self.timeout_seconds:g} s" if self.timeout_seconds else "at once"
+        return LockNotAcquired(
+            f"{self.kind} {self.name!r} was not free {waited}: somebody else holds it. Nothing was written; "
+            "try again later, or wait longer with timeout_seconds."
+        )
+
+    def _lost(self, before: str) -> LockLost:
+        return LockLost(
+            f"{self.kind} {self.name!r} ended before {before}: somebody else may have held it meanwhile. "
+            "Nothing was changed by this call. Check what the block has written; a fence refuses late writes."
+        )
+
+
+@contextmanager
+def lock_all(*locks: Lock) -> Iterator[tuple[Lock, ...]]:
+    """Hold all `locks` for a block, acquired from the lowest kind and name to the highest, released in reverse.
+
+    All callers that go through here take them in the same order, so they cannot wait for each other in a circle.
+    Gives the locks in the order of the arguments. Raises LockNotAcquired, and then holds none.
+    """
+    for lock in locks:
+        if not isinstance(lock, Lock):
+            raise InvalidType(f"lock_all() takes lock objects such as lease_lock(...), got {type(lock).__name__}.")
+    with ExitStack() as stack:
+        for lock in sorted(locks, key=lambda lock: (lock.kind, lock.name.encode())):
+            stack.enter_context(lock)
+        yield locks

@@ -1,0 +1,118 @@
+"""named_lock(): a lock of the server's, by name, for as long as a connection lives."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from django.db import Error, connections
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, NotSupported
+from jobqueue.locks.lock import Lock
+
+
+def named_lock(name: str, timeout_seconds: float | None, *, using: str | None = None) -> NamedLock:
+    """GET_LOCK on MySQL and MariaDB, an advisory lock of the session on PostgreSQL; NotSupported on SQLite.
+
+    Bound to this thread's connection: it ends with it, with no time limit and no table. Other programs that want the
+    same lock use `.server_name`. timeout_seconds: None waits, 0 tries once; MySQL counts whole seconds. Entering raises
+    LockNotAcquired, also when this connection holds it already; InsideTransaction, because it would be released
+    before the commit; NotSupported where it would not hold: Galera, several primaries, transaction poolers.
+    """
+    return NamedLock(name, timeout_seconds, using)
+
+
+class NamedLock(Lock):
+    """A name that one session of the server holds."""
+
+    kind = "named lock"
+    ends = "It ends with its connection."
+
+    def __init__(self, name: str, timeout_seconds: float | None, using: str | None) -> None:
+        super().__init__(name, timeout_seconds)
+        self.using = using or load().database
+        self._session: Any = None
+
+    @property
+    def server_name(self) -> str:
+        """At most 64 characters: what is readable of the name, and a hash of all of it and of the database's name.
+
+        MySQL refuses longer names, takes A and a for the same, and knows one set of names for all databases.
+        """
+        connection = connections[self.using]
+        scope = vendor(self.using).named_lock_scope(connection)
+        digest = hashlib.sha256(f"{scope}\x00{self.name}".encode()).hexdigest()[:32]
+        return f"{re.sub(r'[^a-z0-9_.:-]+', '-', self.name.lower())[:31]}.{digest}"
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        connection = connections[self.using]
+        if in_open_transaction(self.using):
+            raise InsideTransaction(
+                f"cannot acquire {self.kind} {self.name!r} inside transaction.atomic() on {self.using!r}: it would be "
+                "released before the commit, and the next holder would not see what was written. Nothing was locked; "
+                "begin the transaction inside the lock, or use mutex()."
+            )
+        connection.ensure_connection()
+        problem = self._problem()
+        if problem is not None:
+            raise NotSupported(f"named_lock() is refused on {self.using!r}: {problem}. Use lease_lock() or mutex().")
+        if self.server_name in self._names():
+            raise LockNotAcquired(
+                f"{self.kind} {self.name!r}: this connection holds it already. The server would count, and let nobody "
+                "in between; nothing changed. Pass the lock on, or use another thread."
+            )
+
+    def _attempt(self, wait_seconds: float | None) -> bool:
+        connection = connections[self.using]
+        name = self.server_name
+        if not vendor(self.using).get_named_lock(connection, name, wait_seconds):
+            return False
+        self._session = connection.connection
+        self._names().add(name)
+        return True
+
+    def _give_back(self) -> bool:
+        connection = connections[self.using]
+        session, self._session = self._session, None
+        if session is None or session is not connection.connection:
+            return False
+        self._names().discard(self.server_name)
+        try:
+            return vendor(self.using).release_named_lock(connection, self.server_name)
+        except Error:
+            # Whatever it was, without its session there is no lock.
+            connection.close()
+            return False
+
+    def _forget(self) -> None:
+        # It may have been granted to a statement whose answer nobody read; only the end of the session is sure.
+        connections[self.using].close()
+
+    def _lost(self, before: str) -> LockLost:
+        return LockLost(
+            f"{self.kind} {self.name!r} was lost before {before}: its connection was closed or broke, and the lock "
+            "ended with it. Somebody else may have held it meanwhile; check what the block has written."
+        )
+
+    def _problem(self) -> str | None:
+        connection: Any = connections[self.using]
+        session, problem = getattr(connection, "_jobqueue_named_problem", (None, None))
+        if session is not connection.connection:
+            problem = vendor(self.using).named_lock_problem(connection)
+            connection._jobqueue_named_problem = (connection.connection, problem)
+        return None if problem is None else str(problem)
+
+    def _names(self) -> set[str]:
+        """The names that the present session holds."""
+        connection: Any = connections[self.using]
+        session, names = getattr(connection, "_jobqueue_names", (None, set()))
+        if session is not connection.connection:
+            names = set()
+            connection._jobqueue_names = (connection.connection, names)
+        held: set[str] = names
+        return held

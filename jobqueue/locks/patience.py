@@ -1,0 +1,30 @@
+"""How long to go on trying."""
+
+from __future__ import annotations
+
+import random
+import time
+
+_FIRST_SECONDS = 0.005
+_LONGEST_SECONDS = 0.2
+
+
+class Patience:
+    """From now on for `timeout_seconds`: None = for ever, 0 = one try."""
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self._pause_seconds = _FIRST_SECONDS
+
+    def left_seconds(self) -> float | None:
+        """What is left, 0 at least; None = any time."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def pause_seconds(self) -> float | None:
+        """How long to sleep before the next try: at random, up to 0.2 s, twice as long each time; None = give up."""
+        left = self.left_seconds()
+        if left == 0:
+            return None
+        pause = random.uniform(0.5, 1.0) * self._pause_seconds
+        self._pause_seconds = min(_LONGEST_SECONDS, self._pause_seconds * 2)
+        return pause if left is None else min(pause, left)

@@ -1,0 +1,126 @@
+"""redis_lock(): redis-py's lock with the manners of the others, and a fence."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+
+from jobqueue.conf import load
+from jobqueue.exceptions import LockNotHeld
+from jobqueue.locks.lock import Lock
+from jobqueue.names import check_seconds
+from jobqueue.redis_client import connect
+
+PREFIX = "jobqueue:lock:"
+FENCE_PREFIX = "jobqueue:fence:"
+WAIT_SECONDS = 5.0  # for a connection, and for each answer
+# Microseconds since 1970 are far above it, and a counter that began at them will not come down to it.
+_FRESH_BELOW = 10**15
+
+
+def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = None) -> RedisLock:
+    """redis-py's Lock on `name` (1-255 characters, exact), which ends by itself after `ttl_seconds`; with a fence.
+
+    The server is JOBQUEUE["REDIS_URL"], or DOORBELL where that is a URL. One server that forgets, or fails over to a
+    replica that lags, can let two holders in: use it where that costs work and not data, or check the fence.
+    timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, ImproperlyConfigured, redis-py's RedisError.
+    """
+    return RedisLock(name, ttl_seconds, timeout_seconds)
+
+
+class RedisLock(Lock):
+    """A key of a Redis server: SET NX PX with a token, compared and deleted by redis-py's own scripts."""
+
+    kind = "redis lock"
+    ends = "It ends by itself when its time has run out."
+
+    def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None) -> None:
+        super().__init__(name, timeout_seconds)
+        self.ttl_seconds = check_seconds(ttl_seconds, "ttl_seconds")
+        self._client = _client(_url())
+        self._lock: Any = None
+        self._fence: int | None = None
+        self._ends_at = 0.0
+
+    @property
+    def fence(self) -> int:
+        """The number of this holder: larger than that of every holder before. It stays readable after the release."""
+        if self._fence is None:
+            raise LockNotHeld(f"{self.kind} {self.name!r} has no fence before it is acquired.")
+        return self._fence
+
+    @property
+    def remaining_seconds(self) -> float:
+        """How much time is surely left, by this process's monotonic clock; 0 when the lock may have run out."""
+        return max(0.0, self._ends_at - time.monotonic()) if self._held else 0.0
+
+    def renew(self, ttl_seconds: float | None = None) -> None:
+        """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already."""
+        from redis.exceptions import LockError
+
+        self._require_held("renew")
+        seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
+        asked = time.monotonic()
+        try:
+            self._lock.extend(seconds, replace_ttl=True)
+        except LockError as error:
+            self._held = False
+            raise self._lost("its renewal") from error
+        self._ends_at = asked + seconds
+
+    async def arenew(self, ttl_seconds: float | None = None) -> None:
+        """renew() for coroutines."""
+        await sync_to_async(self.renew)(ttl_seconds)
+
+    def _attempt(self, wait_seconds: float | None) -> bool:
+        # Not the thread's own token: a release may come from another thread of sync_to_async.
+        lock = self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False)
+        asked = time.monotonic()
+        self._lock = lock
+        if not lock.acquire(blocking=False):
+            return False
+        fence = self._next_fence()
+        if not lock.owned():
+            # It ran out before it had its number: the next holder may have a lower one.
+            return False
+        self._fence, self._ends_at = fence, asked + self.ttl_seconds
+        return True
+
+    def _next_fence(self) -> int:
+        key = FENCE_PREFIX + self.name
+        fence = int(self._client.incr(key))
+        if fence < _FRESH_BELOW:
+            # A new counter, or one that was lost: it begins at the server's clock, beyond all that were handed out.
+            seconds, micros = self._client.time()
+            fence = int(self._client.incrby(key, seconds * 1_000_000 + micros))
+        return fence
+
+    def _give_back(self) -> bool:
+        from redis.exceptions import LockError
+
+        try:
+            self._lock.release()
+        except LockError:
+            return False
+        return True
+
+
+@cache
+def _client(url: str) -> Any:
+    """The one client of this process for `url`; threads and forked processes may share it."""
+    return connect(url, WAIT_SECONDS, "the URL of redis_lock()")
+
+
+def _url() -> str:
+    settings = load()
+    if settings.redis_url is not None:
+        return settings.redis_url
+    if settings.doorbell not in ("auto", "off"):
+        return settings.doorbell
+    raise ImproperlyConfigured(
+        "redis_lock() needs a server: set JOBQUEUE['REDIS_URL'] to a redis://, rediss:// or unix:// URL."
+    )

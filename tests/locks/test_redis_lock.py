@@ -1,0 +1,159 @@
+"""redis_lock(): redis-py's lock with the manners of the others."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import ImproperlyConfigured
+from redis import Redis
+from redis.exceptions import RedisError
+
+from jobqueue.exceptions import LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.locks import redis_lock
+from jobqueue.locks.redis import FENCE_PREFIX, PREFIX, _client
+from tests.races.actors import all_at_once
+from tests.settings import VENDOR
+
+pytestmark = pytest.mark.skipif(VENDOR != "sqlite", reason="the database has no part in it, so once is enough")
+
+
+@pytest.fixture
+def client(redis_url, settings):
+    """The server, emptied."""
+    settings.JOBQUEUE = {"REDIS_URL": redis_url}
+    with Redis.from_url(redis_url) as found:
+        found.flushdb()
+        yield found
+    _client.cache_clear()
+
+
+def held(ttl_seconds=60):
+    return redis_lock("k", ttl_seconds, 0).acquire()
+
+
+def test_a_block_holds_it_and_gives_it_back(client):
+    with redis_lock("k", 60) as lock:
+        assert 59_000 < client.pttl(PREFIX + "k") <= 60_000
+        assert 59 < lock.remaining_seconds <= 60
+        with pytest.raises(LockNotAcquired, match="somebody else holds it"):
+            held()
+    assert not client.exists(PREFIX + "k")
+    assert held().fence == lock.fence + 1
+
+
+def test_the_fence_grows_also_when_the_server_has_forgotten_everything(client):
+    fences = []
+    for _ in range(3):
+        for _ in range(3):
+            with redis_lock("k", 60) as lock:
+                fences.append(lock.fence)
+        client.flushdb()
+    assert fences == sorted(set(fences))
+
+
+def test_one_that_ran_out_is_taken_over_with_a_higher_fence(client):
+    late = held()
+    client.delete(PREFIX + "k")
+    fresh = held()
+    assert fresh.fence > late.fence
+    for verb in (late.renew, late.release):
+        with pytest.raises(LockNotHeld):
+            verb()
+    assert client.get(PREFIX + "k")
+    fresh.release()
+
+
+def test_a_release_by_a_late_holder_changes_nothing(client):
+    late = held()
+    client.delete(PREFIX + "k")
+    fresh = held()
+    before = client.get(PREFIX + "k")
+    with pytest.raises(LockLost):
+        late.release()
+    assert client.get(PREFIX + "k") == before
+    fresh.release()
+
+
+def test_whoever_runs_out_before_its_fence_was_given_is_no_holder(client, monkeypatch):
+    slow = redis_lock("k", 60, 0)
+    numbered = slow._next_fence
+
+    def pause():
+        client.delete(PREFIX + "k")
+        fresh.append(held())
+        return numbered()
+
+    fresh = []
+    monkeypatch.setattr(slow, "_next_fence", pause)
+    with pytest.raises(LockNotAcquired):
+        slow.acquire()
+    assert client.get(FENCE_PREFIX + "k") is not None
+    fresh[0].release()
+
+
+def test_releasing_twice_says_so(client):
+    lock = held()
+    lock.release()
+    with pytest.raises(LockNotHeld, match="released already"):
+        lock.release()
+
+
+def test_a_renewal_moves_the_end(client):
+    lock = held(5)
+    lock.renew(120)
+    assert 119_000 < client.pttl(PREFIX + "k") <= 120_000
+    assert lock.remaining_seconds > 119
+
+
+def test_a_killed_holder_frees_it_within_its_ttl(client):
+    held(0.3)
+    begun = time.monotonic()
+    redis_lock("k", 60, 5).acquire()
+    assert time.monotonic() - begun < 1.3
+
+
+def test_of_many_who_see_it_free_one_gets_it(client):
+    outcomes = all_at_once([held] * 8)
+    assert sum(isinstance(one, LockNotAcquired) for one in outcomes) == 7
+
+
+def test_coroutines_wait_for_each_other(client):
+    fences = []
+
+    async def work():
+        async with redis_lock("k", 60) as lock:
+            await asyncio.sleep(0.01)
+            await lock.arenew()
+            fences.append(lock.fence)
+
+    async def run():
+        await asyncio.gather(*(work() for _ in range(4)))
+
+    async_to_sync(run)()
+    assert fences == sorted(set(fences))
+
+
+def test_a_server_that_is_away_is_redis_pys_error(settings):
+    settings.JOBQUEUE = {"REDIS_URL": "redis://127.0.0.1:1/0"}
+    with pytest.raises(RedisError), redis_lock("k", 60):
+        pytest.fail("there is no server")
+
+
+def test_the_doorbells_server_is_used_where_there_is_no_other(settings):
+    settings.JOBQUEUE = {"DOORBELL": "redis://127.0.0.1:1/0"}
+    assert redis_lock("k", 60).name == "k"
+
+
+def test_without_a_url_it_says_what_to_set(settings):
+    settings.JOBQUEUE = {}
+    with pytest.raises(ImproperlyConfigured, match=r"JOBQUEUE\['REDIS_URL'\]"):
+        redis_lock("k", 60)
+
+
+def test_without_redis_py_it_says_what_to_install(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    settings.JOBQUEUE = {"REDIS_URL": "redis://127.0.0.1:2/0"}
+    with pytest.raises(ImproperlyConfigured, match=r"jobqueue\[redis\]"):
+        redis_lock("k", 60)

@@ -1,0 +1,1 @@
+"""Every kind of lock, with processes that contend, freeze and die."""
