@@ -20,11 +20,11 @@ from dataclasses import dataclass
 DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
-#: needs no database, so once is enough
-ONCE = ("tests/unit", "tests/architecture", "tests/packaging")
+#: needs no database, or no more than SQLite, so once is enough
+ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
 #: what the other Django runs too, where the suite runs on Django 6; make bench measures on 5.2 only
 ON_BOTH = {
-    "sqlite": ("tests/unit", "tests/queue", "tests/bench"),
+    "sqlite": ("tests/unit", "tests/queue", "tests/bench", "tests/conformance"),
     "mysql": ("tests/queue", "tests/bench"),
 }
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
