@@ -13,7 +13,7 @@ if TYPE_CHECKING or find_spec("django.tasks") is None:
     except ModuleNotFoundError as error:
         raise ImproperlyConfigured(
             "this Django has no Tasks of its own and the package django-tasks is not installed, so jobqueue cannot be "
-            "imported. Run: pip install 'jobqueue[compat]'"
+            "imported. Run: pip install django-tasks"
         ) from error
     from django_tasks import signals
     from django_tasks.backends.base import BaseTaskBackend

@@ -30,4 +30,4 @@ def test_the_backport_is_needed_before_django_6_only_and_its_lack_is_told():
     if django.VERSION >= (6, 0):
         assert done.returncode == 0, done.stderr
     else:
-        assert "pip install 'jobqueue[compat]'" in done.stderr
+        assert "pip install django-tasks" in done.stderr
