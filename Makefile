@@ -23,4 +23,4 @@ lint: ## ruff and mypy
 	@sh scripts/lint.sh
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-bench .servers build dist .pytest_cache .mypy_cache .ruff_cache demo.sqlite3*
+	rm -rf .venv .venv-6 .python .upstream .venv-bench .servers build dist .pytest_cache .mypy_cache .ruff_cache demo.sqlite3*

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
+from jobqueue import registry
 from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, normalize_json, signals
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
@@ -57,6 +58,9 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.results import load_result, new_result
 
         self.validate_task(task)
+        if registry.find_task(task.module_path) is None:
+            # Made by another backend's task class and sent here with using(): only ours registers itself.
+            registry.add_task(task.module_path, task)
         payload = _payload(args, kwargs)
         job = self._job(task, payload)
         if job.dedupe_key is None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 if TYPE_CHECKING or find_spec("django.tasks") is None:
-    import django_tasks as tasks
+    try:
+        import django_tasks as tasks
+    except ModuleNotFoundError as error:
+        raise ImproperlyConfigured(
+            "this Django has no Tasks of its own and the package django-tasks is not installed, so jobqueue cannot be "
+            "imported. Run: pip install django-tasks"
+        ) from error
     from django_tasks import signals
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus

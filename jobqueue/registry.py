@@ -13,6 +13,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
+from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidValue
 
 logger = logging.getLogger("jobqueue")
@@ -84,7 +85,7 @@ def names() -> tuple[list[str], list[str]]:
 
 
 def discover() -> Iterator[str]:
-    """Import <app>/tasks.py of every installed app; the names of the modules that were found.
+    """Import <app>/tasks.py of every installed app and register its tasks; the names of the modules that were found.
 
     A module that cannot be imported is logged with its traceback; its tasks are parked, the others run.
     """
@@ -93,8 +94,12 @@ def discover() -> Iterator[str]:
         if config.name in ("django_tasks", "jobqueue") or find_spec(name) is None:
             continue
         try:
-            import_module(name)
+            module = import_module(name)
         except BaseException:
             logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
         else:
+            # A task of another backend may be sent here with using(); it has not registered itself.
+            for task in [value for value in vars(module).values() if isinstance(value, Task)]:
+                if find_task(task.module_path) is None:
+                    add_task(task.module_path, task)
             yield name

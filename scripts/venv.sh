@@ -13,23 +13,29 @@ if [ -z "${found:-}" ]; then
     echo "No Python 3.11 or later on PATH. Install one, or name it: PYTHON=/path/to/python3.11 make ..." >&2
     exit 1
 fi
-PY=$PWD/.venv/bin/python
-if ! "$PY" -c 'import pip' >/dev/null 2>&1; then
-    rm -rf .venv
-    "$found" -m venv .venv || {
-        echo "python -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2
-        exit 1
-    }
-fi
 
-# install EXTRAS...: pip install this checkout, only when pyproject.toml changed since the last time
+# make_venv PYTHON: the environment of $PY, unless it is there already
+make_venv() {
+    if ! "$PY" -c 'import pip' >/dev/null 2>&1; then
+        rm -rf "${PY%/bin/python}"
+        "$1" -m venv "${PY%/bin/python}" || {
+            echo "python -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2
+            return 1
+        }
+    fi
+}
+
+# install EXTRAS...: pip install this checkout into $PY's environment, only when pyproject.toml changed since the last time
 install() {
-    stamp=.venv/.installed-$(echo "$*" | tr -c 'a-z0-9\n' '-')
+    stamp=${PY%/bin/python}/.installed-$(echo "$*" | tr -c 'a-z0-9\n' '-')
     if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
         "$PY" -m pip install --quiet --disable-pip-version-check "$@" || return 1
         touch "$stamp"
     fi
 }
+
+PY=$PWD/.venv/bin/python
+make_venv "$found"
 
 # Headers and a compiler for mysqlclient, which has no Linux wheel: installed where we may.
 mysql_headers() {

@@ -4,6 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import django
 import environ
 
 env = environ.Env()
@@ -17,10 +18,12 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
-    "django_tasks",
     "jobqueue",
     "tests.app",
 ]
+if django.VERSION < (6, 0):
+    # From 6.0 on Django brings Tasks itself.
+    INSTALLED_APPS.insert(0, "django_tasks")
 
 if VENDOR == "sqlite":
     _folder = Path(env("JOBQUEUE_TEST_DIR", default=tempfile.gettempdir()))

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 import pytest
 from asgiref.sync import async_to_sync
 
-from jobqueue import insertion, task
-from jobqueue.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
+from jobqueue import insertion, registry, task
+from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
-from tests.factories import claim_one, job, lease_with, make_job, now, seconds_from_now
+from tests.factories import claim_one, job, lease_with, make_job, now, run_lease, seconds_from_now
 from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
@@ -230,3 +230,48 @@ def test_the_async_twins_do_the_same():
 
 def test_the_result_of_a_job_whose_row_is_gone_already_was_enqueued_now():
     assert abs(seconds_from_now(insertion.created_at(10**12, "default"))) < 60
+
+
+def double(n):
+    return 2 * n
+
+
+@pytest.fixture
+def plain(settings, monkeypatch):
+    """A task of another backend, made by Django's own class, in a module that workers import."""
+    dummy = f"{task_backends.__class__.__module__}.backends.dummy.DummyBackend"
+    settings.TASKS = {**settings.TASKS, "other": {"BACKEND": dummy, "QUEUES": []}}
+    made = Task(func=double, priority=0, queue_name="default", backend="other")
+    monkeypatch.setattr(tasks, "plain", made, raising=False)
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    return made
+
+
+def test_a_task_of_another_backend_can_be_sent_here(plain):
+    found = plain.using(backend="default").enqueue(21)
+    assert plain.using(backend="default").get_result(found.id).args == [21]
+    ack(claim_one("default"), result=42)
+    found.refresh()
+    assert found.return_value == 42
+
+
+@committed
+def test_a_worker_that_never_enqueued_it_knows_it_too(plain):
+    plain.using(backend="default").enqueue(21)
+    registry._tasks.pop(plain.module_path, None)
+    assert "tests.app.tasks" in list(registry.discover())
+    assert run_lease(claim_one("default")).result == "42"
+
+
+def test_the_signal_comes_from_the_backends_class():
+    received = []
+
+    def receive(sender, task_result, **_):
+        received.append((sender, task_result))
+
+    signals.task_enqueued.connect(receive)
+    try:
+        result = tasks.add.enqueue(1, 2)
+    finally:
+        signals.task_enqueued.disconnect(receive)
+    assert received == [(type(task_backends["default"]), result)]
