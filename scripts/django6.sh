@@ -4,7 +4,9 @@
 
 # The newest of PYTHON6, or of those on PATH, in pyenv and in .python, as "3.13.0 /path/to/python"
 newest_python() {
-    for candidate in ${PYTHON6:-python3 python3.14 python3.13 python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python .python/*/bin/python}; do
+    # Where several are installed side by side, others lie beside the one that runs us.
+    installed=$("$PY" -c 'import sys; print(sys.base_prefix)')
+    for candidate in ${PYTHON6:-python3 python3.14 python3.13 python3.12 "$installed"/../*/bin/python "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python .python/*/bin/python}; do
         "$candidate" -c 'import ensurepip, sqlite3, ssl, sys
 if sys.version_info >= (3, 12): print(sys.version.split()[0], sys.executable)' 2>/dev/null || true
     done | sort -V | tail -n 1
