@@ -61,10 +61,8 @@ class Command(BaseCommand):
     def _pass(self, using: str, given: dict[str, Any]) -> None:
         if given["dry_run"]:
             expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
-            facts, text = (
-                {"expired": expired, "locks": ended},
-                f"{expired} leases have run out, {ended} locks have ended",
-            )
+            facts = {"expired": expired, "locks": ended}
+            text = f"{expired} leases have run out, {ended} locks have ended"
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
