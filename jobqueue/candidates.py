@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.fields import NameField, UtcDateTimeField
+from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, Slot, prepare_rows
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
@@ -20,10 +19,6 @@ INDEX = "ix_pick"
 #: slots of the statements below
 QUEUE = Slot("queue", NameField())
 LEVEL = Slot("level", Job._meta.get_field("priority"))
-SINCE = Slot("since", UtcDateTimeField())
-
-#: earlier than any run_at that all databases can store
-ALWAYS = datetime(1000, 1, 1, tzinfo=UTC)
 
 
 def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:

@@ -34,6 +34,7 @@ from jobqueue.transitions.rows import any_in_state
 
 LIMIT_MAX = 10_000
 FLOOR_BATCH = 10  # smaller claims keep the exact order
+_SINCE, _AFTER = Slot("since", UtcDateTimeField()), Slot("after", Job._meta.get_field("id"))
 _WORKER, _LOCKED_AT = Slot("worker", NameField()), Slot("locked_at", UtcDateTimeField())
 
 
@@ -123,7 +124,8 @@ def _take(
         leases = [_lease(row, token, queue, worker, seconds, using) for row in rows]
         leases = _stamp(leases, token, worker, using)
     if floors and len(rows) == limit and not first:
-        floors.keep(queue, rows[-1].priority, rows[-1].due_at)
+        alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
+        floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None)
     return leases
 
 
@@ -132,19 +134,25 @@ def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor
     rows: list[_Row] = []
     for level in levels:
         wanted = limit - len(rows)
-        lock = partial(_lock(using, wanted).rows, queue=queue, level=level)
-        found = lock(since=floor.run_at if level == floor.level else candidates.ALWAYS)
-        if len(found) < wanted and level == floor.level:
-            found = lock(since=candidates.ALWAYS)
+        found = _lock_above(queue, floor, wanted, using) if level == floor.level else []
+        if len(found) < wanted:
+            found = _lock(using, wanted).rows(queue=queue, level=level)
         rows += map(_Row._make, found)
         if len(rows) >= limit:
             break
     return rows
 
 
+def _lock_above(queue: str, floor: Floor, limit: int, using: str) -> list[tuple[Any, ...]]:
+    values = {"queue": queue, "level": floor.level, "since": floor.run_at}
+    if floor.job_id is None:
+        return _lock(using, limit, run_at__gte=_SINCE).rows(**values)
+    return _lock(using, limit, run_at=_SINCE, id__gt=_AFTER).rows(**values, after=floor.job_id)
+
+
 @lru_cache(maxsize=256)
-def _lock(using: str, limit: int) -> Prepared:
-    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(run_at__gte=candidates.SINCE)
+def _lock(using: str, limit: int, **above: Slot) -> Prepared:
+    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
     return prepare_rows(_locking(due, limit, using))
 
 

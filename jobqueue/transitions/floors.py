@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime
-
-from jobqueue.candidates import ALWAYS
+from datetime import UTC, datetime
 
 # Jobs may appear below the floor: retries, late commits, other hosts' clocks. They wait this long at most.
 FLOOR_SECONDS = 1.0
@@ -18,14 +16,18 @@ FLOOR_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """On `level`, jobs due before `run_at` were claimed a moment ago."""
+    """On `level`, jobs due before `run_at` were claimed a moment ago, and of those due then all up to `job_id`.
+
+    With a job_id the next batch is looked for among the jobs due at the same instant: many were added by one statement.
+    """
 
     level: int | None
     run_at: datetime
+    job_id: int | None = None
     good_until: float = 0.0
 
 
-NO_FLOOR = Floor(None, ALWAYS)
+NO_FLOOR = Floor(None, datetime.min.replace(tzinfo=UTC))
 
 
 class Floors:
@@ -39,8 +41,11 @@ class Floors:
         floor = self._known.get(queue, NO_FLOOR)
         return floor if time.monotonic() < floor.good_until else NO_FLOOR
 
-    def keep(self, queue: str, level: int, run_at: datetime) -> None:
-        """A full batch ended at `run_at` of `level`. A floor that only moves up is as old as its first look."""
+    def keep(self, queue: str, level: int, run_at: datetime, job_id: int | None = None) -> None:
+        """A full batch ended at `run_at` of `level`. A floor that only moves up is as old as its first look.
+
+        `job_id` is the last one of a batch that had one run_at.
+        """
         before = self.of(queue)
         good_until = before.good_until if before.level == level else time.monotonic() + FLOOR_SECONDS
-        self._known[queue] = Floor(level, run_at, good_until)
+        self._known[queue] = Floor(level, run_at, job_id, good_until)

@@ -1,6 +1,8 @@
 """A claimer that remembers how far it has come still finds everything."""
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
 from jobqueue.transitions import floors, release
@@ -80,6 +82,25 @@ def test_a_level_with_a_floor_that_was_emptied_does_not_hide_the_next(claimer):
     low = enqueue_many("q", range(3), priority=-5)
     take(claimer)
     assert take(claimer) == low
+
+
+def test_a_batch_added_by_one_statement_goes_on_after_its_last_job(claimer):
+    """Above the run_at alone lie all jobs of the statement, also those that were claimed and cannot be purged yet."""
+    ids = enqueue_many("q", range(3 * FLOOR_BATCH))
+    assert take(claimer) == ids[:FLOOR_BATCH]
+    with CaptureQueriesContext(connection) as said:
+        assert take(claimer) == ids[FLOOR_BATCH : 2 * FLOOR_BATCH]
+    reads = [query["sql"] for query in said if f"LIMIT {FLOOR_BATCH}" in query["sql"]]
+    assert len(reads) == 1
+    assert str(ids[FLOOR_BATCH - 1]) in reads[0].split("WHERE")[1]
+    assert take(claimer) == ids[2 * FLOOR_BATCH :]
+
+
+def test_jobs_due_later_follow_a_batch_added_by_one_statement(claimer):
+    first = enqueue_many("q", range(FLOOR_BATCH + 2))
+    later = make_jobs(FLOOR_BATCH)
+    assert take(claimer) == first[:FLOOR_BATCH]
+    assert take(claimer) == first[FLOOR_BATCH:] + later[: FLOOR_BATCH - 2]
 
 
 def test_each_queue_has_its_own_memory(claimer):

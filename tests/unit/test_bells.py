@@ -16,9 +16,14 @@ def board(monkeypatch):
     monkeypatch.setattr(bells, "AGAIN_SECONDS", 0.0)
     made = Board(3, 4)
     yield made
-    for ends in made.bells._pipes:
-        for end in ends:
-            os.close(end)
+    for _, write in made.bells._pipes:
+        os.close(write)
+    # A thread that still watches must see the end, not the next test's pipe under the same number.
+    for thread in threading.enumerate():
+        if thread.name == "bell":
+            thread.join(10)
+    for read, _ in made.bells._pipes:
+        os.close(read)
 
 
 def rooms(board, *values):
