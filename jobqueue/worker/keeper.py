@@ -37,6 +37,7 @@ from jobqueue.worker.probe import Probe
 logger = logging.getLogger("jobqueue.worker")
 
 TICK_SECONDS = 0.1
+OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
 
 
@@ -47,7 +48,7 @@ class Keeper:
         self.options, self.board = options, board
         self.using = options.database
         self.parent = os.getppid()
-        self.next_renewal = self.next_reaping = self.next_flags = self.next_sweep = 0.0
+        self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = self.next_sweep = 0.0
         self.down_since: float | None = None
         self.probe = self._open_probe()
 
@@ -55,7 +56,9 @@ class Keeper:
         """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
         while not self._finished():
             now = time.monotonic()
-            self.end_overtime()
+            if now >= self.next_overtime:
+                self.next_overtime = now + OVERTIME_SECONDS
+                self.end_overtime()
             if self.probe is not None:
                 self.probe.tick()
             self._duty(self.settle_dead)
