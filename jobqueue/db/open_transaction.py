@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether somebody else ends the transaction that the next statement belongs to: atomic(), or autocommit is off."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.get_autocommit()
 
 
 def in_open_transaction(using: str) -> bool:
-    """Whether this thread is inside transaction.atomic() on `using`; a test case's own wrapper does not count."""
+    """The same for this thread's connection to `using`, but a test case's own wrapper does not count."""
     blocks = connections[using].atomic_blocks
-    return bool(blocks) and not getattr(blocks[-1], "_from_testcase", False)
+    if blocks and getattr(blocks[-1], "_from_testcase", False):
+        return False
+    return in_callers_transaction(connections[using])
