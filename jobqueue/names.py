@@ -55,7 +55,7 @@ def check_int(value: object, what: str, low: int, high: int = INT_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidType(f"{what} must be an int, got {type(value).__name__}. Nothing was written.")
     if not low <= value <= high:
-        raise InvalidValue(f"{what} is {value}; allowed are {low} to {high}. Nothing was written.")
+        raise InvalidValue(f"{what} is {_shown(value)}; allowed are {low} to {high}. Nothing was written.")
     return int(value)
 
 
@@ -64,9 +64,12 @@ def check_seconds(value: object, what: str, *, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidType(f"{what} must be a number of seconds, got {type(value).__name__}. Nothing was written.")
     low_ok = value >= 0 if zero else value > 0
-    if not (math.isfinite(value) and low_ok and value <= SECONDS_MAX):
+    # In this order: neither NaN nor an int beyond every float gets to isfinite().
+    if not (low_ok and value <= SECONDS_MAX and math.isfinite(value)):
         bound = "at least 0" if zero else "above 0"
-        raise InvalidValue(f"{what} is {value}; it must be {bound} and at most {SECONDS_MAX}. Nothing was written.")
+        raise InvalidValue(
+            f"{what} is {_shown(value)}; it must be {bound} and at most {SECONDS_MAX}. Nothing was written."
+        )
     return float(value)
 
 
@@ -105,6 +108,11 @@ def check_job_id(job_id: object) -> int:
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise InvalidType(f"a job id is an int or its decimal str, got {str(job_id)[:40]!r}. Nothing was written.")
     return job_id
+
+
+def _shown(value: float) -> str:
+    # Python refuses to print ints of thousands of digits.
+    return str(value) if not isinstance(value, int) or abs(value) < 10**40 else "an int of more than 40 digits"
 
 
 def _utf8(text: str, what: str) -> bytes:

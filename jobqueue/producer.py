@@ -69,10 +69,9 @@ def enqueue_many(
     `dedupe_keys` has one key (or None) per payload; a key that is held, or comes twice, gives the existing job's id.
     Otherwise as enqueue().
     """
-    if isinstance(payloads, (str, bytes, dict)):
-        raise InvalidType(
-            f"payloads must be a list of payloads, got one {type(payloads).__name__}. Nothing was written."
-        )
+    _check_list(payloads, "payloads", Iterable)
+    if dedupe_keys is not None:
+        _check_list(dedupe_keys, "dedupe_keys", Sequence)
     rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
     first = new_job(queue, None, ordering_key=ordering_key, **rest)
     same: dict[str, Any] = {"queue": first.queue, "priority": first.priority, "run_at": first.run_at}
@@ -84,6 +83,12 @@ def enqueue_many(
         keys = [None if key is None else check_key(key) for key in dedupe_keys]
         jobs = [replace(job, dedupe_key=key) for job, key in zip(jobs, keys, strict=True)]
     return add_many(jobs, using=using)
+
+
+def _check_list(values: object, what: str, kind: type) -> None:
+    # Text is a sequence too, of its characters.
+    if not isinstance(values, kind) or isinstance(values, (str, bytes, bytearray, memoryview, dict)):
+        raise InvalidType(f"{what} must be a list, one for each job, got {type(values).__name__}. Nothing was written.")
 
 
 def new_job(

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.exceptions import JobQueueError
+from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.models import Job
 from jobqueue.transitions import cancel, claim, discard, fail, heartbeat, reap, retry, snooze
 from tests.app.tasks import add
@@ -44,6 +44,8 @@ CALLS = {
     "priority of float": (("q", 1), {"priority": 1.0}, "priority"),
     "priority too large": (("q", 1), {"priority": 2**31}, "priority"),
     "priority too small": (("q", 1), {"priority": -(2**31) - 1}, "priority"),
+    "priority beyond printing": (("q", 1), {"priority": 10**5000}, "priority"),
+    "attempts beyond printing": (("q", 1), {"max_attempts": 10**5000}, "max_attempts"),
     "no attempts": (("q", 1), {"max_attempts": 0}, "max_attempts"),
     "negative attempts": (("q", 1), {"max_attempts": -1}, "max_attempts"),
     "bool attempts": (("q", 1), {"max_attempts": True}, "max_attempts"),
@@ -106,6 +108,7 @@ def test_a_tasks_bad_arguments_write_nothing(argument):
         {"lease_seconds": -1},
         {"lease_seconds": float("nan")},
         {"lease_seconds": 1e12},
+        {"lease_seconds": 10**400},
         {"lease_seconds": "60"},
         {"lease_seconds": None},
     ],
@@ -117,6 +120,12 @@ def test_a_bad_claim_takes_nothing(kwargs):
         claim("q", **{"worker": "w", **kwargs})
     assert isinstance(caught.value, (TypeError, ValueError))
     assert not Job.objects.leased().exists()
+
+
+@pytest.mark.parametrize("name", ["limit", "lease_seconds"])
+def test_a_claim_with_a_number_that_cannot_be_printed_is_refused(name):
+    with pytest.raises(InvalidValue, match=name):
+        claim("q", **{"worker": "w", name: 10**5000})
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "5", None, True])
@@ -151,3 +160,19 @@ def test_a_malformed_job_id_is_refused(verb, job_id):
 @pytest.mark.parametrize("job_id", [0, -1, 2**63 - 1, 2**63, 2**64, 10**19, 2**200, "99999999999999999999"])
 def test_a_job_id_that_does_not_exist_is_false(verb, job_id):
     assert verb(job_id) is False
+
+
+@pytest.mark.parametrize("payloads", [None, 5, "ab", b"ab", bytearray(b"ab"), {"a": 1}], ids=ascii)
+def test_payloads_that_are_no_list_write_nothing(payloads):
+    with pytest.raises(JobQueueError, match="payloads") as caught:
+        enqueue_many("q", payloads)
+    assert isinstance(caught.value, TypeError)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("keys", [5, "ab", b"ab", {"a", "b"}, {"a": 1, "b": 2}, iter("ab")], ids=ascii)
+def test_dedupe_keys_that_are_no_list_write_nothing(keys):
+    with pytest.raises(JobQueueError, match="dedupe_keys") as caught:
+        enqueue_many("q", [1, 2], dedupe_keys=keys)
+    assert isinstance(caught.value, TypeError)
+    assert not Job.objects.exists()
