@@ -11,6 +11,7 @@ from django.db import connections, models
 from jobqueue import allocation_records as records
 from jobqueue.allocation_arguments import M, check_changes, check_queryset, show
 from jobqueue.db import vendor
+from jobqueue.db.base import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.names import check_int, check_key
@@ -55,7 +56,7 @@ def take(
 def _take(request: _Request[M]) -> list[M]:
     # Only outside a transaction is a plain read fresh. First "any left?", then "answered before?": the other way
     # round, a twin of this request that takes the last row in between would make this one say sold out.
-    alone = not connections[request.using].in_atomic_block
+    alone = not in_callers_transaction(connections[request.using])
     sold_out = alone and not request.queryset.exists()
     read, skip_locked = records.recorded, connections[request.using].features.has_select_for_update_skip_locked
     for _ in range(_ROUNDS):

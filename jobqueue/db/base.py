@@ -152,6 +152,15 @@ class Vendor:
         return sql, [value for row in rows for value in row]
 
 
+def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether somebody else ends the transaction that the next statement belongs to: atomic(), or autocommit is off."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.get_autocommit()
+
+
 def first_arg(error: BaseException) -> Any:
     """The error number that MySQL drivers put first; None elsewhere."""
     return error.args[0] if error.args else None

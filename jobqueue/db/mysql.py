@@ -12,11 +12,12 @@ from django.db.models import QuerySet
 from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, M, Q, Vendor, first_arg
+from jobqueue.db.base import Fault, M, Q, Vendor, first_arg, in_callers_transaction
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
-# 3572 NOWAIT, 1180 commit refused by a cluster.
-_TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180}
+# 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
+# No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
+_TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180, 1969, 3024, 1021, 1114, 1206}
 # Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
 _GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
 # Logins that are refused, until somebody mends the account: access denied, account locked, database not there.
@@ -113,7 +114,7 @@ class MySQL(Vendor):
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """READ COMMITTED for this transaction only, where the session has something else."""
         # Asked before the transaction begins: inside one, its level cannot be changed any more.
-        level = None if connection.in_atomic_block else self._session_level(connection)
+        level = None if in_callers_transaction(connection) else self._session_level(connection)
         with transaction.atomic(using=connection.alias):
             if level not in (None, "read committed"):
                 with connection.cursor() as cursor:

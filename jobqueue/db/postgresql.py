@@ -13,8 +13,8 @@ from django.db.utils import DatabaseError
 
 from jobqueue.db.base import Fault, Vendor
 
-# Serialization failure, deadlock, lock not available, statement canceled.
-_TRANSIENT = {"40001", "40P01", "55P03", "57014"}
+# Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
+_TRANSIENT = {"40001", "40P01", "55P03", "57014", "53100", "53200", "58030"}
 # Connection exceptions are class 08; 57Pxx shut down or terminated, 53300 too many clients, 25006 read-only.
 _GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
 

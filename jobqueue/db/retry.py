@@ -15,7 +15,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
-from jobqueue.db.base import Fault
+from jobqueue.db.base import Fault, in_callers_transaction
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
 
@@ -33,11 +33,11 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
 
     Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy.
     Lost connection: closed and redone once. With repeatable=False it is redone only if the statement surely
-    never reached the server; else OutcomeUnknown. Inside a caller's transaction `work` runs once and every
-    error is let out: only the owner of the outermost block can redo it (a deadlock rolled all of it back).
+    never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
+    runs once and every error is let out: only the owner can redo it (a deadlock rolled all of it back).
     """
     connection = connections[using]
-    if connection.in_atomic_block:
+    if in_callers_transaction(connection):
         return work()
     close_if_ended(connection)
     reconnected = False

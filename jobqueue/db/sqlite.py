@@ -62,7 +62,7 @@ class SQLite(Vendor):
         """Busy and locked pass; a file that cannot be opened may come back."""
         if isinstance(error, OperationalError):
             text = str(error)
-            if "locked" in text or "busy" in text:
+            if "locked" in text or "busy" in text or "is full" in text:
                 return Fault.TRANSIENT
             if "unable to open" in text or "disk I/O" in text:
                 return Fault.GONE

@@ -17,6 +17,7 @@ from jobqueue import candidates
 from jobqueue.candidates import Head
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.base import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
@@ -24,7 +25,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import check_int, check_queue, check_seconds, check_worker
+from jobqueue.names import SECONDS_MAX, check_int, check_queue, check_seconds, check_worker
 from jobqueue.payload import JSON
 from jobqueue.starving import starving_levels
 from jobqueue.transitions.floors import NO_FLOOR, Floor, Floors
@@ -92,10 +93,12 @@ class Claimer:
 def refuse_open_transaction(using: str, verb: str) -> None:
     """Raise InsideTransaction when a caller's transaction is open; a test case's own wrapper does not count."""
     blocks = connections[using].atomic_blocks
-    if blocks and not getattr(blocks[-1], "_from_testcase", False):
+    if blocks and getattr(blocks[-1], "_from_testcase", False):
+        return
+    if in_callers_transaction(connections[using]):
         raise InsideTransaction(
-            f"{verb}() was called inside transaction.atomic() on {using!r}. It commits by itself, so that its row "
-            "locks end before any job runs; nothing was written. Call it outside the block."
+            f"{verb}() was called inside transaction.atomic(), or with autocommit off, on {using!r}. It commits by "
+            "itself, so that its row locks end before any job runs; nothing was written. Call it outside the block."
         )
 
 
@@ -176,7 +179,8 @@ def lock_starving(queue: str, limit: int, *, using: str) -> dict[int, list[_Row]
 
 
 def _lease(row: _Row, token: bytes, queue: str, worker: str, seconds: float, using: str) -> Lease:
-    granted = max(seconds, row.lease_seconds or 0.0)
+    # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
+    granted = min(max(seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
     return Lease(
         job_id=row.pk,
         token=token,

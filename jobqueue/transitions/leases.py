@@ -9,15 +9,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db.models import F
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import F, Value
+from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import check_seconds
+from jobqueue.names import SECONDS_MAX, check_seconds
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
 from jobqueue.transitions.rows import in_state
@@ -96,7 +96,8 @@ def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
 def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lease]:
     """Extend all `leases`, one statement per token; returns those that were lost and never raises for them."""
     seconds = check_seconds(lease_seconds, "lease_seconds")
-    until = UtcNowPlus(Greatest(Coalesce(F("lease_seconds"), seconds), seconds))
+    longer = Greatest(Coalesce(F("lease_seconds"), seconds), seconds)
+    until = UtcNowPlus(Least(longer, Value(float(SECONDS_MAX))))
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         ids = [lease.job_id for lease in group]

@@ -23,6 +23,9 @@ UNREACHABLE, MISCONFIGURED = 3, 4
 def preflight(options: Options) -> int:
     """0 and the banner, or the exit status with the reason logged: 3 no database or tables, 4 configuration."""
     connection = connections[options.database]
+    if not connection.settings_dict["AUTOCOMMIT"]:
+        logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
+        return MISCONFIGURED
     try:
         found = retry_transient(lambda: vendor(options.database), using=options.database)
         if not found.supported:

@@ -1,0 +1,42 @@
+"""Which errors of a database pass by themselves: what was to be written is kept and tried again."""
+
+import pytest
+from django.db import OperationalError, ProgrammingError
+
+from jobqueue.db.base import Fault
+from jobqueue.db.mariadb import MariaDB
+from jobqueue.db.mysql import MySQL
+from jobqueue.db.postgresql import PostgreSQL
+from jobqueue.db.sqlite import SQLite
+
+
+def caused_by(sqlstate):
+    cause, error = Exception(), OperationalError("no room")
+    cause.sqlstate = sqlstate
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("vendor", "error"),
+    [
+        (SQLite(), OperationalError("database or disk is full")),
+        (MySQL(), OperationalError(1021, "Disk full")),
+        (MySQL(), OperationalError(1114, "The table is full")),
+        (MariaDB(), OperationalError(1969, "max_statement_time exceeded")),
+        (PostgreSQL(), caused_by("53100")),
+        (PostgreSQL(), caused_by("53200")),
+    ],
+    ids=ascii,
+)
+def test_no_room_or_no_time_is_not_the_fault_of_what_was_to_be_written(vendor, error):
+    assert vendor.fault(error) is Fault.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("vendor", "error"),
+    [(SQLite(), OperationalError("no such table: x")), (MySQL(), ProgrammingError(1064, "You have an error"))],
+    ids=ascii,
+)
+def test_a_wrong_statement_does_not_become_right(vendor, error):
+    assert vendor.fault(error) is None
