@@ -90,6 +90,7 @@ def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        # A plain str: what __str__ gives may be a subclass whose methods raise.
+        return str.__str__(str(error))
     except BaseException:
         return "(its message could not be printed)"

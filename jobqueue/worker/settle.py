@@ -12,6 +12,7 @@ from django.db import DatabaseError, Error
 from jobqueue import transitions
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
+from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
 from jobqueue.worker.perform import Ending, Outcome
@@ -62,6 +63,8 @@ def _settle_one(outcome: Outcome, region: Any) -> bool:
         return _settle_plain(outcome, error, region)
     except Error:
         return False
+    except Exception as error:  # it cannot be put into words; the ends of others in this group must still be written
+        return _settle_plain(outcome, error, region)
     return True
 
 
@@ -83,9 +86,9 @@ def _write(outcome: Outcome) -> str:
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
 
-def _settle_plain(outcome: Outcome, problem: DatabaseError, region: Any) -> bool:
+def _settle_plain(outcome: Outcome, problem: Exception, region: Any) -> bool:
     """The database refused the values themselves: end the attempt with words it surely takes."""
-    logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, problem)
+    logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
     words = f"the outcome could not be stored: {type(problem).__name__}"
     error: Any = ResultError(words) if outcome.ending is Ending.OK else words
     try:
@@ -93,7 +96,11 @@ def _settle_plain(outcome: Outcome, problem: DatabaseError, region: Any) -> bool
         _tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
     except LeaseLost:
         _tell(outcome, "lost", region)
-    except Error:
+    except DatabaseBusy:
+        return False
+    except Error as again:
+        if _away(again, outcome):
+            return False
         logger.exception("job %d: given up; its lease will run out and be reaped", outcome.lease.job_id)
     return True
 

@@ -234,3 +234,12 @@ def test_fail_on_error_exits_5_only_if_a_job_failed(worker):
     assert worker("--drain", "--fail-on-error").wait() == 0
     tasks.strange.enqueue("stop")
     assert worker("--drain", "--fail-on-error").wait() == 5
+
+
+def test_an_end_that_cannot_be_put_into_words_costs_its_neighbours_nothing(worker, evidence):
+    bad = tasks.unspeakable.enqueue().id
+    others = [tasks.boom.using(max_attempts=1).enqueue().id for _ in range(6)]
+    assert worker("--drain", "--lease", "600s").wait() == 0
+    assert {state(job_id) for job_id in (bad, *others)} == {"FAILED"}
+    assert set(Job.objects.filter(pk__in=others).values_list("cause", flat=True)) == {"data"}
+    assert len(evidence.read("start")) == 7
