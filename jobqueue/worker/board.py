@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from enum import IntEnum
 from typing import Any
 
@@ -141,6 +142,8 @@ class Board:
             self.entries.append((Entry * entries).from_buffer(self._memory, offset))
             offset += entries_size
         self.bells = Bells(self.regions)
+        # Not asked with getppid() after a fork: by then it may have died.
+        self.supervisor_pid = os.getpid()
 
     def fill(self, index: int) -> int:
         """Prepare region `index` for a new process; its generation, 1 for the first."""

@@ -17,7 +17,10 @@ logger = logging.getLogger("jobqueue.worker")
 BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 0.1, 5.0
 # Refusals further apart than this are two shortages, each worth a line.
 SHORTAGE_SECONDS = 60.0
-DEFAULTED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGCHLD)
+DEFAULTED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)
+# For the supervisor alone, and sent to the whole group by a terminal that closes or by pkill. Not ignored: what a job
+# executes would inherit that.
+PASSED_OVER = (signal.SIGHUP, signal.SIGUSR1)
 
 
 class Forker:
@@ -64,6 +67,8 @@ def _be(target: Callable[..., int], args: tuple[Any, ...]) -> None:
         signal.set_wakeup_fd(-1)
         for number in DEFAULTED:
             signal.signal(number, signal.SIG_DFL)
+        for number in PASSED_OVER:
+            signal.signal(number, lambda *_: None)
         status = target(*args)
     except BaseException:
         logger.exception("process %d ends by an unexpected error", os.getpid())

@@ -45,9 +45,10 @@ class Keeper:
     def __init__(self, options: Options, board: Board) -> None:
         self.options, self.board = options, board
         self.using = options.database
-        self.parent = os.getppid()
+        self.parent = board.supervisor_pid
         self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = 0.0
         self.down_since: float | None = None
+        self.orphaned_since: float | None = None
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -185,10 +186,22 @@ class Keeper:
         if os.getppid() == self.parent:
             return bool(self.board.header.keeper_stop)
         # The supervisor died: the children drain; whoever is gone by now will not be announced by anybody.
+        self._end_late_orphans()
         for region in self.board.regions:
             if region.state in (State.STARTING, State.RUNNING) and not lives(region.pid):
                 region.state = State.DEAD
         return all(region.state == State.EMPTY for region in self.board.regions)
+
+    def _end_late_orphans(self) -> None:
+        """A job that hangs must not keep the rest of a dead supervisor's worker, and its own lease, for ever."""
+        now = time.monotonic()
+        self.orphaned_since = now if self.orphaned_since is None else self.orphaned_since
+        if self.options.on_timeout == "wait" or now - self.orphaned_since < self.options.shutdown_seconds:
+            return
+        for index, _ in self._living():
+            self.board.regions[index].blameless = 1
+            with suppress(ProcessLookupError):
+                os.kill(self.board.regions[index].pid, signal.SIGKILL)
 
     def _duty(self, duty: Callable[[], None]) -> None:
         try:
@@ -219,7 +232,7 @@ class Keeper:
 
 def run_keeper(options: Options, board: Board) -> int:
     """Check the ground, say so on the board, then keep; the exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     if not board.header.ready:
         status = preflight(options)

@@ -36,7 +36,7 @@ class Loop:
     def __init__(self, options: Options, index: int, name: str, board: Any) -> None:
         self.options = options
         self.header, self.region = board.header, board.regions[index]
-        self.parent = os.getppid()
+        self.parent: int = board.supervisor_pid
         self.stopping = self.rung = False
         quota = options.quota(index)
         # What earlier incarnations of this child claimed counts: a job that killed one was started.

@@ -82,7 +82,7 @@ def _answer(options: Options, index: int, board: Board, queue: str, using: str) 
 
 def _register(options: Options, name: str, board: Board) -> Exit | None:
     """Add this process to the worker table, however long the database is away; else why it will not run."""
-    parent = os.getppid()
+    parent = board.supervisor_pid
     while board.header.stop == Stop.RUN and os.getppid() == parent:
         try:
             workers.register(

@@ -46,6 +46,7 @@ class Supervisor:
         self.keeper_pid = 0
         self.keeper_over = False
         self.keeper_not_before = 0.0
+        self.keeper_stopped_at: float | None = None
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
@@ -82,8 +83,8 @@ class Supervisor:
 
     def _preparing(self) -> bool:
         header = self.board.header
-        hopeless = self.keeper_over or (header.stop != Stop.RUN and not self.keeper_pid)
-        return not (header.ready or hopeless)
+        # Told to stop: nobody holds a lease yet, and a server that does not answer must not keep us.
+        return not (header.ready or self.keeper_over or header.stop != Stop.RUN)
 
     def _all_over(self) -> bool:
         if not self.keeper_pid and not self.board.header.ready:
@@ -94,6 +95,11 @@ class Supervisor:
 
     def _keep(self) -> None:
         now = time.monotonic()
+        if self.keeper_stopped_at is not None and now - self.keeper_stopped_at > self.options.heartbeat_seconds:
+            # Frozen: all leases would run out while the children work. They are still good for most of a lease.
+            self.keeper_stopped_at = None
+            with suppress(ProcessLookupError):
+                os.kill(self.keeper_pid, signal.SIGKILL)
         if self.keeper_pid or self.keeper_over or now < self.keeper_not_before or not self.forker.ready:
             return
         self.keeper_pid = self.forker.fork(run_keeper, self.options, self.board)
@@ -165,6 +171,7 @@ class Supervisor:
 
     def _on_change(self, pid: int, status: int) -> None:
         if pid == self.keeper_pid:
+            self.keeper_stopped_at = time.monotonic() if os.WIFSTOPPED(status) else None
             if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
                 self._on_keeper_end(os.waitstatus_to_exitcode(status))
             return

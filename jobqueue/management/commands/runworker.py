@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
 from django.db import Error
 
-from jobqueue.cli import dry_run, logs, pidfile, worker_options
+from jobqueue.cli import dry_run, logs, pidfile, streams, worker_options
 from jobqueue.worker.preflight import MISCONFIGURED, UNREACHABLE
 from jobqueue.worker.supervisor import Supervisor
 
@@ -30,6 +30,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Build the options, run the supervisor, exit with its status."""
+        streams.open_missing()
         try:
             options = worker_options.build(given)
         except ImproperlyConfigured as error:
