@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from jobqueue.exceptions import WrongDatabase
 from jobqueue.payload import JSON
@@ -98,6 +98,17 @@ class JobContext:
                 raise lost(self.lease, "finish")
             yield
             transitions.ack(self.lease, result=None if stored is None else result)
+        self._finish_with(alias)
+
+    def _finish_with(self, alias: str) -> None:
+        blocks = connections[alias].atomic_blocks
+        if blocks and not getattr(blocks[-1], "_from_testcase", False):
+            # Inside the job's own transaction nothing is done before that commits, and it may roll back.
+            transaction.on_commit(self._finished, using=alias)
+        else:
+            self._finished()
+
+    def _finished(self) -> None:
         self.finished = True
 
 
