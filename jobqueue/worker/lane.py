@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from jobqueue.transitions import Lease
-from jobqueue.worker import subtasks
+from jobqueue.worker import forked, subtasks
 from jobqueue.worker.board import Hold
 from jobqueue.worker.calls import OneThread, serve_calls
 from jobqueue.worker.perform import Ending, Outcome, perform_coroutine
@@ -102,6 +102,8 @@ class Lane:
         # From here on the job counts as started, whatever happens to this process.
         body.entry.hold = Hold.RUNNING
         outcome = await perform_coroutine(body.lease, body.entry, partial(self._asked_to_stop, body.entry))
+        if forked.is_forked():
+            forked.leave(outcome.error)
         outcome.note_on(body.entry)
         body.outcome = outcome
 

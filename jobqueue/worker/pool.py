@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -11,6 +12,7 @@ from typing import Any
 
 from jobqueue import registry
 from jobqueue.transitions import Lease
+from jobqueue.worker import forked
 from jobqueue.worker.board import CANCEL, LOST, Hold
 from jobqueue.worker.lane import Lane
 from jobqueue.worker.perform import Ending, Outcome, Run, is_coroutine, perform
@@ -182,9 +184,12 @@ class Pool:
             entry.hold = Hold.RUNNING
             self._ask_for_more()
             try:
-                outcome = perform(lease, Run(entry, watch, partial(self._asked_to_stop, entry)))
+                # Its own context: no time zone or language that it activates reaches the next job.
+                outcome = Context().run(perform, lease, Run(entry, watch, partial(self._asked_to_stop, entry)))
             except BaseException as error:
                 outcome = Outcome(lease, Ending.FAILED, 0.0, error=error)
+            if forked.is_forked():
+                forked.leave(outcome.error)
             # From here on it did not kill this process, and if it returned it need not run again.
             outcome.note_on(entry)
             free = threading.Event()

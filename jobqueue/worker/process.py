@@ -18,6 +18,7 @@ from django.db import Error, connections
 from jobqueue import doorbell, registry, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.worker import forked
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
@@ -44,6 +45,7 @@ def run_child(options: Options, index: int, board: Board) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGQUIT"):
         faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
+    forked.guard()
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and region.generation == 1:

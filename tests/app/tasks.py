@@ -1,6 +1,8 @@
 """Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
 
 import ctypes
+import gc
+import multiprocessing
 import os
 import re
 import sys
@@ -10,6 +12,12 @@ from jobqueue import current_job, handler, task
 from jobqueue.exceptions import SoftTimeout
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
+#: the import of this module ends when this file appears
+IMPORT_GATE = os.environ.get("JOBQUEUE_TEST_IMPORT_GATE")
+if IMPORT_GATE:
+    open(f"{IMPORT_GATE}.reached", "w").close()
+    while not os.path.exists(IMPORT_GATE):
+        time.sleep(0.01)
 
 
 def note(event, *rest):
@@ -233,6 +241,87 @@ def count_done():
     from jobqueue.models import Job
 
     return Job.objects.filter(status=Job.Status.DONE).count()
+
+
+class _Unformattable(str):
+    def __format__(self, spec):
+        raise RuntimeError("no")
+
+    replace = encode = __format__
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        return _Unformattable("x")
+
+
+@task(max_attempts=1)
+def unspeakable():
+    note("start")
+    raise Unspeakable
+
+
+@task
+def forks(how):
+    """Its second process does not end itself with os._exit()."""
+    note("start")
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        return
+    if how == "exits":
+        sys.exit(0)
+    if how == "raises":
+        raise ValueError("in the fork")
+    gc.collect()
+
+
+@task(max_attempts=1)
+def forks_inside_a_transaction():
+    from django.db import connection, transaction
+
+    note("start")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        if not (pid := os.fork()):
+            with connection.cursor() as mine:
+                mine.execute("SELECT 2")
+            return None
+        os.waitpid(pid, 0)
+        cursor.execute("SELECT 3")
+        return cursor.fetchone()[0]
+
+
+@task
+def terminates_its_own_process():
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[600])
+    process.start()
+    time.sleep(0.1)
+    process.terminate()
+    process.join(10)
+    if process.is_alive():
+        process.kill()
+    return process.exitcode
+
+
+@task
+def activates():
+    """What it found, before it activates something else."""
+    from django.utils import timezone, translation
+
+    found = [timezone.get_current_timezone_name(), translation.get_language()]
+    timezone.activate("Asia/Seoul")
+    translation.activate("ko")
+    return found
+
+
+@task(max_attempts=1)
+def finishes_and_rolls_back():
+    from django.db import transaction
+
+    with transaction.atomic():
+        with current_job().finish("done"):
+            pass
+        raise ValueError("after finish()")
 
 
 from tests.app import coroutines  # noqa: E402, F401
