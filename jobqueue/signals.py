@@ -7,6 +7,8 @@ Inside a caller's transaction a signal is sent before that transaction commits.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.dispatch import Signal
@@ -33,6 +35,22 @@ def send(signal: Signal, sender: type, **values: Any) -> None:
     """Send to every receiver; what a receiver raises is logged here and goes no further."""
     if not signal.receivers:
         return
+    if _carrier is None:
+        _deliver(signal, sender, values)
+    else:
+        _carrier(partial(_deliver, signal, sender, values))
+
+
+_carrier: Callable[[Callable[[], None]], None] | None = None
+
+
+def carry(carrier: Callable[[Callable[[], None]], None]) -> None:
+    """From now on this process hands deliveries to `carrier`, which calls each, in order, in its own time."""
+    global _carrier
+    _carrier = carrier
+
+
+def _deliver(signal: Signal, sender: type, values: dict[str, Any]) -> None:
     for receiver, answer in signal.send_robust(sender, **values):
         if isinstance(answer, Exception):
             logger.error("receiver %r failed; the job goes on", receiver, exc_info=answer)

@@ -18,13 +18,14 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import transitions, workers
+from jobqueue import signals, transitions, workers
 from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
 from jobqueue.maintenance import reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
+from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
@@ -240,7 +241,12 @@ def run_keeper(options: Options, board: Board) -> int:
             return status
         board.header.ready = 1
     Listener(options, board.bells).start()
-    return Keeper(options, board).run()
+    # Receivers are the project's code: one that sends mail must not keep leases from being renewed.
+    announcer = Announcer()
+    signals.carry(announcer.give)
+    status = Keeper(options, board).run()
+    announcer.end()
+    return status
 
 
 def _death(wait_status: int) -> str:

@@ -112,3 +112,17 @@ def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, e
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).attempts, job(job_id).fence) == (0, 1)
+
+
+def test_a_slow_receiver_in_the_keeper_costs_no_lease(worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    job_id = tasks.gated.enqueue(str(gate)).id
+    worker("--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_SLOW_RECEIVER="8")
+    wait_until(lambda: evidence.read("start"), what="the start")
+    dead = tasks.die.using(max_attempts=1).enqueue().id
+    wait_until(lambda: state(dead) == "FAILED", what="the death of a neighbour")
+    before = job(job_id).lock_until
+    wait_until(lambda: (job(job_id).lock_until or before) > before + timedelta(seconds=2), 6, "renewals meanwhile")
+    gate.touch()
+    wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
+    assert (job(job_id).attempts, job(job_id).fence) == (0, 1)
