@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db import connections
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
@@ -16,6 +17,7 @@ from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 
 INDEX = "ix_pick"
+NAMES_MAX = 2**31 - 1
 #: slots of the statements below
 QUEUE = Slot("queue", NameField())
 LEVEL = Slot("level", Job._meta.get_field("priority"))
@@ -90,24 +92,13 @@ def _highest(waiting: JobQuerySet, using: str) -> Prepared:
     return prepare_rows(last.annotate(all_due=all_due).values_list("queue", "priority", "all_due")[:1])
 
 
-def queue_names(*, using: str) -> Iterator[str]:
-    """Every queue name in the table, in byte order: one index seek per name, also for names only plain SQL used."""
-    found = _first_queue(using).rows()
-    while found:
-        ((name,),) = found
-        yield name
-        found = _next_queue(using).rows(queue=name)
+def queue_names(*, using: str, limit: int = NAMES_MAX) -> list[str]:
+    """The first `limit` queue names of the table in byte order, also those that only plain SQL used.
 
-
-@cache
-def _first_queue(using: str) -> Prepared:
-    return prepare_rows(_names(using)[:1])
-
-
-@cache
-def _next_queue(using: str) -> Prepared:
-    return prepare_rows(_names(using).filter(queue__gt=QUEUE)[:1])
-
-
-def _names(using: str) -> QuerySet[Any]:
-    return vendor(using).force_index(Job.objects.using(using).order_by("queue"), INDEX).values_list("queue")
+    One statement, with one index seek per name.
+    """
+    connection = connections[using]
+    table, column = map(connection.ops.quote_name, (Job._meta.db_table, "queue"))
+    with connection.cursor() as cursor:
+        cursor.execute(vendor(using).distinct_sql(table, column, INDEX), [limit])
+        return [str(name) for (name,) in cursor.fetchall()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
@@ -59,7 +58,7 @@ class QueueFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Queue names."""
-        return [(name, plain(name)) for name in islice(queue_names(using=load().database), QUEUES_SHOWN)]
+        return [(name, plain(name)) for name in queue_names(using=load().database, limit=QUEUES_SHOWN)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The rows of the chosen queue."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from django.contrib import admin, messages
@@ -102,7 +101,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
         chosen = request.GET.get(QueueFilter.parameter_name)
         if chosen is not None:
             return [] if "\x00" in chosen else [chosen]
-        names = list(islice(queue_names(using=load().database), QUEUES_SEARCHED + 1))
+        names = queue_names(using=load().database, limit=QUEUES_SEARCHED + 1)
         if len(names) > QUEUES_SEARCHED:
             text = gettext("Only the first %(n)d queues were searched; choose a queue to search another one.")
             messages.warning(request, text % {"n": QUEUES_SEARCHED})

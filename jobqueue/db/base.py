@@ -117,6 +117,15 @@ class Vendor:
         """Whether the statement that met this Fault.GONE surely did not reach the server."""
         return False
 
+    def distinct_sql(self, table: str, column: str, index: str) -> str:
+        """The first %s values of the column that leads `index`, in order: one seek each, however many rows have it."""
+        least = f"SELECT MIN({column}) FROM {table}"
+        return (
+            f"WITH RECURSIVE found ({column}) AS ({least} UNION ALL "
+            f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
+            f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
+        )
+
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__

@@ -17,7 +17,6 @@ from jobqueue import candidates
 from jobqueue.candidates import Head
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.base import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.open_transaction import in_open_transaction

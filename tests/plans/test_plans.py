@@ -24,7 +24,7 @@ def statements(work):
     with CaptureQueriesContext(connection) as captured:
         work()
     texts = [query["sql"] for query in captured.captured_queries]
-    return [text for text in texts if "job_queue" in text and text.lstrip("(").startswith(("SELECT", "UPDATE"))]
+    return [text for text in texts if "job_queue" in text and text.lstrip("(").startswith(("SELECT", "UPDATE", "WITH"))]
 
 
 def some(work):
@@ -101,9 +101,13 @@ def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
 
 
 def test_the_names_of_all_queues_come_by_seeks(run):
-    assert list(candidates.queue_names(using="default")) == ["other", "q"]
-    for statement in some(lambda: list(candidates.queue_names(using="default"))):
-        check(run, statement)
+    assert candidates.queue_names(using="default") == ["other", "q"]
+    (statement,) = statements(lambda: candidates.queue_names(using="default"))
+    found = plan(run, statement)
+    if VENDOR in ("mysql", "mariadb"):
+        assert "using index for group-by" in found, found
+    else:
+        check(run, statement, sorts=())
 
 
 def test_the_heads_of_all_queues_come_by_one_statement_of_seeks(run):
