@@ -144,9 +144,8 @@ class MySQL(MySQLLocks):
         return job_id, None
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
-        """DISTINCT as the server does it by a loose scan; its recursion ends after 1,000 steps."""
-        forced = f"FORCE INDEX ({index})"
-        return f"SELECT DISTINCT {column} FROM {table} {forced} ORDER BY {column} LIMIT %s"
+        """By a loose scan of the index, which the server does for GROUP BY; its recursion ends after 1,000 steps."""
+        return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """As the server says; MariaDB has the older name of the variable."""
