@@ -49,8 +49,8 @@ def bars(title: str, groups: dict[str, list[Bar]]) -> str:
             body.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 15}" class="q">{_shown(value)}</text>')
             y += _ROW
         y += 28
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_FULL} {y}" role="img" aria-label="{escape(title)}">'
-    return "\n".join([head, f"<style>{_STYLE}</style>", *body, "</svg>", ""])
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_FULL} {y}" role="img">'
+    return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>", *body, "</svg>", ""])
 
 
 def _shown(value: float) -> str:
