@@ -9,7 +9,6 @@ import time
 import uuid
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
@@ -18,10 +17,10 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InsideTransaction, LockNotHeld
+from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable
 from jobqueue.locks.floor import read_floor
-from jobqueue.locks.lock import Lock
+from jobqueue.locks.timed import TimedLock
 from jobqueue.models import LockRow
 from jobqueue.names import check_seconds
 
@@ -38,31 +37,15 @@ def lease_lock(
     return LeaseLock(name, ttl_seconds, timeout_seconds, using)
 
 
-class LeaseLock(Lock):
+class LeaseLock(TimedLock):
     """A row of job_lock: whoever has written its token there last, and in time, is the holder."""
 
     kind = "lease lock"
-    ends = "It ends by itself when its time has run out."
 
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None, using: str | None) -> None:
-        super().__init__(name, timeout_seconds)
-        self.ttl_seconds = check_seconds(ttl_seconds, "ttl_seconds")
+        super().__init__(name, ttl_seconds, timeout_seconds)
         self.using = using or load().database
         self._token = b""
-        self._fence: int | None = None
-        self._ends_at = 0.0
-
-    @property
-    def fence(self) -> int:
-        """The number of this holder: larger than that of every holder before. It stays readable after the release."""
-        if self._fence is None:
-            raise LockNotHeld(f"{self.kind} {self.name!r} has no fence before it is acquired.")
-        return self._fence
-
-    @property
-    def remaining_seconds(self) -> float:
-        """How much time is surely left, by this process's monotonic clock; 0 when the lock may have run out."""
-        return max(0.0, self._ends_at - time.monotonic()) if self._held else 0.0
 
     def renew(self, ttl_seconds: float | None = None) -> None:
         """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already.
@@ -78,10 +61,6 @@ class LeaseLock(Lock):
             self._held = False
             raise self._lost("its renewal")
         self._ends_at = asked + seconds
-
-    async def arenew(self, ttl_seconds: float | None = None) -> None:
-        """renew() for coroutines."""
-        await sync_to_async(self.renew)(ttl_seconds)
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -6,12 +6,10 @@ import time
 from functools import cache
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf import load
-from jobqueue.exceptions import LockNotHeld
-from jobqueue.locks.lock import Lock
+from jobqueue.locks.timed import TimedLock
 from jobqueue.names import check_seconds
 from jobqueue.redis_client import connect
 
@@ -32,31 +30,15 @@ def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = No
     return RedisLock(name, ttl_seconds, timeout_seconds)
 
 
-class RedisLock(Lock):
+class RedisLock(TimedLock):
     """A key of a Redis server: SET NX PX with a token, compared and deleted by redis-py's own scripts."""
 
     kind = "redis lock"
-    ends = "It ends by itself when its time has run out."
 
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None) -> None:
-        super().__init__(name, timeout_seconds)
-        self.ttl_seconds = check_seconds(ttl_seconds, "ttl_seconds")
+        super().__init__(name, ttl_seconds, timeout_seconds)
         self._client = _client(_url())
         self._lock: Any = None
-        self._fence: int | None = None
-        self._ends_at = 0.0
-
-    @property
-    def fence(self) -> int:
-        """The number of this holder: larger than that of every holder before. It stays readable after the release."""
-        if self._fence is None:
-            raise LockNotHeld(f"{self.kind} {self.name!r} has no fence before it is acquired.")
-        return self._fence
-
-    @property
-    def remaining_seconds(self) -> float:
-        """How much time is surely left, by this process's monotonic clock; 0 when the lock may have run out."""
-        return max(0.0, self._ends_at - time.monotonic()) if self._held else 0.0
 
     def renew(self, ttl_seconds: float | None = None) -> None:
         """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already."""
@@ -71,10 +53,6 @@ class RedisLock(Lock):
             self._held = False
             raise self._lost("its renewal") from error
         self._ends_at = asked + seconds
-
-    async def arenew(self, ttl_seconds: float | None = None) -> None:
-        """renew() for coroutines."""
-        await sync_to_async(self.renew)(ttl_seconds)
 
     def _attempt(self, wait_seconds: float | None) -> bool:
         # Not the thread's own token: a release may come from another thread of sync_to_async.

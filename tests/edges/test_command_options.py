@@ -125,9 +125,10 @@ class TestPidfile:
                 pass
         assert refused.value.returncode == 2
 
-    def test_none_needs_none(self):
+    def test_none_needs_none(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
         with pidfile.held(None):
-            pass
+            assert not list(tmp_path.iterdir())
 
     def test_a_living_worker_is_not_replaced(self, tmp_path):
         path = tmp_path / "pid"

@@ -347,4 +347,4 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_leaves_nothing_behind():
 
     async_to_sync(run)()
     lock.release()
-    held()
+    assert held().fence == lock.fence + 1, "nobody held it in between"
