@@ -18,16 +18,21 @@ LOOK_SECONDS = 1.0
 _next_look: dict[tuple[str, str], float] = {}
 
 
+def look_is_due(queue: str, *, using: str) -> bool:
+    """Whether this process has not looked for a second, in a queue with STARVE_SECONDS."""
+    return _seconds(queue) is not None and time.monotonic() >= _next_look.get((using, queue), 0.0)
+
+
 def starving_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
     """(priority, its jobs that have been due for longer than STARVE_SECONDS, oldest first), lowest priority first.
 
     Nothing where the queue has no such setting. Else this process looks once a second: two non-locking index seeks
     per priority level.
     """
-    own = load().queues.get(queue)
-    seconds = own.starve_seconds if own else None
-    if seconds is None or not _time_to_look(queue, using):
+    seconds = _seconds(queue)
+    if seconds is None or not look_is_due(queue, using=using):
         return
+    _next_look[using, queue] = time.monotonic() + LOOK_SECONDS
     waiting = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0)
     waiting = vendor(using).force_index(waiting, candidates.INDEX)
     level = waiting.aggregate(low=Min("priority"))["low"]
@@ -38,9 +43,6 @@ def starving_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySe
         level = waiting.filter(priority__gt=level).aggregate(low=Min("priority"))["low"]
 
 
-def _time_to_look(queue: str, using: str) -> bool:
-    now = time.monotonic()
-    if now < _next_look.get((using, queue), 0.0):
-        return False
-    _next_look[using, queue] = now + LOOK_SECONDS
-    return True
+def _seconds(queue: str) -> float | None:
+    own = load().queues.get(queue)
+    return own.starve_seconds if own else None

@@ -47,6 +47,8 @@ class Vendor:
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends
     for_share_sql = ""
+    #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
+    takes_at_once = False
     #: sessions can send each other words (NOTIFY)
     notifies = False
     #: an instant for a list of selected columns: as text where the driver is slow at parsing it

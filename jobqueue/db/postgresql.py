@@ -34,6 +34,7 @@ class PostgreSQL(PostgreSQLLocks):
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     binary_collation = "C"
     for_share_sql = "FOR SHARE"
+    takes_at_once = True
     notifies = True
     stores_utc_naive = False
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
@@ -56,6 +57,19 @@ class AnyOf(_Lookup):
         left, left_params = self.process_lhs(compiler, connection)
         right, right_params = self.process_rhs(compiler, connection)
         return f"{left} IN {right}", [*left_params, *right_params]
+
+
+class AnyOfArray(_Lookup):
+    """expression = ANY (the one column of a subquery, which runs once and before anything else)."""
+
+    lookup_name = "any_of_array"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """A plan that joined the subquery could run it again for every row, and take more rows than its LIMIT."""
+        left, left_params = self.process_lhs(compiler, connection)
+        right, right_params = self.process_rhs(compiler, connection)
+        return f"{left} = ANY (ARRAY{right})", [*left_params, *right_params]
 
 
 class Prepared:
@@ -127,8 +141,30 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
 
 def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
     """The UPDATE of queryset.update(**changes)."""
+    sql, params = _update(queryset, changes)
+    return Prepared(queryset.db, sql, params, {})
+
+
+def prepare_change_returning(
+    queryset: QuerySet[Any, Any], changes: Mapping[str, Any], columns: Sequence[str | Expression]
+) -> Prepared:
+    """The same, whose rows() are `columns` of the rows it wrote, as they are afterwards, in no order.
+
+    Only for databases that have UPDATE .. RETURNING. One that locks must be prepared inside a transaction.
+    """
+    reading = queryset.model._base_manager.using(queryset.db).values_list(*columns).query.get_compiler(queryset.db)
+    reading.as_sql()
+    returned, converters = reading.select, reading.get_converters([entry[0] for entry in reading.select])
+    sql, params = _update(queryset, changes)
+    params = [*params, *chain.from_iterable(params for _, (_, params), _ in returned)]
+    return Prepared(
+        queryset.db, f"{sql} RETURNING {', '.join(text for _, (text, _), _ in returned)}", params, converters
+    )
+
+
+def _update(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
     query: Any = queryset.query.chain(UpdateQuery)
     query.add_update_values(changes)
     query.clear_select_clause()
     sql, params = query.get_compiler(queryset.db).as_sql()
-    return Prepared(queryset.db, sql, params, {})
+    return sql, params

@@ -91,6 +91,15 @@ def close_if_ended(connection: BaseDatabaseWrapper) -> None:
         connection.close()
 
 
+def met(error: Error, *, using: str) -> None:
+    """Count an error after which the transaction is not redone; a session that is gone is closed."""
+    reader = fault_vendor(using)
+    count(using, reader.error_code(error), 1)
+    connection = connections[using]
+    if reader.fault(error) is Fault.GONE and not in_callers_transaction(connection):
+        connection.close()
+
+
 def count(using: str, code: str, attempt: int) -> None:
     """Count one redone transaction and tell the receivers of transaction_retried."""
     with _counting:

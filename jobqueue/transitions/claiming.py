@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
-from collections import defaultdict
-from collections.abc import Iterable
-from datetime import datetime, timedelta
-from functools import cache, lru_cache, partial
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
-
-from django.db import connections
-from django.db.models import F, QuerySet
 
 from jobqueue import candidates
 from jobqueue.candidates import Head
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import Selected, UtcNow
-from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
-from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import SECONDS_MAX, check_int, check_queue, check_seconds, check_worker
-from jobqueue.payload import JSON
-from jobqueue.starving import starving_levels
-from jobqueue.transitions.floors import NO_FLOOR, Floor, Floors
+from jobqueue.names import check_int, check_queue, check_seconds, check_worker
+from jobqueue.starving import look_is_due
+from jobqueue.transitions.at_once import take_at_once
+from jobqueue.transitions.floors import NO_FLOOR, Floors
+from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.rows import any_in_state
+from jobqueue.transitions.request import Request
 
 LIMIT_MAX = 10_000
 FLOOR_BATCH = 10  # smaller claims keep the exact order
-_SINCE, _AFTER = Slot("since", UtcDateTimeField()), Slot("after", Job._meta.get_field("id"))
-_WORKER, _LOCKED_AT = Slot("worker", NameField()), Slot("locked_at", UtcDateTimeField())
-
-
-class _Row(NamedTuple):
-    pk: int
-    payload: JSON
-    task: str | None
-    attempts: int
-    max_attempts: int
-    fence: int
-    due_at: datetime
-    lease_seconds: float | None
-    priority: int
-    now: datetime
 
 
 def claim(
@@ -114,119 +87,11 @@ def _take(
     top = next(levels, None)
     if top is None:
         return []
-    token = uuid.uuid4().bytes
-    with vendor(using).transaction(connections[using]):
-        first = lock_starving(queue, limit, using=using)
-        rows = list(chain.from_iterable(first.values()))
-        if len(rows) < limit:
-            others = (level for level in chain([top], levels) if level not in first)
-            rows += lock_due(queue, limit - len(rows), others, using=using, floor=floor)
-        leases = [_lease(row, token, queue, worker, seconds, using) for row in rows]
-        leases = _stamp(leases, token, worker, using)
-    if floors and len(rows) == limit and not first:
+    request = Request(queue, limit, worker, seconds, using, floor)
+    way = take_at_once if vendor(using).takes_at_once and not look_is_due(queue, using=using) else take_in_steps
+    rows, leases = way(request, chain([top], levels))
+    # Where jobs that starved come before a higher level, the last one does not tell how far the claims have come.
+    if floors and len(rows) == limit and rows[0].priority >= rows[-1].priority:
         alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
         floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None)
     return leases
-
-
-def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[_Row]:
-    """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level."""
-    rows: list[_Row] = []
-    for level in levels:
-        wanted = limit - len(rows)
-        found = _lock_above(queue, floor, wanted, using) if level == floor.level else []
-        if len(found) < wanted:
-            found = _lock(using, wanted).rows(queue=queue, level=level)
-        rows += map(_Row._make, found)
-        if len(rows) >= limit:
-            break
-    return rows
-
-
-def _lock_above(queue: str, floor: Floor, limit: int, using: str) -> list[tuple[Any, ...]]:
-    values = {"queue": queue, "level": floor.level, "since": floor.run_at}
-    if floor.job_id is None:
-        return _lock(using, limit, run_at__gte=_SINCE).rows(**values)
-    return _lock(using, limit, run_at=_SINCE, id__gt=_AFTER).rows(**values, after=floor.job_id)
-
-
-@lru_cache(maxsize=256)
-def _lock(using: str, limit: int, **above: Slot) -> Prepared:
-    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
-    return prepare_rows(_locking(due, limit, using))
-
-
-def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
-    instants = {"due_at": Selected("run_at"), "now": Selected(UtcNow())}
-    free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*_Row._fields)
-    return free[:limit]
-
-
-def lock_starving(queue: str, limit: int, *, using: str) -> dict[int, list[_Row]]:
-    """Lock and read up to `limit` rows that waited longer than STARVE_SECONDS, by level; {} without the setting."""
-    found: dict[int, list[_Row]] = {}
-    for level, rows in starving_levels(queue, using=using):
-        # A level of which somebody else has locked all such rows is left to lock_due().
-        if locked := [_Row._make(row) for row in _locking(rows, limit, using)]:
-            found[level] = locked
-            limit -= len(locked)
-        if not limit:
-            break
-    return found
-
-
-def _lease(row: _Row, token: bytes, queue: str, worker: str, seconds: float, using: str) -> Lease:
-    # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
-    granted = min(max(seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
-    return Lease(
-        job_id=row.pk,
-        token=token,
-        fence=row.fence + 1,
-        attempt=row.attempts + 1,
-        payload=row.payload,
-        lock_until=row.now + timedelta(seconds=granted),
-        queue=queue,
-        task=row.task,
-        max_attempts=row.max_attempts,
-        worker=worker,
-        locked_at=row.now,
-        run_at=row.due_at,
-        lease_seconds=granted,
-        using=using,
-    )
-
-
-def _stamp(leases: list[Lease], token: bytes, worker: str, using: str) -> list[Lease]:
-    groups = defaultdict(list)
-    for lease in leases:
-        groups[lease.locked_at, lease.lock_until].append(lease.job_id)
-    stamped = 0
-    for (locked_at, lock_until), ids in groups.items():
-        stamped += _take_over(using).change(
-            ids=ids, worker=worker, token=token, locked_at=locked_at, lock_until=lock_until
-        )
-    if stamped == len(leases):
-        return leases
-    ids = [lease.job_id for lease in leases]
-    mine = set(Job.objects.using(using).filter(pk__in=ids, lock_token=token).values_list("pk", flat=True))
-    return [lease for lease in leases if lease.job_id in mine]
-
-
-@cache
-def _take_over(using: str) -> Prepared:
-    # READY again in the WHERE: on a database that ignores SKIP LOCKED two claimers may have read the same rows.
-    return prepare_change(
-        any_in_state(Job.Status.READY, using=using),
-        {
-            "status": Job.Status.PROCESSING,
-            "locked_by": _WORKER,
-            "lock_token": Slot("token", TokenField()),
-            "locked_at": _LOCKED_AT,
-            "lock_until": Slot("lock_until", UtcDateTimeField()),
-            "last_started_at": _LOCKED_AT,
-            "last_worker": _WORKER,
-            "updated_at": _LOCKED_AT,
-            "fence": F("fence") + 1,
-            "wait_reason": None,
-        },
-    )

@@ -9,9 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
+
+from jobqueue.db.fields import UtcDateTimeField
+from jobqueue.db.prepared import Slot
+from jobqueue.models import Job
 
 # Jobs may appear below the floor: retries, late commits, other hosts' clocks. They wait this long at most.
 FLOOR_SECONDS = 1.0
+_SINCE, _AFTER = Slot("since", UtcDateTimeField()), Slot("after", Job._meta.get_field("id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,14 @@ class Floor:
     run_at: datetime
     job_id: int | None = None
     good_until: float = 0.0
+
+    def condition(self) -> dict[str, Slot]:
+        """What a prepared statement filters by to begin here."""
+        return {"run_at__gte": _SINCE} if self.job_id is None else {"run_at": _SINCE, "id__gt": _AFTER}
+
+    def values(self) -> dict[str, Any]:
+        """What that statement is run with."""
+        return {"since": self.run_at, "after": self.job_id}
 
 
 NO_FLOOR = Floor(None, datetime.min.replace(tzinfo=UTC))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from django.db import connection, connections
@@ -61,19 +61,28 @@ def killed_at(number):
 
 @pytest.fixture
 def answer_lost(monkeypatch):
-    """The next COMMIT of this thread happens, and its answer is lost with the connection."""
+    """The next commit of this thread, or write outside a transaction, happens, and its answer and session are lost."""
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     commit = BaseDatabaseWrapper._commit
     used = []
 
-    def lose(self):
+    def lose(wrapper):
+        used.append(True)
+        kill(session_of(wrapper))
+        with wrapper.wrap_database_errors:
+            wrapper.connection.cursor().execute("SELECT 1")
+
+    def commit_and_lose(self):
         commit(self)
         if not used and self is connections["default"]:
-            used.append(True)
-            kill(session_of(self))
-            with self.wrap_database_errors:
-                self.connection.cursor().execute("SELECT 1")
+            lose(self)
+
+    def write_and_lose(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if not used and sql.startswith(("UPDATE", "INSERT", "DELETE")) and context["connection"].get_autocommit():
+            lose(context["connection"])
+        return result
 
     def session_of(wrapper):
         cursor = wrapper.connection.cursor()
@@ -81,7 +90,9 @@ def answer_lost(monkeypatch):
         return cursor.fetchone()[0]
 
     def arm():
-        monkeypatch.setattr(BaseDatabaseWrapper, "_commit", lose)
+        monkeypatch.setattr(BaseDatabaseWrapper, "_commit", commit_and_lose)
+        wrapping.enter_context(connection.execute_wrapper(write_and_lose))
         return used
 
-    return arm
+    with ExitStack() as wrapping:
+        yield arm

@@ -91,6 +91,8 @@ def test_a_verb_whose_commit_answer_was_lost_knows_its_own_work(answer_lost):
 
 
 def test_a_claim_whose_commit_answer_was_lost_leaves_a_lease_that_is_reaped(answer_lost):
+    make_job("other")
+    assert claim("other", worker="w"), "the statements are prepared, in transactions of their own"
     job_id = make_job()
     used = answer_lost()
     assert claim("q", worker="w") == []
@@ -98,6 +100,24 @@ def test_a_claim_whose_commit_answer_was_lost_leaves_a_lease_that_is_reaped(answ
     assert state(job_id) == "PROCESSING"
     expire(job_id)
     assert reap().requeued == 1
+
+
+def test_a_claim_over_two_levels_returns_all_it_leased_wherever_its_session_is_killed():
+    """Where a claim is one statement per level, the first level is committed before the second one is asked."""
+    number, ended = 1, False
+    while not ended:
+        Job.objects.all().delete()
+        high, low = make_job(priority=5), make_job(priority=1)
+        before = sum(retry.retries.values())
+        with killed_at(number) as seen:
+            leases = claim("q", 2, worker="w")
+        ended = not seen["killed"]
+        assert sum(retry.retries.values()) == before + (not ended), "the fault is counted"
+        assert [lease.job_id for lease in leases] in ([high], [high, low])
+        assert {lease.job_id for lease in leases} == set(Job.objects.filter(status=1).values_list("pk", flat=True))
+        number += 1
+    assert len(leases) == 2
+    assert number > 4
 
 
 def test_an_enqueue_on_a_session_that_was_killed_while_idle_just_works():

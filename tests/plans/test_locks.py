@@ -8,7 +8,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import claim
-from jobqueue.transitions.claiming import lock_due, lock_starving
+from jobqueue.transitions.in_steps import lock_due, lock_starving
 from tests.plans.conftest import LEVELS, READY
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR

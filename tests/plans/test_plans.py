@@ -9,7 +9,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
-from jobqueue.transitions.claiming import lock_due, lock_starving
+from jobqueue.transitions.in_steps import lock_due, lock_starving
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
 
@@ -63,6 +63,15 @@ def test_a_claim_reads_by_ix_pick_without_a_sort(run):
     assert len(found) >= 2
     for statement in found:
         check(run, statement, None if "max(" in statement.lower() and VENDOR in ("mysql", "mariadb") else "ix_pick")
+
+
+def test_a_claim_writes_by_the_primary_key(run):
+    """Also where the rows it locks and those it writes are found by one statement."""
+    found = [text for text in statements(lambda: claim("q", 10, worker="w")) if text.startswith("UPDATE")]
+    assert len(found) == 1
+    check(run, found[0], {"sqlite": "integer primary key", "postgres": "job_queue_pkey"}.get(VENDOR, "primary"))
+    if vendor("default").takes_at_once:
+        check(run, found[0], "ix_pick")
 
 
 def test_the_rows_of_one_level_come_by_ix_pick(run):

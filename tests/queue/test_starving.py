@@ -5,6 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import starving
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.transitions import claim
 from tests.factories import job, make_job, make_jobs, set_columns
@@ -120,7 +121,9 @@ def test_without_the_setting_not_one_statement_more_is_sent(settings):
     between = statements()
     settings.JOBQUEUE = {}
     assert (statements(), between) == (plain, plain)
-    assert looking == plain + 3, "lowest level, its oldest job, the next level"
+    # Where a claim is one statement, the one that looks is a transaction all the same.
+    steps = 3 if vendor("default").takes_at_once else 0
+    assert looking - steps == plain + 3, "lowest level, its oldest job, the next level"
 
 
 @pytest.mark.parametrize("value", [0, -1, "5m", True])

@@ -9,7 +9,7 @@ from jobqueue import candidates, enqueue, enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, claim
-from jobqueue.transitions.claiming import lock_due
+from jobqueue.transitions.in_steps import lock_due
 from tests.factories import job, make_job, make_jobs, state
 from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding

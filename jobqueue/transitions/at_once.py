@@ -1,0 +1,70 @@
+"""READY -> PROCESSING by one statement, where an UPDATE can lock, write and return rows: one round trip, not four."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+
+from django.db import Error, transaction
+from django.db.models import Expression, F, FloatField, Value
+from django.db.models.functions import Coalesce, Greatest, Least
+
+from jobqueue import candidates
+from jobqueue.db import retry, vendor
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change_returning
+from jobqueue.models import Job
+from jobqueue.names import SECONDS_MAX
+from jobqueue.transitions.floors import NO_FLOOR, Floor
+from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.request import Request, Row, taken
+
+logger = logging.getLogger("jobqueue.transitions")
+
+#: what RETURNING gives after the write: a Row, and when the lease ends
+_ELSE: dict[str, str | Expression] = {"fence": F("fence") - 1, "due_at": "run_at", "now": "locked_at"}
+_COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), "lock_until"]
+
+
+def take_at_once(request: Request, levels: Iterator[int]) -> tuple[list[Row], list[Lease]]:
+    """The rows that were taken, in order, and the leases on them; what each statement took is committed with it.
+
+    So an error after the first one ends the claim with what it has: those jobs are leased and must be run.
+    """
+    found: list[tuple[Row, Lease]] = []
+    token = uuid.uuid4().bytes
+    try:
+        for level in levels:
+            for floor in [request.floor, NO_FLOOR] if level == request.floor.level else [NO_FLOOR]:
+                if len(found) < request.limit:
+                    found += _take(request, request.limit - len(found), level, floor, token)
+            if len(found) >= request.limit:
+                break
+    except Error as error:
+        if not found:
+            raise
+        logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
+        retry.met(error, using=request.using)
+    return [row for row, _ in found], [lease for _, lease in found]
+
+
+def _take(request: Request, limit: int, level: int, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:
+    condition = {} if floor is NO_FLOOR else floor.condition()
+    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **floor.values()}
+    found = _statement(request.using, limit, **condition).rows(**values, seconds=request.seconds)
+    pairs = [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in found]
+    # RETURNING promises no order.
+    return sorted(pairs, key=lambda pair: (pair[0].due_at, pair[0].pk))
+
+
+@lru_cache(maxsize=256)
+def _statement(using: str, limit: int, **above: Slot) -> Prepared:
+    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
+    seconds = Slot("seconds", FloatField())
+    granted = Least(Greatest(Coalesce(F("lease_seconds"), seconds), seconds), Value(float(SECONDS_MAX)))
+    changes = taken(UtcNow(), UtcNowPlus(granted))
+    with transaction.atomic(using=using):
+        locked = vendor(using).lock_rows(due).values("pk")[:limit]
+        return prepare_change_returning(Job.objects.using(using).filter(AnyOfArray(F("pk"), locked)), changes, _COLUMNS)

@@ -1,0 +1,83 @@
+"""What one claim asks for, and the leases it makes of the rows it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db.models import F
+
+from jobqueue.db.fields import NameField, TokenField
+from jobqueue.db.prepared import Slot
+from jobqueue.models import Job
+from jobqueue.names import SECONDS_MAX
+from jobqueue.payload import JSON
+from jobqueue.transitions.floors import Floor
+from jobqueue.transitions.leases import Lease
+
+_WORKER = Slot("worker", NameField())
+
+
+class Row(NamedTuple):
+    """A job as a claim reads it, before its fence is raised."""
+
+    pk: int
+    payload: JSON
+    task: str | None
+    attempts: int
+    max_attempts: int
+    fence: int
+    due_at: datetime
+    lease_seconds: float | None
+    priority: int
+    now: datetime
+
+
+def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
+    """The columns of a job that is taken; the statement's runs bring `worker` and `token`."""
+    return {
+        "status": Job.Status.PROCESSING,
+        "locked_by": _WORKER,
+        "lock_token": Slot("token", TokenField()),
+        "locked_at": locked_at,
+        "lock_until": lock_until,
+        "last_started_at": locked_at,
+        "last_worker": _WORKER,
+        "updated_at": locked_at,
+        "fence": F("fence") + 1,
+        "wait_reason": None,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Up to `limit` jobs of `queue` for `worker`, from `floor` up, for `seconds`."""
+
+    queue: str
+    limit: int
+    worker: str
+    seconds: float
+    using: str
+    floor: Floor
+
+    def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
+        """The lease on `row`, from its own now until `lock_until`, by default as long as was asked for."""
+        # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
+        granted = min(max(self.seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
+        return Lease(
+            job_id=row.pk,
+            token=token,
+            fence=row.fence + 1,
+            attempt=row.attempts + 1,
+            payload=row.payload,
+            lock_until=lock_until or row.now + timedelta(seconds=granted),
+            queue=self.queue,
+            task=row.task,
+            max_attempts=row.max_attempts,
+            worker=self.worker,
+            locked_at=row.now,
+            run_at=row.due_at,
+            lease_seconds=granted,
+            using=self.using,
+        )
