@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
@@ -39,8 +39,13 @@ class Head(NamedTuple):
     """The highest priority that waits in a queue."""
 
     queue: str
-    level: int
+    level: int | None  # None: nobody looked, but a job was committed there a moment ago
     all_due: bool  # its last job is due, and so are all of this level; False: perhaps none is
+
+
+def top_due(queue: Any, *, using: str) -> JobQuerySet:
+    """The due jobs of the highest priority that waits in `queue`: none if all jobs of that priority are delayed."""
+    return due(queue, Subquery(_last(_waiting(using), using).values("priority")[:1]), using=using)
 
 
 def heads(queues: Sequence[str], *, using: str) -> list[Head]:
@@ -58,7 +63,9 @@ def due_levels(queue: str, *, using: str, surely: int | None = None, head: Head 
     Levels that hold only delayed or gated jobs are passed over without a lock. `surely` is a level that need not be
     asked for due jobs: the last claim took a full batch from it. `head` is what heads() said a moment ago.
     """
-    found = [head] if head else _top_level(using).rows(queue=queue)
+    found: Sequence[tuple[Any, ...]] = (
+        [head] if head and head.level is not None else _top_level(using).rows(queue=queue)
+    )
     while found:
         ((_, level, all_due),) = found
         if all_due or level == surely or _any_due(using).rows(queue=queue, level=level):
@@ -86,10 +93,15 @@ def _waiting(using: str) -> JobQuerySet:
 
 
 def _highest(waiting: JobQuerySet, using: str) -> Prepared:
-    """The last entry of the index: its columns in reverse, or the database sorts."""
-    last = vendor(using).force_index(waiting.order_by("-priority", "-run_at", "-id"), INDEX)
+    """The last entry of the index."""
     all_due = ExpressionWrapper(Q(run_at__lte=UtcNow()), BooleanField())
-    return prepare_rows(last.annotate(all_due=all_due).values_list("queue", "priority", "all_due")[:1])
+    found = _last(waiting, using).annotate(all_due=all_due)
+    return prepare_rows(found.values_list("queue", "priority", "all_due")[:1])
+
+
+def _last(waiting: JobQuerySet, using: str) -> JobQuerySet:
+    """In the order of the index's columns in reverse, or the database sorts."""
+    return vendor(using).force_index(waiting.order_by("-priority", "-run_at", "-id"), INDEX)
 
 
 def queue_names(*, using: str, limit: int = NAMES_MAX) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from django.db import Error, transaction
 from django.db.models import Expression, F, FloatField, Value
@@ -50,18 +50,26 @@ def take_at_once(request: Request, levels: Iterator[int]) -> tuple[list[Row], li
     return [row for row, _ in found], [lease for _, lease in found]
 
 
-def _take(request: Request, limit: int, level: int, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:
+def take_from_top(request: Request) -> list[Lease]:
+    """Leases on due jobs of the highest priority that waits, without a look before; [] if all of those are delayed."""
+    found = _take(request, request.limit, None, NO_FLOOR, uuid.uuid4().bytes)
+    return [lease for _, lease in found]
+
+
+def _take(request: Request, limit: int, level: int | None, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:
     condition = {} if floor is NO_FLOOR else floor.condition()
     values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **floor.values()}
-    found = _statement(request.using, limit, **condition).rows(**values, seconds=request.seconds)
+    prepared = _statement(request.using, limit, level is None, **condition)
+    found = prepared.rows(**values, seconds=request.seconds)
     pairs = [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in found]
     # RETURNING promises no order.
     return sorted(pairs, key=lambda pair: (pair[0].due_at, pair[0].pk))
 
 
 @lru_cache(maxsize=256)
-def _statement(using: str, limit: int, **above: Slot) -> Prepared:
-    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
+def _statement(using: str, limit: int, top: bool, **above: Slot) -> Prepared:
+    level = partial(candidates.due, priority=candidates.LEVEL)
+    due = (candidates.top_due if top else level)(candidates.QUEUE, using=using).filter(**above)
     seconds = Slot("seconds", FloatField())
     granted = Least(Greatest(Coalesce(F("lease_seconds"), seconds), seconds), Value(float(SECONDS_MAX)))
     changes = taken(UtcNow(), UtcNowPlus(granted))

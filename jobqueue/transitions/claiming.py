@@ -14,7 +14,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.names import check_int, check_queue, check_seconds, check_worker
 from jobqueue.starving import look_is_due
-from jobqueue.transitions.at_once import take_at_once
+from jobqueue.transitions.at_once import take_at_once, take_from_top
 from jobqueue.transitions.floors import NO_FLOOR, Floors
 from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
@@ -53,7 +53,8 @@ class Claimer:
         self._floors = Floors()
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
-        """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most.
+        """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most, and over
+        higher priorities of which only delayed jobs were there, for a tenth of a second.
 
         `head` spares the look for the highest level.
         """
@@ -81,17 +82,22 @@ def _take(
     floors: Floors | None = None,
     head: Head | None = None,
 ) -> list[Lease]:
+    at_once = vendor(using).takes_at_once and not look_is_due(queue, using=using)
+    if at_once and head and head.level is None:
+        if leases := take_from_top(Request(queue, limit, worker, seconds, using)):
+            return leases
+        head = None
     floor = floors.of(queue) if floors else NO_FLOOR
-    levels = candidates.due_levels(queue, using=using, surely=floor.level, head=head)
+    begin = Head(queue, floor.level, all_due=True) if floor.follows(head) else head
+    levels = candidates.due_levels(queue, using=using, surely=floor.level, head=begin)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return []
     request = Request(queue, limit, worker, seconds, using, floor)
-    way = take_at_once if vendor(using).takes_at_once and not look_is_due(queue, using=using) else take_in_steps
-    rows, leases = way(request, chain([top], levels))
+    rows, leases = (take_at_once if at_once else take_in_steps)(request, chain([top], levels))
     # Where jobs that starved come before a higher level, the last one does not tell how far the claims have come.
     if floors and len(rows) == limit and rows[0].priority >= rows[-1].priority:
         alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
-        floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None)
+        floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None, head)
     return leases

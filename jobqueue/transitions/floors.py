@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from jobqueue.candidates import Head
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Slot
 from jobqueue.models import Job
 
 # Jobs may appear below the floor: retries, late commits, other hosts' clocks. They wait this long at most.
 FLOOR_SECONDS = 1.0
+# Levels above that held only delayed jobs are looked at this often: a higher priority waits as long at most, and each
+# look would be two statements a level, for every batch.
+WALK_SECONDS = 0.1
 _SINCE, _AFTER = Slot("since", UtcDateTimeField()), Slot("after", Job._meta.get_field("id"))
 
 
@@ -25,12 +29,20 @@ class Floor:
     """On `level`, jobs due before `run_at` were claimed a moment ago, and of those due then all up to `job_id`.
 
     With a job_id the next batch is looked for among the jobs due at the same instant: many were added by one statement.
+    From level `top`, the highest, down to this one nothing was due at `walked_at`.
     """
 
     level: int | None
     run_at: datetime
     job_id: int | None = None
     good_until: float = 0.0
+    top: int | None = None
+    walked_at: float = 0.0
+
+    def follows(self, head: Head | None) -> bool:
+        """Whether a moment ago nothing was due from `head` down to this level: all of it is delayed or gated."""
+        same = head is not None and head.level is not None and head.level == self.top and not head.all_due
+        return same and time.monotonic() < self.walked_at + WALK_SECONDS
 
     def condition(self) -> dict[str, Slot]:
         """What a prepared statement filters by to begin here."""
@@ -55,11 +67,12 @@ class Floors:
         floor = self._known.get(queue, NO_FLOOR)
         return floor if time.monotonic() < floor.good_until else NO_FLOOR
 
-    def keep(self, queue: str, level: int, run_at: datetime, job_id: int | None = None) -> None:
+    def keep(self, queue: str, level: int, run_at: datetime, job_id: int | None, head: Head | None) -> None:
         """A full batch ended at `run_at` of `level`. A floor that only moves up is as old as its first look.
 
-        `job_id` is the last one of a batch that had one run_at.
+        `job_id` is the last one of a batch that had one run_at. `head` is where the walk to `level` began.
         """
-        before = self.of(queue)
-        good_until = before.good_until if before.level == level else time.monotonic() + FLOOR_SECONDS
-        self._known[queue] = Floor(level, run_at, job_id, good_until)
+        before, now = self.of(queue), time.monotonic()
+        good_until = before.good_until if before.level == level else now + FLOOR_SECONDS
+        walked_at = before.walked_at if before.level == level and before.follows(head) else now
+        self._known[queue] = Floor(level, run_at, job_id, good_until, head.level if head else None, walked_at)

@@ -13,7 +13,7 @@ from jobqueue.db.prepared import Slot
 from jobqueue.models import Job
 from jobqueue.names import SECONDS_MAX
 from jobqueue.payload import JSON
-from jobqueue.transitions.floors import Floor
+from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
 
 _WORKER = Slot("worker", NameField())
@@ -59,7 +59,7 @@ class Request:
     worker: str
     seconds: float
     using: str
-    floor: Floor
+    floor: Floor = NO_FLOOR
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
         """The lease on `row`, from its own now until `lock_until`, by default as long as was asked for."""

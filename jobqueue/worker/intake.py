@@ -52,12 +52,13 @@ class Intake:
         self.empty = False
         self.outage = Outage(name, "claim", options.database, governor)
 
-    def claim(self, quota: int | None) -> int | None:
+    def claim(self, quota: int | None, *, rung: bool = False) -> int | None:
         """Fill the threads, a little ahead of them, and the places for coroutines; how many jobs were kept.
 
-        At most `quota`. None when there is no room for any, and nothing was asked.
+        At most `quota`. None when there is no room for any, and nothing was asked. `rung`: somebody says that there is
+        a job.
         """
-        self.empty = False
+        guess, self.empty = rung and self.empty, False
         room, places, limit = self._room(), self._pool.places, self._limit(quota)
         if limit <= 0 or (room <= 0 and not self._appetite.wants_coroutines(places)):
             self._region.room = 0
@@ -71,7 +72,8 @@ class Intake:
             empty = True
             if self._options.drain or self._options.once:
                 self._options.selection.forget()
-            for head in retry_transient(partial(self._options.selection.heads, self._using), using=self._using):
+            look = partial(self._options.selection.heads, self._using, guess=guess)
+            for head in retry_transient(look, using=self._using):
                 most = min(self._appetite.ask(head.queue, room, places), limit - claimed, self._batch())
                 if most <= 0 or not (most := self._brake.room(head.queue, most)):
                     empty = False

@@ -69,7 +69,7 @@ class Loop:
                 continue
             # Looked at before the claim: a job that ends after it may have left new ones.
             was_idle = not self.pool.held
-            claimed = self._claim()
+            claimed = self._claim(rung=self.rung)
             if not claimed and self.rung:
                 # Perhaps for a queue whose name is new.
                 self.rung = False
@@ -115,9 +115,9 @@ class Loop:
     def _drained(self) -> bool:
         return (self.options.drain or self.options.once) and self.intake.empty and not self.pool.held
 
-    def _claim(self) -> int | None:
+    def _claim(self, *, rung: bool = False) -> int | None:
         """How many jobs came; None if there was no room for any."""
-        claimed = self.intake.claim(self.quota)
+        claimed = self.intake.claim(self.quota, rung=rung)
         if claimed is None:
             self.intake.look_again()
         elif claimed:

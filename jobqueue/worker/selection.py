@@ -28,9 +28,14 @@ class Selection:
     _known: tuple[str, ...] = ()
     _known_until: float = 0.0
 
-    def heads(self, using: str) -> list[Head]:
-        """The heads of the queues in which jobs wait, best queue first."""
+    def heads(self, using: str, *, guess: bool = False) -> list[Head]:
+        """The heads of the queues in which jobs wait, best queue first.
+
+        With `guess` a job was committed a moment ago. If there is but one queue it is there, and nobody need look.
+        """
         names = self.names(using)
+        if guess and len(names) == 1:
+            return [Head(names[0], None, all_due=False)]
         waiting = {head.queue: head for head in candidates.heads(names, using=using)}
         return [waiting[name] for name in names if name in waiting]
 

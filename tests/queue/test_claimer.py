@@ -4,7 +4,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import enqueue_many
+from jobqueue import candidates, enqueue_many
+from jobqueue.candidates import Head
+from jobqueue.db import vendor
+from jobqueue.models import Job
 from jobqueue.transitions import floors, release
 from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
@@ -30,6 +33,32 @@ def late(claimer):
     job_id = make_job()
     set_columns(job_id, run_at="2020-01-01T00:00:00Z")
     return job_id
+
+
+UNLOOKED = Head("q", None, all_due=False)
+
+
+def test_a_job_that_was_announced_is_claimed_without_a_look(claimer):
+    """The statements of the claim alone: one where the database can, a transaction elsewhere."""
+    _, second = make_jobs(2)
+    claimer.claim("q", 1, lease_seconds=60, head=UNLOOKED)
+    with CaptureQueriesContext(connection) as said:
+        (lease,) = claimer.claim("q", 1, lease_seconds=60, head=UNLOOKED)
+    assert lease.job_id == second
+    if vendor("default").takes_at_once:
+        assert len(said) == 1
+
+
+def test_below_a_level_of_delayed_jobs_an_announced_one_is_found_as_well(claimer):
+    delayed = make_job(priority=9)
+    set_columns(delayed, run_at="2090-01-01T00:00:00Z")
+    job_id = make_job(priority=1)
+    (lease,) = claimer.claim("q", 5, lease_seconds=60, head=UNLOOKED)
+    assert lease.job_id == job_id
+
+
+def test_a_false_announcement_brings_nothing(claimer):
+    assert claimer.claim("q", 5, lease_seconds=60, head=UNLOOKED) == []
 
 
 def test_a_batch_goes_on_where_the_last_one_ended(claimer, late):
@@ -109,3 +138,53 @@ def test_each_queue_has_its_own_memory(claimer):
     (other,) = enqueue_many("other", [1])
     set_columns(other, run_at="2020-01-01T00:00:00Z")
     assert [lease.job_id for lease in claimer.claim("other", FLOOR_BATCH, lease_seconds=60)] == [other]
+
+
+@pytest.fixture
+def delayed_above(claimer):
+    """Full batches of priority 0 below three levels that hold only delayed jobs; one has been taken."""
+    for priority in (7, 8, 9):
+        set_columns(make_job(priority=priority), run_at="2090-01-01T00:00:00Z")
+    make_jobs(4 * FLOOR_BATCH)
+    follow(claimer)
+
+
+def follow(claimer):
+    """The ids of a batch, as a worker takes it: from the head that it was told."""
+    (head,) = candidates.heads(["q"], using="default")
+    leases = claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)
+    assert len(leases) == FLOOR_BATCH
+    return [lease.job_id for lease in leases]
+
+
+@pytest.mark.usefixtures("delayed_above")
+def test_levels_of_delayed_jobs_are_not_looked_at_for_every_batch(claimer):
+    with CaptureQueriesContext(connection) as said:
+        follow(claimer)
+    reads = [query["sql"] for query in said if "ORDER BY" in query["sql"]]
+    assert len(reads) == 2, "the look for heads, and the claim"
+
+
+@pytest.mark.usefixtures("delayed_above")
+def test_a_delayed_job_above_that_became_due_is_found_after_a_tenth_of_a_second(claimer, monkeypatch):
+    due = Job.objects.get(priority=8)
+    set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
+    later = floors.time.monotonic() + floors.WALK_SECONDS
+    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
+    assert follow(claimer)[0] == due.pk
+
+
+@pytest.mark.usefixtures("delayed_above")
+def test_a_level_above_all_known_ones_is_found_at_once(claimer):
+    job_id = make_job(priority=10)
+    (head,) = candidates.heads(["q"], using="default")
+    assert claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)[0].job_id == job_id
+
+
+@pytest.mark.usefixtures("delayed_above")
+def test_a_due_job_of_the_highest_level_is_found_at_once(claimer):
+    """Here the head says that it is due."""
+    due = Job.objects.get(priority=9)
+    set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
+    (head,) = candidates.heads(["q"], using="default")
+    assert claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)[0].job_id == due.pk

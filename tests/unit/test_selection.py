@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobqueue.candidates import Head
 from jobqueue.exceptions import InvalidValue
 from jobqueue.worker.selection import parse
 
@@ -83,3 +84,15 @@ def test_an_excluded_queue_is_never_looked_at():
 
 def test_a_selection_prints_what_was_asked():
     assert str(parse(["a,b:5,*,-c"])) == "a, b:5, *, -c"
+
+
+@pytest.mark.django_db
+def test_a_worker_of_one_queue_need_not_look_where_an_announced_job_is(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert parse(["a"]).heads("default", guess=True) == [Head("a", None, all_due=False)]
+
+
+@pytest.mark.django_db
+def test_a_worker_of_several_queues_looks_at_all_of_them(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        assert parse(["a,b"]).heads("default", guess=True) == []
