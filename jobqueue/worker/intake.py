@@ -55,8 +55,7 @@ class Intake:
     def claim(self, quota: int | None, *, rung: bool = False) -> int | None:
         """Fill the threads, a little ahead of them, and the places for coroutines; how many jobs were kept.
 
-        At most `quota`. None when there is no room for any, and nothing was asked. `rung`: somebody says that there is
-        a job.
+        At most `quota`. None when there is no room for any, and nothing was asked. `rung`: a job was announced.
         """
         guess, self.empty = rung and self.empty, False
         room, places, limit = self._room(), self._pool.places, self._limit(quota)
@@ -72,8 +71,7 @@ class Intake:
             empty = True
             if self._options.drain or self._options.once:
                 self._options.selection.forget()
-            look = partial(self._options.selection.heads, self._using, guess=guess)
-            for head in retry_transient(look, using=self._using):
+            for head in self._heads(guess):
                 most = min(self._appetite.ask(head.queue, room, places), limit - claimed, self._batch())
                 if most <= 0 or not (most := self._brake.room(head.queue, most)):
                     empty = False
@@ -109,6 +107,9 @@ class Intake:
         most = threads + min(ahead, 2 * self._batch())
         pool.low_water = (most - threads) // 2
         return most - pool.in_threads if pool.waiting <= pool.low_water else 0
+
+    def _heads(self, guess: bool) -> list[Head]:
+        return retry_transient(partial(self._options.selection.heads, self._using, guess=guess), using=self._using)
 
     def _limit(self, quota: int | None) -> int:
         """The most that may be claimed now, whoever is to run it."""
