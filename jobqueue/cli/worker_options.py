@@ -13,7 +13,7 @@ from jobqueue.cli.arguments import count, duration, duration_or_zero, duration_r
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.names import check_worker
-from jobqueue.worker.options import Options, default_name
+from jobqueue.worker.options import KEEPERS, PER_CHILD, Options, default_name
 from jobqueue.worker.selection import Selection, parse
 
 USAGE = 2
@@ -95,8 +95,9 @@ def _check_connections(options: Options, most: int | None) -> None:
     needed = options.connections_max
     if most is None or needed <= most:
         return
-    fitting = (most - 2) // options.processes - 3
-    advice = f"--concurrency {fitting} fits" if fitting > 0 else f"--processes {max(1, (most - 2) // 4)} at most"
+    fitting = (most - KEEPERS) // options.processes - PER_CHILD
+    fewer = max(1, (most - KEEPERS) // (PER_CHILD + 1))
+    advice = f"--concurrency {fitting} fits" if fitting > 0 else f"--processes {fewer} at most"
     raise CommandError(
         f"--max-connections {most}: {options.processes} processes with {options.concurrency} job threads each, and the "
         f"keeper, may open {needed} connections. Nothing was started; lower --processes or --concurrency ({advice}).",

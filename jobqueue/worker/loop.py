@@ -11,7 +11,7 @@ from typing import Any
 from django.db import Error
 
 from jobqueue import transitions
-from jobqueue.db import one_writer
+from jobqueue.db import fault_vendor, one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.board import Exit, Stop
 from jobqueue.worker.brake import Brake
@@ -46,7 +46,8 @@ class Loop:
         governor = Governor(options.concurrency, self.region, name, adaptive=options.adaptive)
         brake = Brake(self.region, name, adaptive=options.adaptive)
         finishing = Outage(name, "finish", options.database, governor)
-        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn)
+        hands = 1 if fault_vendor(options.database).single_writer else 2
+        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands)
         self.intake = Intake(options, name, board, index, self.pool, self.settler, governor, brake, self.turn)
         self.wear = Wear(options, self.region)
         self.watcher = Watcher() if options.reload else None

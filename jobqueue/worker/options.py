@@ -9,6 +9,11 @@ from os import getpid
 
 from jobqueue.worker.selection import Selection
 
+#: sessions of the queue's database: the keeper's and its listener's
+KEEPERS = 2
+#: of each child, beside its jobs': one claims, two write ends, one is for coroutines
+PER_CHILD = 4
+
 
 def default_name() -> str:
     """host:pid of this process, printable and short enough to be stored."""
@@ -52,8 +57,8 @@ class Options:
 
     @property
     def connections_max(self) -> int:
-        """Most sessions of the queue's database: the keeper's and its listener's; per child two and its jobs'."""
-        return 2 + self.processes * (3 + self.concurrency)
+        """Most sessions of the queue's database."""
+        return KEEPERS + self.processes * (PER_CHILD + self.concurrency)
 
     def child_name(self, index: int, generation: int) -> str:
         """The name one incarnation of one child puts into locked_by; never used twice."""

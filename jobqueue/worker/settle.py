@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from jobqueue.worker.perform import Ending, Outcome
 logger = logging.getLogger("jobqueue.worker")
 
 PARK_SECONDS = 60.0
+_counting = threading.Lock()
 
 
 def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
@@ -110,11 +112,10 @@ def _away(error: Error, outcome: Outcome) -> bool:
 
 
 def _tell(outcome: Outcome, what: str, region: Any) -> None:
-    region.finished += 1
-    if what in ("retry", "dead"):
-        region.failed += 1
-    if what == "lost":
-        region.lost += 1
+    with _counting:
+        region.finished += 1
+        region.failed += what in ("retry", "dead")
+        region.lost += what == "lost"
     lease = outcome.lease
     if attempt_ended.receivers:
         send(

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.outage import Outage
 from jobqueue.worker.perform import Outcome
 from jobqueue.worker.pool import Pool
+from jobqueue.worker.second_hand import SecondHand
 from jobqueue.worker.settle import settle
 
 logger = logging.getLogger("jobqueue.worker")
@@ -25,13 +28,15 @@ class Settler:
     """Writes what `pool` has ended, together as far as it has gathered; what cannot be written is kept and tried again.
 
     `turn` is held while writing: on a database with one writer, two connections of one process would only wait for
-    each other in sleeps.
+    each other in sleeps. Elsewhere ends that are committed one by one are written by two `hands`: the server commits
+    both at once.
     """
 
     def __init__(
-        self, pool: Pool, region: Any, outage: Outage, brake: Brake, turn: AbstractContextManager[Any]
+        self, pool: Pool, region: Any, outage: Outage, brake: Brake, turn: AbstractContextManager[Any], hands: int
     ) -> None:
         self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
+        self._second: SecondHand[list[Outcome]] | None = SecondHand("settler-2") if hands > 1 else None
         self.unwritten: list[Outcome] = []
         self.mean_run_seconds: float | None = None
         self.last_written = 0.0
@@ -75,8 +80,17 @@ class Settler:
 
     def _write_all(self, outcomes: Sequence[Outcome], *, again: bool) -> list[Outcome]:
         # One by one where each is to be committed by itself: its thread goes on while the next one is written.
+        each = [[outcome] for outcome in outcomes if outcome.ack_each]
         together = [outcome for outcome in outcomes if not outcome.ack_each]
-        groups = [[outcome] for outcome in outcomes if outcome.ack_each] + ([together] if together else [])
+        others = each[1::2]
+        helped = self._second is not None and others and self._second.begin(partial(self._write_groups, others, again))
+        left = self._write_groups((each[::2] if helped else each) + ([together] if together else []), again)
+        if self._second is not None and helped:
+            beside = self._second.end()
+            left += beside if beside is not None else list(chain(*others))
+        return left
+
+    def _write_groups(self, groups: Sequence[list[Outcome]], again: bool) -> list[Outcome]:
         left: list[Outcome] = []
         for group in groups:
             left += group if left else self._write_group(group, again)

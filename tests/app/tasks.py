@@ -132,6 +132,12 @@ def work(seconds):
     time.sleep(seconds)
 
 
+@task(ack_each=True)
+def work_acked_each(seconds):
+    """The same, whose end is committed by itself."""
+    time.sleep(seconds)
+
+
 @task
 def gated(path):
     """Runs until a file appears: the test decides when it ends."""

@@ -17,9 +17,10 @@ pytestmark = [
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
 ]
 PROCESSES, THREADS = 2, 3
-BUDGET = 2 + PROCESSES * (3 + THREADS)
-# One of each process is for coroutines, and these jobs are none. Only PostgreSQL is listened to, and not by a drain.
-DRAINING = BUDGET - PROCESSES - 1
+BUDGET = 2 + PROCESSES * (4 + THREADS)
+# Of each process one is for coroutines, and one for jobs with ack_each; these are neither. Only PostgreSQL is listened
+# to, and not by a drain.
+DRAINING = BUDGET - 2 * PROCESSES - 1
 USED = DRAINING + (VENDOR == "postgres")
 # Kept from job to job: the server may count a session that was closed just now.
 KEPT = "?conn_max_age=600"
@@ -54,6 +55,17 @@ def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account,
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
+def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(account, worker):
+    enqueue_times(200, tasks.work_acked_each, 0)
+    account.set_limit(DRAINING)
+    # The keeper's; of each child one that claims, and two that write.
+    wanted = 1 + PROCESSES * 3
+    group = worker("--drain", *OPTIONS, **account.environment(options=KEPT))
+    assert watch(account, lambda: done() == 200) == wanted
+    assert group.wait() == 0
+    assert "away" not in group.text()
+
+
 def test_a_child_that_replaces_another_opens_no_more(account, worker):
     enqueue_times(400, tasks.uses_the_database.using(max_attempts=25), 0.05)
     group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))
@@ -72,5 +84,5 @@ def test_a_child_that_replaces_another_opens_no_more(account, worker):
 def test_a_budget_that_cannot_hold_is_refused_at_the_start(worker):
     group = worker("--processes", 2, "--concurrency", 4, "--max-connections", 15)
     assert group.wait() == 2
-    assert "may open 16 connections" in group.text()
+    assert "may open 18 connections" in group.text()
     assert "Traceback" not in group.text()

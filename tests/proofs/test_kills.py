@@ -29,9 +29,9 @@ def audited():
     audit.stop()
 
 
-def fill(count, seconds):
+def fill(count, seconds, task=tasks.work):
     job = new_job("default", {"args": [seconds], "kwargs": {}})
-    add_many([replace(job, task=tasks.work.module_path)] * count)
+    add_many([replace(job, task=task.module_path)] * count)
 
 
 def left():

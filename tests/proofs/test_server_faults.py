@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from jobqueue.models import Job
+from tests.app import tasks
 from tests.marks import committed
 from tests.proofs import audit
 from tests.proofs.running import wait_for
@@ -68,10 +69,11 @@ def test_a_server_restart_and_a_server_crash_in_the_middle_of_the_work_lose_noth
     figure("attempts charged", sum(Job.objects.values_list("attempts", flat=True)))
 
 
-def test_sessions_killed_again_and_again_lose_nothing_and_charge_nobody(run_worker, full, figure):
+@pytest.mark.parametrize("task", [tasks.work, tasks.work_acked_each], ids=["acked together", "acked one by one"])
+def test_sessions_killed_again_and_again_lose_nothing_and_charge_nobody(run_worker, full, figure, task):
     """All sessions of the workers killed several times a second, whatever they are doing: counted, nothing lost."""
-    total = 4_000 if full else 1_000
-    fill(total, 0.05)
+    total = 4_000 if full else 700
+    fill(total, 0.05, task)
     worker = run_worker(*OPTIONS)
     random.seed(1)
     kills = 0
