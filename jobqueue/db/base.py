@@ -11,6 +11,7 @@ from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.held import HeldLocks
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 
 M = TypeVar("M", bound=models.Model)
@@ -153,6 +154,16 @@ class Vendor:
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """Whether this session held the lock; now nobody does."""
         raise NotImplementedError
+
+    #: what held_locks() cannot know here, for people
+    held_unseen = ""
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """The locks that this session's transaction holds. Raises NotSupported where the server does not tell."""
+        raise NotSupported(
+            f"{self.name} has no row locks to show: a transaction that writes locks the whole database. "
+            "Nothing was changed; look at locks on the database that you use in production."
+        )
 
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
         """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""

@@ -11,6 +11,8 @@ from django.db import Error, IntegrityError, OperationalError, connections, tran
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.mysql_held import mysql_held
 
 _KNOWN_MAX = 10_000
 # Lock wait timeout (MariaDB's NOWAIT too), NOWAIT.
@@ -79,6 +81,12 @@ class MySQLLocks(Vendor):
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@innodb_rollback_on_timeout")
             return bool(cursor.fetchone()[0])
+
+    held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """performance_schema.data_locks."""
+        return mysql_held(connection)
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Clusters with several writers: GET_LOCK holds on one node only."""

@@ -11,6 +11,8 @@ from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, stale_snapshot
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.postgresql_held import postgresql_held
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
@@ -63,6 +65,12 @@ class PostgreSQLLocks(Vendor):
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
             yield
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    held_unseen = "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers."
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """pg_locks, and xmin and xmax of the rows."""
+        return postgresql_held(connection)
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """A pooler that changes the session between statements."""
