@@ -77,6 +77,16 @@ class Vendor:
         with transaction.atomic(using=connection.alias):
             yield
 
+    @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """A caller's outermost transaction, in which no wait for a lock is longer than that; None = as configured."""
+        with transaction.atomic(using=connection.alias):
+            yield
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """Which of the `errors` of this transaction has undone all of it, though its owner goes on; None if none."""
+        return None
+
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """What the driver takes for a JSON column, from JSON text."""
         return text
@@ -109,6 +119,16 @@ class Vendor:
             cursor.execute(sql, [queue, key])
             row = cursor.fetchone()
         return row[0] if row else None
+
+    def add_to_counter(self, connection: BaseDatabaseWrapper, table: str, key: str, shard: int, n: int) -> None:
+        """Add `n` to one part of a counter, which is made if need be; one statement."""
+        name = connection.ops.quote_name(table)
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            sql = f"INSERT INTO {name} (counter_key, shard, total) VALUES (%s, %s, %s) "
+            cursor.execute(sql + self._or_add_sql(name), [key, shard, n])
+
+    def _or_add_sql(self, name: str) -> str:
+        return f"ON CONFLICT (counter_key, shard) DO UPDATE SET total = {name}.total + EXCLUDED.total"
 
     def fault(self, error: BaseException) -> Fault | None:
         """What to do about `error`; None = it is not the database's weather, let it out."""
