@@ -125,10 +125,10 @@ class Vendor:
         name = connection.ops.quote_name(table)
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             sql = f"INSERT INTO {name} (counter_key, shard, total) VALUES (%s, %s, %s) "
-            cursor.execute(sql + self._or_add_sql(name), [key, shard, n])
+            cursor.execute(sql + self._or_add_sql(name), [key, shard, n, n])
 
     def _or_add_sql(self, name: str) -> str:
-        return f"ON CONFLICT (counter_key, shard) DO UPDATE SET total = {name}.total + EXCLUDED.total"
+        return f"ON CONFLICT (counter_key, shard) DO UPDATE SET total = {name}.total + %s"
 
     def fault(self, error: BaseException) -> Fault | None:
         """What to do about `error`; None = it is not the database's weather, let it out."""

@@ -31,6 +31,7 @@ _ISOLATION = (
     "SELECT trx_isolation_level FROM information_schema.innodb_trx "
     "WHERE trx_mysql_thread_id = CONNECTION_ID() AND trx_id = %s"
 )
+_TRIES = 5
 _INTS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
 _TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext"}
 
@@ -39,30 +40,46 @@ def mariadb_held(connection: BaseDatabaseWrapper) -> HeldLocks:
     """This session's locks. Raises NotSupported without PROCESS, and without SUPER if the locks' output is off."""
     with connection.cursor() as cursor:
         try:
-            with _output_locks(cursor):
-                cursor.execute("SHOW ENGINE INNODB STATUS")
-                text = str(cursor.fetchone()[2])
             cursor.execute("SELECT CONNECTION_ID(), DATABASE(), @@tx_isolation")
             session, database, level = cursor.fetchone()
-            part, complete = own_part(text, int(session))
+            part, cut = _status(cursor, int(session))
             level = (_isolation(cursor, part[0].partition(",")[0]) if part else None) or level
         except Error as error:
             raise NotSupported(
                 f"this account may not ask InnoDB for its locks ({error}). Nothing was changed; GRANT PROCESS to it, "
                 "and either SUPER or, once and for all, SET GLOBAL innodb_status_output_locks=ON."
             ) from error
-        return HeldLocks(
-            frozenset(_Reader(cursor, str(database)).locks(part)), str(level).lower().replace("-", " "), complete
-        )
+        locks = list(_Reader(cursor, str(database)).locks(part))
+    complete = not cut and sum(bool(lock.index) for lock in locks) >= _counted(part)
+    return HeldLocks(frozenset(locks), str(level).lower().replace("-", " "), complete)
+
+
+def _status(cursor: Any, session: int) -> tuple[list[str], bool]:
+    """The lines of the session's transaction; asked again if another session has just switched off their lists."""
+    part: list[str] = []
+    cut = False
+    for _ in range(_TRIES):
+        with _output_locks(cursor):
+            cursor.execute("SHOW ENGINE INNODB STATUS")
+            part, cut = own_part(str(cursor.fetchone()[2]), session)
+        if cut or not _counted(part) or any(_INDEX.match(line) for line in part):
+            break
+    return part, cut
 
 
 def own_part(text: str, session: int) -> tuple[list[str], bool]:
-    """The lines of the session's transaction, and whether they are all there. Empty: it holds no lock."""
+    """The lines of the session's transaction, and whether they were cut short. Empty: it holds no lock."""
     for part in re.split(r"^---TRANSACTION ", text, flags=re.MULTILINE)[1:]:
         if re.search(rf"^MariaDB thread id {session},", part, re.MULTILINE):
             lines = re.split(r"^(?:--------|\*\*\*)", part, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
-            return lines, "SUPPRESSING FURTHER PRINTS" not in part and "truncated" not in part
-    return [], "truncated" not in text
+            return lines, "SUPPRESSING FURTHER PRINTS" in part or "truncated" in part
+    return [], "truncated" in text
+
+
+def _counted(lines: list[str]) -> int:
+    """How many record locks the transaction has by its own count."""
+    found = re.search(r"(\d+) row lock\(s\)", "\n".join(lines[:8]))
+    return int(found[1]) if found else 0
 
 
 def _isolation(cursor: Any, transaction_id: str) -> str | None:
@@ -119,7 +136,7 @@ class _Reader:
     def _table(self, schema: str, table: str) -> str:
         return table if schema == self.database else f"{schema}.{table}"
 
-    def _key(self, schema: str, table: str, index: str, fields: list[str | None]) -> str:
+    def _key(self, schema: str, table: str, index: str, fields: list[str | None]) -> str | None:
         if fields and fields[0] == b"supremum".hex():
             return "supremum"
         place = (schema, table, index)
@@ -129,7 +146,8 @@ class _Reader:
             self._types[place] = [(kind, full) for name, kind, full in found if index != "PRIMARY" or name == index]
         types = self._types[place]
         shown = [readable(raw, *kind) for raw, kind in zip(fields, types, strict=False)]
-        return ", ".join(shown) or ", ".join(raw or "NULL" for raw in fields[:1])
+        # Without fields: the page is not in memory.
+        return ", ".join(shown) or next(iter(fields), None)
 
 
 def readable(raw: str | None, data_type: str, column_type: str) -> str:

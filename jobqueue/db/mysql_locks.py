@@ -106,7 +106,7 @@ class MySQLLocks(Vendor):
         return mysql_held(connection)
 
     def _or_add_sql(self, name: str) -> str:
-        return "ON DUPLICATE KEY UPDATE total = total + VALUES(total)"
+        return "ON DUPLICATE KEY UPDATE total = total + %s"
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Clusters with several writers: GET_LOCK holds on one node only."""

@@ -12,7 +12,7 @@ from jobqueue.inspect import LockKind, assert_locks_at_most, lock_footprint
 from tests.app.models import Account
 from tests.inspect.helpers import INNODB, drop_seats, make_seats, run, undone
 from tests.marks import committed
-from tests.races.actors import holding
+from tests.races.actors import all_at_once, holding
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -243,6 +243,20 @@ def test_mariadbs_switch_is_left_as_it_was(seats, switch):
         assert cursor.fetchone() == (switch == "ON",)
         cursor.execute("SET GLOBAL innodb_status_output_locks = OFF")
     assert keys(footprint.rows) == ["20"]
+
+
+@rows_are_locked
+def test_many_may_look_at_once_and_each_sees_its_own(seats):
+    def look(key):
+        found = set()
+        for _ in range(10):
+            with undone() as cursor, lock_footprint() as footprint:
+                run(cursor, f"SELECT * FROM seat WHERE id = {key} FOR UPDATE")
+            assert footprint.complete
+            found |= set(keys(footprint.rows))
+        return found
+
+    assert all_at_once([lambda key=key: look(key) for key in (10, 20, 30)]) == [{"10"}, {"20"}, {"30"}]
 
 
 @pytest.mark.skipif(VENDOR != "mariadb", reason="the monitor of MariaDB shows ten lists of locks")
