@@ -41,6 +41,47 @@ def test_without_a_lock_the_rules_are_broken_and_with_ours_they_are_kept(transac
     assert "BROKEN" in "".join(chart.getroot().itertext())
 
 
+FOOTPRINTS = """
+import json
+from datetime import timedelta
+from django.db import connection, transaction
+from django.utils import timezone
+from demo_project.auction.models import Offer
+from jobqueue.inspect import lock_footprint
+
+due = timezone.now() + timedelta(hours=1)
+for size in range(40):
+    for price in range(1, 6):
+        Offer.objects.create(product="shoe", size=size, side="bid", price=price, owner="x", due_at=due)
+found = []
+(index,) = Offer._meta.indexes
+for change in ("none", "remove_index", "add_index"):
+    if change != "none":
+        with connection.schema_editor() as editor:
+            getattr(editor, change)(Offer, index)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE TABLE auction_offer")
+        cursor.fetchall()
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    with transaction.atomic(), lock_footprint() as footprint:
+        list(Offer.objects.of("shoe", "2").select_for_update())
+    found.append([len(footprint.rows), len(footprint.gaps)])
+Offer.objects.all().delete()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only InnoDB locks what it reads")
+def test_the_index_narrows_a_row_lock_to_one_market(transactional_db):
+    assert manage("migrate", "auction", "-v0").returncode == 0
+    done = manage("shell", "-v0", "-c", FOOTPRINTS)
+    assert done.returncode == 0, done.stderr
+    with_index, without, again = json.loads(done.stdout.splitlines()[-1])
+    # Five offers and the gap behind the last; without the index all two hundred, and the end of the table.
+    assert with_index == again == [5, 6]
+    assert without == [200, 201]
+
+
 def test_a_strategy_that_is_not_known_is_a_usage_error():
     done = manage("race_auction", "--strategy", "luck")
     assert done.returncode == 2
