@@ -16,7 +16,8 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from jobqueue.names import check_int, check_seconds
 
-CHUNK_MAX = 100_000
+# Longer lists of keys exceed what MySQL plans by index, or SQLite takes as parameters.
+CHUNK_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def update_in_chunks(
     after: Any = None,
     on_chunk: OnChunk | None = None,
 ) -> Progress:
-    """queryset.update(**changes), in transactions of up to `chunk_size` (1-100000) rows each, by primary key upwards.
+    """queryset.update(**changes), in transactions of up to `chunk_size` (1-10000) rows each, by primary key upwards.
 
     Rows are found without locks and changed under the queryset's own conditions: one that has left it meanwhile is left
     alone, one that enters it behind the position is not seen. Between two chunks it sleeps `sleep_seconds`.
@@ -72,7 +73,6 @@ def delete_in_chunks(
     on_chunk: OnChunk | None = None,
 ) -> Progress:
     """queryset.delete() in such chunks, with Django's cascades and signals; see update_in_chunks()."""
-
     rows = _check(queryset)
 
     def change(chunk: models.QuerySet[Any]) -> int:

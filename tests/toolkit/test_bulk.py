@@ -82,6 +82,13 @@ def test_a_row_that_leaves_the_queryset_while_its_chunk_waits_for_it_is_left_alo
     assert Ticket.objects.get(pk=tickets[3]).buyer == "bob"
 
 
+def test_the_largest_chunk_is_taken_by_every_database():
+    Ticket.objects.bulk_create([Ticket(number=f"{n:06d}") for n in range(10_001)], batch_size=1000)
+    progress = update_in_chunks(Ticket.objects.all(), {"sold": True}, chunk_size=10_000)
+    assert (progress.rows, progress.chunks) == (10_001, 2)
+    assert delete_in_chunks(Ticket.objects.all(), chunk_size=10_000).rows == 10_001
+
+
 def test_an_empty_queryset_writes_nothing(tickets):
     with CaptureQueriesContext(connection) as captured:
         assert update_in_chunks(Ticket.objects.filter(pk=-1), {"sold": True}) == Progress()
@@ -110,7 +117,7 @@ def test_what_cannot_be_cut_or_written_is_refused(tickets):
     for changes in ({}, {"nope": 1}, {"id": 1}):
         with pytest.raises(InvalidValue):
             update_in_chunks(Ticket.objects.all(), changes)
-    for options in ({"chunk_size": 0}, {"sleep_seconds": -1}):
+    for options in ({"chunk_size": 0}, {"chunk_size": 10_001}, {"sleep_seconds": -1}):
         with pytest.raises(InvalidValue):
             delete_in_chunks(Ticket.objects.all(), **options)
     assert Ticket.objects.count() == 25
