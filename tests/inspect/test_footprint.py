@@ -135,6 +135,25 @@ def test_gaps_are_locked_at_repeatable_read_and_not_at_read_committed(seats):
 
 
 @innodb
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_nowait_and_skip_locked_lock_what_for_update_locks(seats, isolation):
+    found = []
+    for suffix in ("", " NOWAIT", " SKIP LOCKED"):
+        with undone(isolation) as cursor, lock_footprint() as footprint:
+            run(cursor, f"SELECT * FROM seat FORCE INDEX (ix_room) WHERE room = 2 FOR UPDATE{suffix}")
+        found.append(footprint.locks)
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 4
+
+
+@innodb
+def test_skip_locked_locks_every_row_that_a_sort_has_read(seats):
+    with undone() as cursor, lock_footprint() as footprint:
+        run(cursor, "SELECT * FROM seat ORDER BY label LIMIT 1 FOR UPDATE SKIP LOCKED")
+    assert len(footprint.rows) == 5
+
+
+@innodb
 def test_a_key_that_is_not_there_locks_the_gap_where_it_would_be(seats):
     with undone("REPEATABLE READ") as cursor, lock_footprint() as footprint:
         run(cursor, "SELECT * FROM seat WHERE id = 99 FOR UPDATE", "SELECT * FROM seat WHERE id = 15 FOR UPDATE")
