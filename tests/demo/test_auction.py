@@ -77,9 +77,10 @@ def test_the_index_narrows_a_row_lock_to_one_market(transactional_db):
     done = manage("shell", "-v0", "-c", FOOTPRINTS)
     assert done.returncode == 0, done.stderr
     with_index, without, again = json.loads(done.stdout.splitlines()[-1])
-    # Five offers and the gap behind the last; without the index all two hundred, and the end of the table.
+    # Five offers and the gap behind the last; without the index all two hundred (and what races left), and the end.
     assert with_index == again == [5, 6]
-    assert without == [200, 201]
+    assert without[0] >= 200
+    assert without[1] == without[0] + 1
 
 
 def test_a_strategy_that_is_not_known_is_a_usage_error():
