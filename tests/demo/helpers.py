@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from urllib.parse import quote
 
 from django.db import connection
@@ -17,6 +18,13 @@ def manage(*words, redis_url="", timeout_seconds=90):
     environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True"}
     command = [sys.executable, "manage.py", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds)
+
+
+@cache
+def migrate_auction():
+    """Make the tables of the auction, once per run."""
+    migrated = manage("migrate", "auction", "-v0")
+    assert migrated.returncode == 0, migrated.stderr
 
 
 def database_url():
