@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "jobqueue",
+    "demo_project.auction",
     "demo_project.demo",
     "demo_project.serials",
     "demo_project.sources",
@@ -71,8 +72,9 @@ elif _database["ENGINE"].endswith("mysql"):
     _options.setdefault("charset", "utf8mb4")
 
 TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
-# Only the Redis strategies of race_serials need it; without it they are listed as not run.
+# Only the Redis strategies of race_serials and race_auction need it; without it they are listed as not run.
 REDIS_URL = env.str("REDIS_URL", default="")
+JOBQUEUE = {"REDIS_URL": REDIS_URL or None}
 
 ROOT_URLCONF = "demo_project.urls"
 WSGI_APPLICATION = "demo_project.wsgi.application"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from django.db import connection
 
+from demo_project.demo.chart import Bar, race_svg
 from demo_project.demo.tables import table
 from demo_project.serials.race import Verdict
 from demo_project.serials.strategies import THINK_SECONDS
@@ -47,6 +48,12 @@ def notes(verdicts: Sequence[Verdict]) -> str:
     if connection.vendor != "mysql":
         found.append("lock waits are counted by MySQL and MariaDB only.")
     return "\n".join(textwrap.fill(note, 110) for note in found)
+
+
+def as_svg(title: str, verdicts: Sequence[Verdict]) -> str:
+    """Numbers handed out per second as bars, red where one was sold twice or never."""
+    bars = [Bar(v.strategy, None if v.not_run else 1000 / (v.ms_per_number or 1), v.kept, v.words) for v in verdicts]
+    return race_svg(title, bars)
 
 
 def _line(verdict: Verdict) -> list[object]:

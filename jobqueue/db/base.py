@@ -11,6 +11,7 @@ from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.held import HeldLocks
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 
 M = TypeVar("M", bound=models.Model)
@@ -78,6 +79,16 @@ class Vendor:
         with transaction.atomic(using=connection.alias):
             yield
 
+    @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """A caller's outermost transaction, in which no wait for a lock is longer than that; None = as configured."""
+        with transaction.atomic(using=connection.alias):
+            yield
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """Which of the `errors` of this transaction has undone all of it, though its owner goes on; None if none."""
+        return None
+
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """What the driver takes for a JSON column, from JSON text."""
         return text
@@ -110,6 +121,16 @@ class Vendor:
             cursor.execute(sql, [queue, key])
             row = cursor.fetchone()
         return row[0] if row else None
+
+    def add_to_counter(self, connection: BaseDatabaseWrapper, table: str, key: str, shard: int, n: int) -> None:
+        """Add `n` to one part of a counter, which is made if need be; one statement."""
+        name = connection.ops.quote_name(table)
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            sql = f"INSERT INTO {name} (counter_key, shard, total) VALUES (%s, %s, %s) "
+            cursor.execute(sql + self._or_add_sql(name), [key, shard, n, n])
+
+    def _or_add_sql(self, name: str) -> str:
+        return f"ON CONFLICT (counter_key, shard) DO UPDATE SET total = {name}.total + %s"
 
     def fault(self, error: BaseException) -> Fault | None:
         """What to do about `error`; None = it is not the database's weather, let it out."""
@@ -155,6 +176,16 @@ class Vendor:
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """Whether this session held the lock; now nobody does."""
         raise NotImplementedError
+
+    #: what held_locks() cannot know here, for people
+    held_unseen = ""
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """The locks that this session's transaction holds. Raises NotSupported where the server does not tell."""
+        raise NotSupported(
+            f"{self.name} has no row locks to show: a transaction that writes locks the whole database. "
+            "Nothing was changed; look at locks on the database that you use in production."
+        )
 
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
         """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""

@@ -8,6 +8,8 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.mariadb_held import mariadb_held
 from jobqueue.db.mysql import MySQL
 
 
@@ -29,3 +31,7 @@ class MariaDB(MySQL):
     ) -> tuple[int, Any]:
         """INSERT ... RETURNING id, created_at."""
         return Vendor.insert_one(self, connection, table, columns, row)
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """The InnoDB monitor: the only place that lists locks nobody waits for."""
+        return mariadb_held(connection)

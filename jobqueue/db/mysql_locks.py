@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -11,10 +11,14 @@ from django.db import Error, IntegrityError, OperationalError, connections, tran
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.mysql_held import mysql_held
 
 _KNOWN_MAX = 10_000
 # Lock wait timeout (MariaDB's NOWAIT too), NOWAIT.
 _NOT_YET = {1205, 3572}
+# Deadlock, row changed (MariaDB), refused by a cluster: the server has rolled the whole transaction back.
+_UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0
 #: rows that were committed when this process last looked
@@ -57,14 +61,29 @@ class MySQLLocks(Vendor):
                     return True
 
     @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """innodb_lock_wait_timeout of the session, put back when the transaction has ended."""
+        waiting = nullcontext() if lock_timeout_seconds is None else self._lock_wait(connection, lock_timeout_seconds)
+        with waiting, transaction.atomic(using=connection.alias):
+            yield
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
+        for error in errors:
+            code = first_arg(error)
+            if code in _UNDOES or (code == 1205 and self._rolled_back(connection)):
+                return error
+        return None
+
+    @contextmanager
     def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         """Lock waits of `seconds`, which the server counts in whole ones."""
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SET @jobqueue_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = %s",
-                [math.ceil(seconds)],
-            )
-            restore = "SET SESSION innodb_lock_wait_timeout = @jobqueue_lock_wait"
+            # Read, and not kept in a variable of the session: a mutex with a timeout may stand in such a transaction.
+            cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+            (before,) = cursor.fetchone()
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [math.ceil(seconds)])
+            restore = f"SET SESSION innodb_lock_wait_timeout = {before}"
             try:
                 yield
             except BaseException:
@@ -79,6 +98,15 @@ class MySQLLocks(Vendor):
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@innodb_rollback_on_timeout")
             return bool(cursor.fetchone()[0])
+
+    held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """performance_schema.data_locks."""
+        return mysql_held(connection)
+
+    def _or_add_sql(self, name: str) -> str:
+        return "ON DUPLICATE KEY UPDATE total = total + %s"
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Clusters with several writers: GET_LOCK holds on one node only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,13 @@ from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, stale_snapshot
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.postgresql_held import postgresql_held
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
+# libpq's PQTRANS_INERROR
+_INERROR = 3
 
 
 class PostgreSQLLocks(Vendor):
@@ -55,6 +59,22 @@ class PostgreSQLLocks(Vendor):
         return True
 
     @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """lock_timeout of this transaction only: behind a pooler the session is not ours."""
+        with transaction.atomic(using=connection.alias):
+            if lock_timeout_seconds is None:
+                yield
+                return
+            with self._lock_wait(connection, lock_timeout_seconds):
+                yield
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""
+        session: Any = connection.connection
+        in_error = session is not None and session.info.transaction_status == _INERROR
+        return errors[-1] if in_error and errors else None
+
+    @contextmanager
     def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         """Lock waits of `seconds`, 1 ms at least; after an error the rollback restores the setting."""
         with connection.cursor() as cursor:
@@ -62,7 +82,15 @@ class PostgreSQLLocks(Vendor):
             (before,) = cursor.fetchone()
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
             yield
+            if connection.needs_rollback or self.undone_by(connection, [AssertionError()]) is not None:
+                return
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    held_unseen = "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers."
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """pg_locks, and xmin and xmax of the rows."""
+        return postgresql_held(connection)
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """A pooler that changes the session between statements."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -50,6 +50,21 @@ class SQLite(Vendor):
         with ExitStack() as stack:
             stack.push(atomic)
             yield
+
+    @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """BEGIN IMMEDIATE, with a busy timeout of its own."""
+        with ExitStack() as stack:
+            if lock_timeout_seconds is not None:
+                cursor = stack.enter_context(connection.cursor())
+                stack.enter_context(_busy_wait(cursor, lock_timeout_seconds))
+            stack.enter_context(self.transaction(connection))
+            yield
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """A full disk, or an error of it, ends the transaction."""
+        session: Any = connection.connection
+        return errors[-1] if errors and session is not None and not session.in_transaction else None
 
     def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
         """The write lock of the whole database, by a write to the key's row."""

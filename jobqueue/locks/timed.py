@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from asgiref.sync import sync_to_async
 
 from jobqueue.exceptions import LockNotHeld
 from jobqueue.locks.lock import Lock
+from jobqueue.locks.outliving import warn_if_outlived
 from jobqueue.names import check_seconds
 
 
@@ -33,6 +35,16 @@ class TimedLock(Lock):
     def remaining_seconds(self) -> float:
         """How much time is surely left, by this process's monotonic clock; 0 when the lock may have run out."""
         return max(0.0, self._ends_at - time.monotonic()) if self._held else 0.0
+
+    def acquire(self) -> Self:
+        """Wait up to timeout_seconds (None = for ever, 0 = one try) and hold the lock. Raises LockNotAcquired."""
+        warn_if_outlived(self.kind, self.name, self.ttl_seconds)
+        return super().acquire()
+
+    async def aacquire(self) -> Self:
+        """acquire() for coroutines: each try runs in a thread, the pauses on the event loop."""
+        warn_if_outlived(self.kind, self.name, self.ttl_seconds)
+        return await super().aacquire()
 
     def renew(self, ttl_seconds: float | None = None) -> None:
         """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already."""

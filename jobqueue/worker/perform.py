@@ -13,7 +13,7 @@ from asgiref.sync import iscoroutinefunction
 from jobqueue import registry
 from jobqueue.conf import load
 from jobqueue.context import JobContext, running
-from jobqueue.exceptions import JobCanceled, PayloadError, ResultError, UnknownTask
+from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
 from jobqueue.worker import subtasks
@@ -98,6 +98,8 @@ class _Attempt:
         # After finish() its effect and DONE are committed; what came then can only be reported.
         if self.context.finished:
             return Ending.FINISHED
+        if isinstance(self.error, LockNotAcquired):
+            return Ending.PARKED
         return Ending.OK if self.error is None else Ending.FAILED
 
     def outcome(self, *, coroutine: bool) -> Outcome:

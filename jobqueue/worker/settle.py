@@ -12,7 +12,7 @@ from django.db import DatabaseError, Error
 
 from jobqueue import transitions
 from jobqueue.db import fault_vendor
-from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
+from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
@@ -21,6 +21,8 @@ from jobqueue.worker.perform import Ending, Outcome
 logger = logging.getLogger("jobqueue.worker")
 
 PARK_SECONDS = 60.0
+# A lock that was not free: its holder works, and will be done sooner than a new version is deployed.
+LOCKED_SECONDS = 5.0
 _counting = threading.Lock()
 
 
@@ -78,7 +80,8 @@ def _write(outcome: Outcome) -> str:
         transitions.ack(lease, result=outcome.result)
         return "ok"
     if outcome.ending is Ending.PARKED:
-        transitions.snooze(lease, delay_seconds=PARK_SECONDS * random.uniform(0.8, 1.2), reason=str(error))
+        seconds = LOCKED_SECONDS if isinstance(error, LockNotAcquired) else PARK_SECONDS
+        transitions.snooze(lease, delay_seconds=seconds * random.uniform(0.8, 1.2), reason=str(error))
         return "parked"
     if outcome.ending is Ending.CANCELED:
         transitions.cancel_held(lease)

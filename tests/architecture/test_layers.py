@@ -16,9 +16,10 @@ LEVELS = {
     0: ["__init__", "exceptions", "backoff", "names", "payload", "failures", "durations", "conf", "signals", "compat"],
     1: ["db"],
     2: ["models"],
-    3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "doorbell",
-        "fencing", "handlers", "insertion", "locks", "producer", "queues", "redis_client", "registry", "results",
-        "starving", "task_context", "tasks", "transitions", "workers"],
+    3: ["allocate", "allocation_arguments", "allocation_records", "bulk", "candidates", "context", "counter", "dedupe",
+        "doorbell", "fencing", "handlers", "insertion", "inspect", "locks", "outside", "producer", "queues",
+        "redis_client", "registry", "results", "starving", "task_context", "tasks", "transactions", "transitions",
+        "workers"],
     4: ["maintenance", "worker"],
     5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations"],
 }  # fmt: skip

@@ -62,7 +62,7 @@ def check_make(target: str) -> None:
 
 def check_manage(command: str, arguments: list[str]) -> None:
     """The management command exists here and its own parser accepts the arguments."""
-    if command in ("startapp", "shell", "createsuperuser", "race_serials"):
+    if command in ("startapp", "shell", "createsuperuser", "race_serials", "race_auction"):
         return
     if command not in get_commands():
         assert (ROOT / "demo_project").exists(), f"no command {command}"

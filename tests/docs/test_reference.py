@@ -10,7 +10,8 @@ from django.core.management import get_commands, load_command_class
 from django.dispatch import Signal
 
 import jobqueue
-from jobqueue import exceptions, locks, signals, transitions
+from jobqueue import exceptions, locks, signals, transactions, transitions
+from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
@@ -106,13 +107,25 @@ def test_python_lists_every_verb():
         assert f"`{name}" in text, name
 
 
-def test_python_lists_every_lock_and_what_it_can_do():
-    text = (REFERENCE / "python.md").read_text()
+def test_toolkit_lists_every_lock_and_what_it_can_do():
+    text = (REFERENCE / "toolkit.md").read_text()
     for name in locks.__all__:
         assert f"`{name}" in text, name
     for kind in (locks.LeaseLock, locks.RedisLock, locks.NamedLock):
         for name in dir(kind):
             assert name.startswith("_") or name in ("kind", "ends") or f"`{name}" in text, name
+
+
+def test_toolkit_lists_every_name_of_transactions():
+    text = (REFERENCE / "toolkit.md").read_text()
+    for name in transactions.__all__:
+        assert f"`{name}" in text, name
+
+
+def test_toolkit_lists_every_way_to_look_at_locks():
+    text = (REFERENCE / "toolkit.md").read_text()
+    for name in [*inspecting.__all__, *(name for name in dir(inspecting.Footprint) if not name.startswith("_"))]:
+        assert f"`{name}" in text, name
 
 
 def test_python_lists_every_public_name():

@@ -3,13 +3,14 @@
 import json
 import sys
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import connection
 
 from demo_project.serials import race
-from demo_project.serials.report import as_table, notes
+from demo_project.serials.report import as_svg, as_table, notes
 from demo_project.serials.strategies import STRATEGIES
 from jobqueue.cli.arguments import count
 from jobqueue.db import vendor_of
@@ -27,6 +28,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=count(64), default=8)
         parser.add_argument("--strategy", choices=["all", *STRATEGIES], default="all")
         parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        parser.add_argument("--svg", type=Path, metavar="FILE", help="also write a chart")
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Race, print, judge."""
@@ -38,13 +40,14 @@ class Command(BaseCommand):
             verdicts.append(verdict)
             if not given["json"] and given["verbosity"] > 0:
                 self.stderr.write(f"{verdict.strategy}: {verdict.words} ({verdict.seconds:.1f} s)")
+        title = f"{shape.numbers} numbers, {shape.requests} requests, {shape.processes} processes, {database}"
+        if given["svg"]:
+            given["svg"].write_text(as_svg(f"Serial numbers: {title}", verdicts))
         if given["json"]:
             found = [verdict.as_json() for verdict in verdicts]
             self.stdout.write(json.dumps({"version": 1, "database": database, **vars(shape), "strategies": found}))
         else:
-            self.stdout.write(
-                f"{shape.numbers} numbers, {shape.requests} requests, {shape.processes} processes, {database}"
-            )
+            self.stdout.write(title)
             self.stdout.write(as_table(verdicts))
             self.stdout.write(notes(verdicts))
         if any(verdict.safe and not verdict.not_run and not verdict.kept for verdict in verdicts):

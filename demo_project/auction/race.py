@@ -1,0 +1,118 @@
+"""Race many processes on each strategy, and judge from what they and the rows say."""
+
+import multiprocessing
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+from django.db import connection
+from django.db.models import Count
+
+from demo_project.auction import racer
+from demo_project.auction.models import Offer
+from demo_project.auction.strategies import STRATEGIES, Strategy, reason_not_to_run
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big a race is."""
+
+    processes: int = 8
+    seconds: float = 3.0
+
+
+@dataclass
+class Verdict:
+    """What came of one strategy. `not_run` says why there is nothing to say."""
+
+    strategy: str
+    safe: bool
+    not_run: str = ""
+    commits: int = 0
+    per_second: float = 0.0
+    refused: int = 0
+    checks: int = 0
+    #: sizes in which somebody saw a bid above an ask
+    crossed: int = 0
+    #: offers that two customers were sold, or that were sold and cancelled
+    sold_twice: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        """The rules held at every look."""
+        return not self.crossed and not self.sold_twice
+
+    @property
+    def words(self) -> str:
+        """The verdict for people."""
+        if self.not_run:
+            return f"not run: {self.not_run}"
+        faults = [
+            f"{count} {what}"
+            for count, what in ((self.crossed, "markets crossed"), (self.sold_twice, "offers sold twice"))
+            if count
+        ]
+        return "BROKEN: " + ", ".join(faults) if faults else "rules kept"
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, for --json."""
+        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.words}
+
+
+def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
+    """One verdict per strategy, as they come in. The processes are started once, each with its own connection."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(shape.processes)
+    with ProcessPoolExecutor(
+        shape.processes, mp_context=context, initializer=racer.prepare, initargs=(barrier,)
+    ) as pool:
+        for name in names:
+            strategy = STRATEGIES[name]
+            missing = reason_not_to_run(strategy)
+            if missing:
+                yield Verdict(name, strategy.safe, not_run=missing)
+            else:
+                with _index(strategy.indexed):
+                    yield _race(strategy, shape, pool)
+
+
+def _race(strategy: Strategy, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
+    Offer.objects.all().delete()
+    product = f"shoe {uuid.uuid4().hex[:8]}"
+    # The barrier inside gives every process exactly one of these.
+    running = [pool.submit(racer.run, strategy.name, product, index, shape.seconds) for index in range(shape.processes)]
+    laps = [future.result() for future in running]
+    offers = Offer.objects.filter(product=product)
+    twice = offers.annotate(trades=Count("trade")).filter(trades__gt=1).count()
+    both = offers.filter(cancelled_at__isnull=False, trade__isnull=False).distinct().count()
+    commits = sum(lap.commits for lap in laps)
+    return Verdict(
+        strategy.name,
+        strategy.safe,
+        commits=commits,
+        per_second=commits / max(lap.seconds for lap in laps),
+        refused=sum(lap.refused for lap in laps),
+        checks=sum(lap.checks for lap in laps),
+        crossed=len(set().union(*(lap.crossed for lap in laps))),
+        sold_twice=twice + both,
+        errors=dict(sum((lap.errors for lap in laps), Counter())),
+    )
+
+
+@contextmanager
+def _index(wanted: bool) -> Iterator[None]:
+    """The table with or, for as long as the block runs, without its index."""
+    (index,) = Offer._meta.indexes
+    if not wanted:
+        with connection.schema_editor() as editor:
+            editor.remove_index(Offer, index)
+    try:
+        yield
+    finally:
+        if not wanted:
+            with connection.schema_editor() as editor:
+                editor.add_index(Offer, index)

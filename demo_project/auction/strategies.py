@@ -1,0 +1,127 @@
+"""Ways to keep others out of one (product, size) while a rule reads, thinks and writes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from demo_project.auction.models import Offer
+from jobqueue.locks import mutex, named_lock, redis_lock
+from jobqueue.transactions import retry_transaction
+
+WAIT_SECONDS = 20
+TTL_SECONDS = 20
+Guard = Callable[[str, str, Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """`guard(product, size, work)` runs `work` under its lock and gives its value."""
+
+    name: str
+    guard: Guard
+    #: whether it claims to keep the rules; the race holds it to that
+    safe: bool
+    indexed: bool = True
+    #: databases (connection.vendor) on which there is nothing to run
+    missing_on: tuple[str, ...] = ()
+    needs_redis: bool = False
+
+
+def none(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """Nothing: each statement commits by itself."""
+    return work()
+
+
+def row_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """SELECT ... FOR UPDATE of the offers that are there: nothing is locked where none is there yet."""
+
+    @retry_transaction(attempts=20)
+    def locked() -> Any:
+        # Also a lock on every row of the table for a moment, where no index leads to these.
+        list(Offer.objects.of(product, size).order_by("pk").select_for_update().values_list("pk", flat=True))
+        return work()
+
+    return locked()
+
+
+def gap_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """The same at REPEATABLE READ: InnoDB locks the gaps too. Two may hold one gap, and then deadlock on inserting."""
+
+    @retry_transaction(attempts=100)
+    def locked() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT @@transaction_isolation" if not connection.mysql_is_mariadb else "SELECT @@tx_isolation"
+            )
+            assert cursor.fetchone()[0] == "REPEATABLE-READ"
+        list(Offer.objects.of(product, size).order_by("pk").select_for_update().values_list("pk", flat=True))
+        return work()
+
+    with _repeatable_read():
+        return locked()
+
+
+def mutex_rows(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """jobqueue.locks.mutex: a row that stands for (product, size), also when there is no offer yet."""
+
+    @retry_transaction
+    def locked() -> Any:
+        mutex("auction", product, size)
+        return work()
+
+    return locked()
+
+
+def named(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """jobqueue.locks.named_lock around the transaction: given back after its commit."""
+    with named_lock(f"auction {product} {size}", WAIT_SECONDS), transaction.atomic():
+        return work()
+
+
+def redis(product: str, size: str, work: Callable[[], Any]) -> Any:
+    """jobqueue.locks.redis_lock around the transaction."""
+    with redis_lock(f"auction {product} {size}", TTL_SECONDS, WAIT_SECONDS), transaction.atomic():
+        return work()
+
+
+STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("none", none, safe=False),
+        Strategy("row-lock", row_lock, safe=False, indexed=False),
+        Strategy("row-lock-index", row_lock, safe=False),
+        Strategy("gap-lock", gap_lock, safe=True, missing_on=("sqlite", "postgresql")),
+        Strategy("mutex", mutex_rows, safe=True),
+        Strategy("named-lock", named, safe=True, missing_on=("sqlite",)),
+        Strategy("redis-lock", redis, safe=True, needs_redis=True),
+    )
+}
+
+
+def reason_not_to_run(strategy: Strategy) -> str:
+    """Why it cannot run here; "" if it can."""
+    if connection.vendor in strategy.missing_on:
+        return f"{connection.display_name} has no {'gap' if strategy.name == 'gap-lock' else 'named'} locks"
+    if not strategy.needs_redis:
+        return ""
+    if not settings.REDIS_URL:
+        return "no REDIS_URL"
+    try:
+        with redis_lock("auction test", 1, 0):
+            return ""
+    except Exception as error:
+        return f"no lock from REDIS_URL ({type(error).__name__})"
+
+
+@contextmanager
+def _repeatable_read() -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        try:
+            yield
+        finally:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

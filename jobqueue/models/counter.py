@@ -1,0 +1,27 @@
+"""Counters that many write at once: several rows for one number."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.db.fields import NameField
+from jobqueue.names import LOCK_CHARS
+
+
+class CounterShard(models.Model):
+    """One part of a counter, made on demand by jobqueue.counter; the counter is the sum of its parts."""
+
+    # The key first: value() reads one short range of the primary key.
+    pk = models.CompositePrimaryKey("counter_key", "shard")
+    counter_key = NameField(_("counter"), max_length=LOCK_CHARS)
+    shard = models.SmallIntegerField(_("shard"))
+    total = models.BigIntegerField(_("total"), default=0, db_default=0)
+
+    class Meta:
+        db_table = "job_counter"
+        verbose_name = _("counter part")
+        verbose_name_plural = _("counter parts")
+
+    def __str__(self) -> str:
+        return f"{self.counter_key} #{self.shard}"

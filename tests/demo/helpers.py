@@ -1,0 +1,37 @@
+"""Commands of the demo project on the database under test."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from urllib.parse import quote
+
+from django.db import connection
+
+from tests.docs.markdown import ROOT
+from tests.settings import VENDOR
+
+
+def manage(*words, redis_url="", timeout_seconds=90):
+    """Run manage.py with the demo's settings; the finished process."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO_")}
+    environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True"}
+    command = [sys.executable, "manage.py", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds)
+
+
+@cache
+def migrate_auction():
+    """Make the tables of the auction, once per run."""
+    migrated = manage("migrate", "auction", "-v0")
+    assert migrated.returncode == 0, migrated.stderr
+
+
+def database_url():
+    """Where the tests' tables are."""
+    settings = connection.settings_dict
+    if VENDOR == "sqlite":
+        return f"sqlite:///{settings['NAME']}"
+    scheme = "postgres" if VENDOR == "postgres" else "mysql"
+    account = f"{quote(settings['USER'])}:{quote(settings['PASSWORD'])}"
+    return f"{scheme}://{account}@{settings['HOST']}:{settings['PORT']}/{quote(settings['NAME'])}"

@@ -1,0 +1,110 @@
+"""A job that cannot get its lock goes back without using an attempt."""
+
+import logging
+import types
+
+import pytest
+from django.db import transaction
+
+from jobqueue import task
+from jobqueue.context import JobContext, running
+from jobqueue.exceptions import LockNotAcquired
+from jobqueue.locks import lease_lock, mutex, outliving
+from jobqueue.models import Job, JobAttempt
+from jobqueue.worker.perform import Ending
+from jobqueue.worker.settle import settle
+from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now
+from tests.marks import committed
+from tests.races.actors import holding
+from tests.settings import VENDOR
+
+pytestmark = committed
+PATH = f"{__name__}.report"
+
+
+@task(queue_name="q", timeout_seconds=120)
+def report(kind="lease"):
+    if kind == "lease":
+        with lease_lock("report", 60, timeout_seconds=0):
+            return "made"
+    with transaction.atomic():
+        mutex("report", timeout_seconds=0)
+    return "made"
+
+
+def run_one():
+    """Run the job of queue q as a worker does; how it ended."""
+    outcome = run_lease(claim_one())
+    assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0))
+    return outcome.ending
+
+
+def test_it_is_ready_again_after_some_seconds_with_its_attempts_and_the_reason():
+    job_id = int(report.enqueue().id)
+    with lease_lock("report", 60):
+        assert run_one() is Ending.PARKED
+    found = job(job_id)
+    assert (found.status, found.attempts, found.last_error) == (Job.Status.READY, 0, None)
+    assert "'report' was not free" in found.wait_reason
+    assert 2 < seconds_from_now(found.run_at) < 8
+    assert not JobAttempt.objects.exists()
+    make_due(job_id)
+    assert run_one() is Ending.OK
+    assert job(job_id).result == "made"
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="the write lock of SQLite is held by the whole transaction")
+def test_a_mutex_counts_as_well():
+    job_id = int(report.enqueue("mutex").id)
+    with holding(lambda: mutex("report")):
+        assert run_one() is Ending.PARKED
+    assert job(job_id).attempts == 0
+
+
+@task(queue_name="q")
+def wrapped():
+    try:
+        report.func()
+    except LockNotAcquired as error:
+        raise RuntimeError("no report") from error
+
+
+def test_a_job_that_makes_another_error_of_it_fails_as_usual():
+    job_id = int(wrapped.enqueue().id)
+    with lease_lock("report", 60):
+        assert run_one() is Ending.FAILED
+    assert job(job_id).attempts == 1
+
+
+@pytest.fixture
+def context():
+    """A running job of the task above, which may run for 120 s."""
+    make_job(task=PATH)
+    outliving._told.clear()
+    with running(JobContext(claim_one())) as context:
+        yield context
+
+
+def test_a_lock_that_ends_before_its_job_must_is_told_once(context, caplog):
+    caplog.set_level(logging.WARNING, "jobqueue.locks")
+    for name in ("a", "b"):
+        with lease_lock(name, 60):
+            pass
+    (line,) = caplog.messages
+    assert "'a' ends 60 s after it is acquired" in line
+    assert f"its job {PATH} may run for 120 s" in line
+
+
+def test_a_lock_that_outlives_its_job_is_fine(context, caplog):
+    with lease_lock("a", 120):
+        pass
+    assert not caplog.messages
+
+
+def test_where_nobody_limits_the_time_nothing_is_said(caplog):
+    make_job()
+    with running(JobContext(claim_one())), lease_lock("a", 1):
+        pass
+    with lease_lock("a", 1):
+        pass
+    assert not caplog.messages

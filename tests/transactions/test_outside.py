@@ -1,0 +1,118 @@
+"""Calls out of a transaction are noticed in development, and cost nothing in production."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+from django.core import mail
+from django.db import connection, connections, transaction
+
+from jobqueue import outside
+from jobqueue.transactions import OutsideCallWarning, forbid_outside_calls, retry_transaction
+from tests.app.models import Account
+from tests.docs.markdown import ROOT
+from tests.marks import committed
+
+pytestmark = committed
+
+
+@pytest.fixture
+def elsewhere():
+    """The address of somebody who listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+def call(address):
+    with socket.socket() as caller:
+        caller.connect(address)
+
+
+def test_a_connection_that_is_opened_in_the_block_is_warned_about(elsewhere):
+    with pytest.warns(OutsideCallWarning, match=f"127.0.0.1:{elsewhere[1]} was opened inside a transaction"):
+        with forbid_outside_calls():
+            call(elsewhere)
+
+
+def test_as_an_error_the_call_itself_fails(elsewhere):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(OutsideCallWarning), forbid_outside_calls():
+            call(elsewhere)
+
+
+def test_a_datagram_is_a_call_too():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        with pytest.warns(OutsideCallWarning), forbid_outside_calls():
+            sender.sendto(b"x", ("127.0.0.1", 9))
+
+
+def test_before_after_and_in_other_threads_nobody_is_warned(elsewhere):
+    call(elsewhere)
+    with forbid_outside_calls():
+        thread = threading.Thread(target=call, args=(elsewhere,))
+        thread.start()
+        thread.join()
+    call(elsewhere)
+
+
+def test_the_database_may_be_called():
+    with forbid_outside_calls():
+        connections["default"].close()
+        assert Account.objects.count() == 0
+        host, port = connection.settings_dict["HOST"], connection.settings_dict["PORT"]
+        if host:
+            # As a driver in Python does it.
+            call((host, int(port)))
+
+
+def test_retry_transaction_contains_the_block_but_not_what_comes_after_the_commit(elsewhere):
+    @retry_transaction
+    def work():
+        call(elsewhere)
+
+    with pytest.warns(OutsideCallWarning):
+        work()
+
+    @retry_transaction
+    def later():
+        transaction.on_commit(lambda: call(elsewhere))
+
+    later()
+
+
+def test_an_error_of_the_block_ends_the_watch(elsewhere):
+    with pytest.raises(ZeroDivisionError), forbid_outside_calls():
+        print(1 / 0)
+    call(elsewhere)
+
+
+def test_without_debug_and_tests_nobody_watches(monkeypatch, settings):
+    assert outside.is_watched()
+    monkeypatch.delattr(mail, "outbox")
+    assert not outside.is_watched()
+    settings.DEBUG = True
+    assert outside.is_watched()
+
+
+PRODUCTION = """
+import sys
+hooks = []
+sys.addaudithook = hooks.append
+import django; django.setup()
+from jobqueue.transactions import forbid_outside_calls, retry_transaction
+from django.db import connection
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server, forbid_outside_calls():
+    socket.create_connection(server.getsockname(), 5).close()
+assert hooks == [], hooks
+"""
+
+
+def test_in_production_no_hook_is_installed():
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    subprocess.run([sys.executable, "-W", "error", "-c", PRODUCTION], cwd=ROOT, env=environment, check=True, timeout=60)
