@@ -10,10 +10,11 @@ from django.core.management import get_commands, load_command_class
 from django.dispatch import Signal
 
 import jobqueue
-from jobqueue import exceptions, locks, signals, transitions
+from jobqueue import exceptions, locks, signals, testing, transitions
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
+from jobqueue.db.simulated import KINDS
 from jobqueue.models import Job
 from tests.docs.markdown import ROOT, code, table
 
@@ -117,6 +118,13 @@ def test_python_lists_every_lock_and_what_it_can_do():
 
 def test_python_lists_every_public_name():
     assert set(listed("python.md", "Names in jobqueue")) == set(jobqueue.__all__) - {"__version__"}
+
+
+def test_testing_lists_every_name_and_fixture():
+    assert {name.split("(")[0] for name in listed("testing.md", "Names in jobqueue.testing")} == set(testing.__all__)
+    fixtures = re.findall(r"@pytest.fixture\ndef (\w+)", (PACKAGE / "testing" / "plugin.py").read_text())
+    assert listed("testing.md", "The pytest plugin") == fixtures
+    assert set(listed("testing.md", "inject")) == {f'"{kind}"' for kind in KINDS}
 
 
 def test_sql_lists_every_column():
