@@ -1,7 +1,7 @@
 """Runs blocks of a migration guide where the other queue is installed: python -m tests.docs.beside NAME < blocks.json.
 
 The Python is that of .venv-bench (`sh scripts/bench.sh --peers` makes it), or JOBQUEUE_TEST_BENCH_PYTHON. This
-repository is on its path: both queues are there, as during a move. No broker is needed, for each runs its tasks at once.
+repository is on its path: both queues are there, as during a move. No broker is needed, each runs its tasks at once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The kit in Django's own test cases, without fixtures of pytest."""
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 
@@ -30,6 +31,18 @@ class InATransaction(TestCase):
         self.enterContext(run_inline())
         kit.sells.enqueue("a")
         assert Ticket.objects.exists()
+
+    async def test_jobs_run_from_coroutines(self):
+        await kit.sells.aenqueue("a")
+        await kit.sells_as_a_coroutine.aenqueue("b")
+        assert (await sync_to_async(drain)()).ok == 2
+        assert await Ticket.objects.acount() == 2
+
+    async def test_jobs_run_inline_from_coroutines(self):
+        with run_inline():
+            await kit.sells.aenqueue("a")
+            await kit.sells_as_a_coroutine.aenqueue("b")
+            assert await Ticket.objects.acount() == 2
 
 
 class WithCommits(TransactionTestCase):
