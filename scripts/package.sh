@@ -18,6 +18,7 @@ wanted = [
     "jobqueue/locale/ko/LC_MESSAGES/django.mo",
     "jobqueue/migrations/0001_initial.py",
     "jobqueue/management/commands/runworker.py",
+    "jobqueue/testing/plugin.py",
 ]
 missing = [name for name in wanted if name not in names]
 strange = [name for name in names if not name.startswith(("jobqueue/", "jobqueue-"))]

@@ -21,3 +21,8 @@ def in_open_transaction(using: str) -> bool:
     if blocks and getattr(blocks[-1], "_from_testcase", False):
         return False
     return in_callers_transaction(connections[using])
+
+
+def in_test_case(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a test case has wrapped this connection in a transaction that it will roll back."""
+    return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)

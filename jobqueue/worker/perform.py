@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
+from inspect import isawaitable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from jobqueue import registry
 from jobqueue.conf import load
@@ -153,6 +155,26 @@ async def perform_coroutine(lease: Lease, entry: Any, asked_to_stop: Callable[[]
         # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
         clean_connections()
     return attempt.outcome(coroutine=True)
+
+
+def perform_within(lease: Lease, surroundings: AbstractContextManager[object]) -> Outcome:
+    """Run the job of `lease` here, inside `surroundings`, without time limits, its connections left as they are.
+
+    For jobqueue.testing, whose jobs run on the connection, and in the open transaction, of a test.
+    """
+    attempt = _Attempt(lease, lambda: False)
+    with attempt:
+        attempt.task, call = _find(lease)
+        with running(attempt.context), surroundings:
+            value = call(attempt.context)
+            if isawaitable(value):
+                value = async_to_sync(_awaited)(value)
+        attempt.returned(value)
+    return attempt.outcome(coroutine=False)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:

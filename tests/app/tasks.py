@@ -330,4 +330,4 @@ def finishes_and_rolls_back():
         raise ValueError("after finish()")
 
 
-from tests.app import coroutines  # noqa: E402, F401
+from tests.app import coroutines, finishing, kit  # noqa: E402, F401

@@ -7,6 +7,8 @@ Hidden comments, each on lines of its own before or after a block:
     -->
     <!-- test: module NAME -->   the next python block is the body of the importable module NAME
     <!-- test: only A B -->      the next block runs only on these databases (sqlite, mysql, mariadb, postgres)
+    <!-- test: beside NAME -->   the next python block, or the rest of this comment, runs where the package NAME is
+                                 installed (tests/docs/beside.py), and not with the others; a second word is a module
     <!-- test: work -->          run every due job now, as a worker would
     <!-- test: file PATH -->     tutorial: the next block is the whole content of the file PATH
     <!-- test: append PATH -->   tutorial: the next block is added at the end of the file PATH
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 #: docs/proof is written by `make prove`
 PAGES = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "proof" not in p.parts)]
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
-VERBS = {"setup", "check", "module", "only", "work", "file", "append", "background", "expect"}
+VERBS = {"setup", "check", "module", "only", "beside", "work", "file", "append", "background", "expect"}
 LANGUAGES = {"python", "sql", "sh", "ini", "yaml", "dockerfile", "text"}
 
 _MARK = re.compile(r"^<!-- test: (\w+)(.*?)-->", re.DOTALL | re.MULTILINE)

@@ -36,12 +36,14 @@ def test_every_block_names_a_language_and_every_comment_a_verb(page):
 @pytest.mark.parametrize("page", RUNNING, ids=name)
 def test_python_and_sql_run_in_order(page, tables):
     shown = {"Job": Job, "JobAttempt": JobAttempt, "VENDOR": VENDOR, "work": scratch.work}
-    module, only = None, None
+    module, only, beside = None, None, False
     shown["sql"] = lambda text: scratch.sql(text, shown)
     with scratch.project():
         for piece in pieces(page):
             if piece.kind == "test":
-                if piece.verb in ("module", "only"):
+                if piece.verb == "beside":
+                    beside = "\n" not in piece.text
+                elif piece.verb in ("module", "only"):
                     module = piece.text if piece.verb == "module" else module
                     only = piece if piece.verb == "only" else only
                 elif scratch.runs_here(only):
@@ -50,12 +52,12 @@ def test_python_and_sql_run_in_order(page, tables):
                 else:
                     only = None
                 continue
-            if scratch.runs_here(only):
+            if scratch.runs_here(only) and not beside:
                 if piece.kind == "python":
                     run_python(piece, shown, module)
                 elif piece.kind == "sql":
                     scratch.sql(piece.text, shown)
-            module, only = None, None
+            module, only, beside = None, None, False
         connection.close()
 
 

@@ -10,11 +10,12 @@ from django.core.management import get_commands, load_command_class
 from django.dispatch import Signal
 
 import jobqueue
-from jobqueue import exceptions, locks, signals, transactions, transitions
+from jobqueue import exceptions, locks, signals, testing, transactions, transitions
 from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
+from jobqueue.db.simulated import KINDS
 from jobqueue.models import Job
 from tests.docs.markdown import ROOT, code, table
 
@@ -130,6 +131,13 @@ def test_toolkit_lists_every_way_to_look_at_locks():
 
 def test_python_lists_every_public_name():
     assert set(listed("python.md", "Names in jobqueue")) == set(jobqueue.__all__) - {"__version__"}
+
+
+def test_testing_lists_every_name_and_fixture():
+    assert {name.split("(")[0] for name in listed("testing.md", "Names in jobqueue.testing")} == set(testing.__all__)
+    fixtures = re.findall(r"@pytest.fixture\ndef (\w+)", (PACKAGE / "testing" / "plugin.py").read_text())
+    assert listed("testing.md", "The pytest plugin") == fixtures
+    assert set(listed("testing.md", "inject")) == {f'"{kind}"' for kind in KINDS}
 
 
 def test_sql_lists_every_column():

@@ -1,0 +1,138 @@
+"""What was enqueued, and what was not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jobqueue.compat import normalize_json
+from jobqueue.conf import load
+from jobqueue.exceptions import InvalidType
+from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
+from jobqueue.names import check_instant, check_key
+
+_SHOWN = 20
+_ANY: Any = object()
+
+
+def assert_enqueued(
+    what: Any = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    payload: Any = _ANY,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    dedupe_key: str | bytes | None = None,
+    status: Job.Status | None = None,
+    count: int | None = None,
+    using: str | None = None,
+) -> list[Job]:
+    """The jobs that were enqueued like this; AssertionError with a list of all jobs if there are none, or not `count`.
+
+    `what` is a task or the name of a queue. `args`, `kwargs` and `payload` are compared as JSON, whole. Jobs count
+    whatever became of them, also when they have run already; `status` narrows that. In the order they were added.
+    """
+    __tracebackhide__ = True
+    alias = using or load().database
+    rows, told = _matching(alias, what, queue, priority, run_at, dedupe_key, status)
+    found = [job for job in rows if _fits(job, args, kwargs, payload)]
+    told += _words(args=args, kwargs=kwargs) + ([f"payload={_json(payload)}"] if payload is not _ANY else [])
+    if (not found) if count is None else len(found) != count:
+        wanted = "at least one job" if count is None else f"{count} jobs"
+        raise AssertionError(f"{wanted} expected {_and(told)}; found {len(found)}.\n{_table(alias)}")
+    return found
+
+
+def refute_enqueued(
+    what: Any = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    payload: Any = _ANY,
+    queue: str | None = None,
+    status: Job.Status | None = None,
+    using: str | None = None,
+) -> None:
+    """AssertionError if a job was enqueued like this, whatever became of it. Arguments as for assert_enqueued()."""
+    __tracebackhide__ = True
+    same: dict[str, Any] = {"queue": queue, "status": status, "using": using, "payload": payload}
+    assert_enqueued(what, args=args, kwargs=kwargs, count=0, **same)
+
+
+def _matching(
+    using: str,
+    what: Any,
+    queue: str | None,
+    priority: int | None,
+    run_at: datetime | None,
+    dedupe_key: str | bytes | None,
+    status: Job.Status | None,
+) -> tuple[JobQuerySet, list[str]]:
+    rows: JobQuerySet = Job.objects.using(using).order_by("id")
+    told = []
+    if isinstance(what, str):
+        queue = what if queue is None else queue
+    elif what is not None:
+        path = getattr(what, "module_path", None)
+        if path is None:
+            raise InvalidType(f"what was enqueued is a task or the name of a queue, got {type(what).__name__}.")
+        rows = rows.filter(task=path)
+        told.append(path)
+    given = {
+        "queue": queue,
+        "priority": priority,
+        "run_at": None if run_at is None else check_instant(run_at),
+        "dedupe_key": None if dedupe_key is None else check_key(dedupe_key),
+        "status": status,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    return rows.filter(**given), told + [f"{name}={value!r}" for name, value in given.items()]
+
+
+def _fits(job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, payload: Any) -> bool:
+    if payload is not _ANY and job.payload != normalize_json(payload):
+        return False
+    stored = job.payload if isinstance(job.payload, dict) else {}
+    if args is not None and stored.get("args", []) != normalize_json(list(args)):
+        return False
+    return kwargs is None or stored.get("kwargs", {}) == normalize_json(dict(kwargs))
+
+
+def _words(**given: Any) -> list[str]:
+    return [f"{name}={_json(value)}" for name, value in given.items() if value is not None]
+
+
+def _and(told: list[str]) -> str:
+    return "with " + ", ".join(told) if told else "of any kind"
+
+
+def _table(using: str) -> str:
+    rows = Job.objects.using(using).order_by("id")
+    count = rows.count()
+    if not count:
+        return "The table of jobs is empty."
+    lines = [f"  {_line(job)}" for job in rows[:_SHOWN]]
+    if count > _SHOWN:
+        lines.append(f"  and {count - _SHOWN} more")
+    return "\n".join([f"In the table ({count}):", *lines])
+
+
+def _line(job: Job) -> str:
+    state = Job.Status(job.status).name
+    key = f" dedupe_key={job.dedupe_key!r}" if job.dedupe_key else ""
+    if job.task is None:
+        what = f"raw row payload={_json(job.payload)}"
+    else:
+        stored = job.payload if isinstance(job.payload, dict) else {}
+        what = f"{job.task} args={_json(stored.get('args', []))} kwargs={_json(stored.get('kwargs', {}))}"
+    return f"job {job.pk}: {what} queue={job.queue} priority={job.priority}{key} run_at={job.run_at:%F %T}Z {state}"
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,86 @@
+"""Errors of the database at a chosen statement, of the classes and with the codes that it really uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from django.db import connections
+
+from jobqueue.conf import load
+from jobqueue.db import simulated
+from jobqueue.db.open_transaction import in_test_case
+from jobqueue.exceptions import InvalidValue
+from jobqueue.names import check_int
+
+Kind = Literal["deadlock", "lock_timeout", "lost_connection"]
+
+
+@dataclass
+class Injected:
+    """The statements that were refused, in order."""
+
+    statements: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return len(self.statements)
+
+
+@contextmanager
+def inject(
+    kind: Kind,
+    *,
+    at: int | str | Callable[[str], bool] = 1,
+    times: int | None = 1,
+    answer_lost: bool = False,
+    using: str | None = None,
+) -> Iterator[Injected]:
+    """Within the block, statements of this thread's connection are refused as by the server: OperationalError.
+
+    kind: "deadlock" (1213, 40P01), "lock_timeout" (1205, 55P03) or "lost_connection" (2013); on SQLite "database is
+    locked" and "disk I/O error". `at` is the number of the statement in the block, a regular expression that is
+    searched in the SQL, or a function of the SQL; `times` is how many of those are refused, None = all. They are not
+    executed; with answer_lost they are, and then refused. Outside of a test case's transaction the rest happens too:
+    a deadlock undoes the open transaction, a lost connection is closed. Gives an Injected with `count` and
+    `statements`, which is empty if nothing matched: check it.
+    """
+    if kind not in simulated.KINDS:
+        raise InvalidValue(f"kind is {kind!r}; known are {', '.join(simulated.KINDS)}.")
+    if times is not None:
+        check_int(times, "times", 1)
+    fits = _fits(at)
+    connection = connections[using or load().database]
+    injected = Injected()
+
+    def execute_or_fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not fits(sql) or (times is not None and injected.count >= times):
+            return execute(sql, params, many, context)
+        injected.statements.append(sql)
+        if answer_lost:
+            execute(sql, params, many, context)
+        simulated.fail(connection, kind, really=not in_test_case(connection))
+
+    with connection.execute_wrapper(execute_or_fail):
+        yield injected
+
+
+def _fits(at: int | str | Callable[[str], bool]) -> Callable[[str], bool]:
+    if callable(at):
+        return at
+    if isinstance(at, str):
+        pattern = re.compile(at, re.IGNORECASE)
+        return lambda sql: pattern.search(sql) is not None
+    number = check_int(at, "at", 1)
+    seen = 0
+
+    def is_its_turn(sql: str) -> bool:
+        nonlocal seen
+        seen += 1
+        return seen >= number
+
+    return is_its_turn

@@ -1,0 +1,34 @@
+"""A job of a task, added and leased at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jobqueue import insertion, registry
+from jobqueue.compat import normalize_json
+from jobqueue.conf import load
+from jobqueue.exceptions import PayloadError
+from jobqueue.producer import new_job
+from jobqueue.testing.leases import take_lease
+from jobqueue.transitions import Lease
+
+
+def start(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, attempt: int = 1) -> Lease:
+    """Add a job of `task` and take the lease on it, whatever the task's backend, delay and dedupe key."""
+    try:
+        payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
+    if registry.find_task(task.module_path) is None:
+        registry.add_task(task.module_path, task)
+    using = getattr(task.get_backend(), "database", None) or load().database
+    most = getattr(task, "max_attempts", None)
+    job = new_job(task.queue_name, payload, priority=int(task.priority), max_attempts=most)
+    job = replace(job, task=task.module_path, lease_seconds=getattr(task, "lease_seconds", None))
+    # Past the producer, which would tell run_inline().
+    (job_id,) = insertion.insert([job], using)
+    lease = take_lease(job_id, using=using, attempt=attempt)
+    assert lease is not None
+    return lease
