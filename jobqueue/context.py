@@ -30,6 +30,7 @@ class JobContext:
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
     finished: bool = False
+    result: str | None = None  # what finish() has stored, as JSON
     _until: datetime | None = None
 
     @property
@@ -97,7 +98,8 @@ class JobContext:
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
             yield
-            transitions.ack(self.lease, result=None if stored is None else result)
+            transitions.ack(self.lease, result=stored)
+            self.result = stored
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, cast
 
 from jobqueue import registry
-from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobQueueError
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_job_id
+from jobqueue.transitions import Lease
 
 _STATUS = {
     Job.Status.READY: TaskResultStatus.READY,
@@ -36,6 +37,34 @@ def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, 
         backend=alias,
         errors=[],
         worker_ids=[],
+    )
+
+
+def backend_of(task: Any) -> Any:
+    """The backend that a task's jobs belong to: its own, or for a task of another backend the first of ours."""
+    backend = task_backends[task.backend]
+    if getattr(backend, "jobqueue_backend", False):
+        return backend
+    ours = (task_backends[alias] for alias in task_backends)
+    return next((found for found in ours if getattr(found, "jobqueue_backend", False)), backend)
+
+
+def started_result(task: Any, lease: Lease, backend: Any) -> TaskResult[Any]:
+    """The TaskResult of a run that begins, as far as its lease tells: without earlier errors."""
+    payload = lease.payload if isinstance(lease.payload, dict) else {}
+    return TaskResult(
+        task=task,
+        id=str(lease.job_id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=lease.created_at,
+        started_at=lease.locked_at,
+        finished_at=None,
+        last_attempted_at=lease.locked_at,
+        args=list(payload.get("args") or []),
+        kwargs=dict(payload.get("kwargs") or {}),
+        backend=backend.alias,
+        errors=[],
+        worker_ids=[lease.worker] * lease.attempt,
     )
 
 

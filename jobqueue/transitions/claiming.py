@@ -46,6 +46,7 @@ class _Row(NamedTuple):
     max_attempts: int
     fence: int
     due_at: datetime
+    made_at: datetime
     lease_seconds: float | None
     priority: int
     now: datetime
@@ -157,7 +158,7 @@ def _lock(using: str, limit: int, **above: Slot) -> Prepared:
 
 
 def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
-    instants = {"due_at": Selected("run_at"), "now": Selected(UtcNow())}
+    instants = {"due_at": Selected("run_at"), "made_at": Selected("created_at"), "now": Selected(UtcNow())}
     free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*_Row._fields)
     return free[:limit]
 
@@ -191,6 +192,7 @@ def _lease(row: _Row, token: bytes, queue: str, worker: str, seconds: float, usi
         worker=worker,
         locked_at=row.now,
         run_at=row.due_at,
+        created_at=row.made_at,
         lease_seconds=granted,
         using=using,
     )

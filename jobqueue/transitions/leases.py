@@ -42,6 +42,7 @@ class Lease:
     worker: str
     locked_at: datetime
     run_at: datetime
+    created_at: datetime
     lease_seconds: float
     using: str
 
@@ -74,6 +75,7 @@ def lease_of(job: Job, using: str) -> Lease:
         worker=job.locked_by or "",
         locked_at=job.locked_at or job.lock_until,
         run_at=job.run_at,
+        created_at=job.created_at,
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,7 +17,7 @@ from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, PayloadError, ResultError, UnknownTask
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
-from jobqueue.worker import subtasks
+from jobqueue.worker import subtasks, task_signals
 from jobqueue.worker.board import Hold
 from jobqueue.worker.cleaning import clean_connections
 from jobqueue.worker.timeouts import Watch, hard_limited, limited, limits_of
@@ -44,6 +45,8 @@ class Outcome:
     delay_seconds: float | None = None
     ack_each: bool = False
     coroutine: bool = False  # it ran on the event loop, not in a job thread
+    task: Any = None  # None for a handler
+    context: Context | None = None  # the contextvars in which it ran
 
     @property
     def key(self) -> tuple[int, int]:
@@ -65,6 +68,7 @@ class Run:
     entry: Any
     watch: Watch
     asked_to_stop: Callable[[], bool]
+    context: Context | None = None  # the contextvars in which perform() is called
 
 
 class _Attempt:
@@ -77,9 +81,15 @@ class _Attempt:
         self.result: Any = None
         self.error: BaseException | None = None
 
+    async def body(self, call: Callable[[JobContext], Any]) -> Any:
+        """What a coroutine job does."""
+        await task_signals.astarted(self.task, self.lease)
+        return await call(self.context)
+
     def returned(self, value: Any) -> None:
         """The body has come back with `value`."""
-        self.result = None if self.context.finished else encode_result(value)
+        if not self.context.finished:
+            self.result = encode_result(value)
 
     def __enter__(self) -> None:
         return None
@@ -100,17 +110,19 @@ class _Attempt:
             return Ending.FINISHED
         return Ending.OK if self.error is None else Ending.FAILED
 
-    def outcome(self, *, coroutine: bool) -> Outcome:
+    def outcome(self, context: Context | None, *, coroutine: bool) -> Outcome:
         """What the settler writes."""
         return Outcome(
             self.lease,
             self.ending(),
             time.monotonic() - self.begun,
-            self.result,
+            self.context.result if self.context.finished else self.result,
             self.error,
             _delay(self.task, self.lease, self.error),
             ack_each=getattr(self.task, "ack_each", False) or load().queue_ack_each(self.lease.queue),
             coroutine=coroutine,
+            task=self.task,
+            context=context,
         )
 
 
@@ -127,14 +139,17 @@ def perform(lease: Lease, run: Run) -> Outcome:
         with attempt:
             attempt.task, call = _find(lease)
             with running(attempt.context), run.watch.limited(limits_of(attempt.task), run.entry):
+                task_signals.started(attempt.task, lease)
                 value = call(attempt.context)
             attempt.returned(value)
     finally:
         clean_connections()
-    return attempt.outcome(coroutine=False)
+    return attempt.outcome(run.context, coroutine=False)
 
 
-async def perform_coroutine(lease: Lease, entry: Any, asked_to_stop: Callable[[], bool]) -> Outcome:
+async def perform_coroutine(
+    lease: Lease, entry: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
+) -> Outcome:
     """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
     attempt = _Attempt(lease, asked_to_stop)
     try:
@@ -143,14 +158,14 @@ async def perform_coroutine(lease: Lease, entry: Any, asked_to_stop: Callable[[]
             limits, started = limits_of(attempt.task), subtasks.collect()
             with running(attempt.context), hard_limited(limits, entry):
                 try:
-                    value = await limited(call(attempt.context), limits.soft_seconds)
+                    value = await limited(attempt.body(call), limits.soft_seconds)
                 finally:
                     await subtasks.end(started)
             attempt.returned(value)
     finally:
         # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
         clean_connections()
-    return attempt.outcome(coroutine=True)
+    return attempt.outcome(context, coroutine=True)
 
 
 def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:

@@ -15,6 +15,7 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
+from jobqueue.worker import task_signals
 from jobqueue.worker.perform import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
@@ -116,6 +117,7 @@ def _tell(outcome: Outcome, what: str, region: Any) -> None:
     if what == "lost":
         region.lost += 1
     lease = outcome.lease
+    task_signals.finished(outcome, what)
     if attempt_ended.receivers:
         send(
             attempt_ended,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from jobqueue.worker import task_signals
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.outage import Outage
 from jobqueue.worker.perform import Outcome
@@ -92,4 +93,5 @@ class Settler:
             logger.exception("outcomes of %d jobs could not be settled; their leases will be reaped", len(outcomes))
         kept = {outcome.key for outcome in left}
         self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
+        task_signals.keep_up()
         return left
