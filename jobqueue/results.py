@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from jobqueue import registry
 from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
-from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobQueueError
+from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
+from jobqueue.failures import FailureCause
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_job_id
 from jobqueue.transitions import Lease
@@ -111,7 +112,10 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
 def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
     unknown = f"{JobQueueError.__module__}.{JobQueueError.__qualname__}"
     errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
-    if job.status == Job.Status.CANCELED:
+    if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
+        path = f"{JobExpired.__module__}.{JobExpired.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback=job.last_error or ""))
+    elif job.status == Job.Status.CANCELED:
         path = f"{JobCanceled.__module__}.{JobCanceled.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback="The job was canceled."))
     elif job.status == Job.Status.FAILED and not errors:

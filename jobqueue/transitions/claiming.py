@@ -10,7 +10,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.models import F, QuerySet
 
 from jobqueue import candidates
@@ -22,12 +22,13 @@ from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InsideTransaction
+from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 from jobqueue.names import SECONDS_MAX, check_int, check_queue, check_seconds, check_worker
 from jobqueue.payload import JSON
 from jobqueue.starving import starving_levels
+from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired, end_expired
 from jobqueue.transitions.floors import NO_FLOOR, Floor, Floors
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.rows import any_in_state
@@ -47,6 +48,8 @@ class _Row(NamedTuple):
     fence: int
     due_at: datetime
     made_at: datetime
+    expires_at: datetime | None
+    options: JSON
     lease_seconds: float | None
     priority: int
     now: datetime
@@ -59,6 +62,8 @@ def claim(
 
     With STARVE_SECONDS of the queue, about once a second those that have waited longer come before all others.
 
+    Jobs whose expires_at has passed are ended CANCELED instead and do not count.
+
     The leases end at the database's now + lease_seconds (or the task's own longer lease). Rows that another
     transaction has locked are skipped, so one call need not see everything that is due. Committed before it
     returns: raises InsideTransaction in an open transaction, DatabaseBusy after repeated deadlocks, InvalidValue
@@ -70,7 +75,7 @@ def claim(
     seconds = check_seconds(lease_seconds, "lease_seconds")
     alias = using or load().database
     refuse_open_transaction(alias, "claim")
-    return retry_transient(lambda: _take(queue, limit, worker, seconds, alias), using=alias)
+    return _take(queue, limit, worker, seconds, alias)
 
 
 class Claimer:
@@ -87,8 +92,7 @@ class Claimer:
         """
         floors = self._floors if limit >= FLOOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        take = partial(_take, queue, limit, self._worker, lease_seconds, self._using, floors, head)
-        return retry_transient(take, using=self._using)
+        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -109,25 +113,57 @@ def _take(
     floors: Floors | None = None,
     head: Head | None = None,
 ) -> list[Lease]:
+    """Passes until there are enough, or one has met no job that expired: behind those may be others."""
+    leases: list[Lease] = []
+    look = limit
+    while True:
+        take = partial(_pass, queue, limit - len(leases), look, worker, seconds, using, floors, head)
+        try:
+            found, late = retry_transient(take, using=using)
+        except (Error, DatabaseBusy):
+            if leases:
+                return leases
+            raise
+        leases += found
+        announce_expired(late, queue, using)
+        if not late or len(leases) >= limit:
+            return leases
+        look, head = max(limit, EXPIRED_BATCH), None
+
+
+def _pass(
+    queue: str,
+    limit: int,
+    look: int,
+    worker: str,
+    seconds: float,
+    using: str,
+    floors: Floors | None,
+    head: Head | None,
+) -> tuple[list[Lease], list[_Row]]:
+    """One transaction: up to `limit` leases of the first `look` due jobs, and those among them that expired."""
     floor = floors.of(queue) if floors else NO_FLOOR
     levels = candidates.due_levels(queue, using=using, surely=floor.level, head=head)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
-        return []
+        return [], []
     token = uuid.uuid4().bytes
     with vendor(using).transaction(connections[using]):
-        first = lock_starving(queue, limit, using=using)
+        first = lock_starving(queue, look, using=using)
         rows = list(chain.from_iterable(first.values()))
-        if len(rows) < limit:
+        if len(rows) < look:
             others = (level for level in chain([top], levels) if level not in first)
-            rows += lock_due(queue, limit - len(rows), others, using=using, floor=floor)
-        leases = [_lease(row, token, queue, worker, seconds, using) for row in rows]
+            rows += lock_due(queue, look - len(rows), others, using=using, floor=floor)
+        late = end_expired(rows, using=using)
+        gone = {row.pk for row in late}
+        live = [row for row in rows if row.pk not in gone][:limit]
+        leases = [_lease(row, token, queue, worker, seconds, using) for row in live]
         leases = _stamp(leases, token, worker, using)
-    if floors and len(rows) == limit and not first:
+    if floors and len(rows) == limit and not first and not late:
         alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
         floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None)
-    return leases
+    return leases, late
 
 
 def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[_Row]:
@@ -195,6 +231,7 @@ def _lease(row: _Row, token: bytes, queue: str, worker: str, seconds: float, usi
         created_at=row.made_at,
         lease_seconds=granted,
         using=using,
+        options=row.options,
     )
 
 

@@ -45,6 +45,7 @@ class Lease:
     created_at: datetime
     lease_seconds: float
     using: str
+    options: JSON = None
 
 
 def held(lease: Lease) -> JobQuerySet:

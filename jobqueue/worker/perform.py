@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextvars import Context
@@ -12,15 +13,20 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 
 from jobqueue import registry
+from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, PayloadError, ResultError, UnknownTask
+from jobqueue.job_options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
+from jobqueue.upcasting import arguments
 from jobqueue.worker import subtasks, task_signals
 from jobqueue.worker.board import Hold
 from jobqueue.worker.cleaning import clean_connections
 from jobqueue.worker.timeouts import Watch, hard_limited, limited, limits_of
+
+logger = logging.getLogger("jobqueue.worker")
 
 
 class Ending(StrEnum):
@@ -47,6 +53,7 @@ class Outcome:
     coroutine: bool = False  # it ran on the event loop, not in a job thread
     task: Any = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
+    retry: bool = True  # False: what was raised is not worth another attempt
 
     @property
     def key(self) -> tuple[int, int]:
@@ -78,8 +85,15 @@ class _Attempt:
         self.begun = time.monotonic()
         self.lease, self.context = lease, JobContext(lease, asked_to_stop)
         self.task: Any = None
+        self.options: Any = None  # how to run it: the task, or what the job has of its own
         self.result: Any = None
         self.error: BaseException | None = None
+
+    def find(self) -> Callable[[JobContext], Any]:
+        """What to call."""
+        self.task, call = _find(self.lease)
+        self.options = options_of(self.task, self.lease.options)
+        return call
 
     async def body(self, call: Callable[[JobContext], Any]) -> Any:
         """What a coroutine job does."""
@@ -118,11 +132,12 @@ class _Attempt:
             time.monotonic() - self.begun,
             self.context.result if self.context.finished else self.result,
             self.error,
-            _delay(self.task, self.lease, self.error),
-            ack_each=getattr(self.task, "ack_each", False) or load().queue_ack_each(self.lease.queue),
+            _delay(self.options, self.lease, self.error),
+            ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
             coroutine=coroutine,
             task=self.task,
             context=context,
+            retry=may_retry(self.options, self.error),
         )
 
 
@@ -137,8 +152,8 @@ def perform(lease: Lease, run: Run) -> Outcome:
     attempt = _Attempt(lease, run.asked_to_stop)
     try:
         with attempt:
-            attempt.task, call = _find(lease)
-            with running(attempt.context), run.watch.limited(limits_of(attempt.task), run.entry):
+            call = attempt.find()
+            with running(attempt.context), run.watch.limited(limits_of(attempt.options), run.entry):
                 task_signals.started(attempt.task, lease)
                 value = call(attempt.context)
             attempt.returned(value)
@@ -154,8 +169,8 @@ async def perform_coroutine(
     attempt = _Attempt(lease, asked_to_stop)
     try:
         with attempt:
-            attempt.task, call = _find(lease)
-            limits, started = limits_of(attempt.task), subtasks.collect()
+            call = attempt.find()
+            limits, started = limits_of(attempt.options), subtasks.collect()
             with running(attempt.context), hard_limited(limits, entry):
                 try:
                     value = await limited(attempt.body(call), limits.soft_seconds)
@@ -178,7 +193,7 @@ def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
     task = registry.find_task(lease.task)
     if task is None:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker")
-    args, kwargs = _arguments(_readable(lease.payload))
+    args, kwargs = arguments(task, _readable(lease.payload))
     if task.takes_context:
         return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
@@ -190,22 +205,18 @@ def _readable(payload: Any) -> Any:
     return payload
 
 
-def _arguments(payload: Any) -> tuple[list[Any], dict[str, Any]]:
-    if isinstance(payload, dict) and not set(payload) - {"args", "kwargs"}:
-        args, kwargs = payload.get("args", []), payload.get("kwargs", {})
-        if isinstance(args, list) and isinstance(kwargs, dict):
-            return args, kwargs
-    raise PayloadError('the payload of a task must be {"args": [...], "kwargs": {...}}; correct it and retry the job')
-
-
 def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
     from jobqueue.task_context import task_context
 
     return task_context(task, lease, context)
 
 
-def _delay(task: Any, lease: Lease, error: BaseException | None) -> float | None:
-    backoff = getattr(task, "backoff", None)
+def _delay(options: Any, lease: Lease, error: BaseException | None) -> float | None:
+    backoff = getattr(options, "backoff", None)
     if error is None or backoff is None or isinstance(error, ResultError):
         return None
-    return float(backoff.delay_seconds(lease.attempt))
+    try:
+        return wait_seconds(backoff, lease.attempt, error)
+    except BaseException:
+        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE says", lease.task, lease.job_id)
+        return None

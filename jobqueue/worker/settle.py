@@ -83,7 +83,7 @@ def _write(outcome: Outcome) -> str:
         transitions.cancel_held(lease)
         return "canceled"
     assert error is not None
-    status = transitions.fail(lease, error=error, delay_seconds=outcome.delay_seconds)
+    status = transitions.fail(lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry)
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
 

@@ -35,6 +35,11 @@ def add(a, b):
     return a + b
 
 
+@task
+def greet(name, count):
+    return f"{name} {count}"
+
+
 @task(max_attempts=1000)
 def depends_on(path):
     """Calls something outside, which is up when a file is there."""
