@@ -117,6 +117,12 @@ def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Any:
     return lambda: rows.update(lock_until=until, updated_at=UtcNow())
 
 
+def note_progress(lease: Lease, progress: JSON) -> bool:
+    """Store how far the job is. One statement; False, and nothing was written, when the lease is not held any more."""
+    changes: dict[str, Any] = {"progress": progress, "updated_at": UtcNow()}
+    return bool(retry_transient(lambda: held(lease).update(**changes), using=lease.using))
+
+
 def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
     """`leases` grouped by database and token, ids ascending: an id is only ever settled under its own token."""
     groups: dict[tuple[str, bytes], list[Lease]] = defaultdict(list)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from jobqueue import registry
 from jobqueue.backoff import wait_seconds
@@ -23,7 +25,7 @@ from jobqueue.transitions.acking import encode_result
 from jobqueue.upcasting import arguments
 from jobqueue.worker import subtasks, task_signals
 from jobqueue.worker.board import Hold
-from jobqueue.worker.cleaning import clean_connections
+from jobqueue.worker.cleaning import clean_connections, drop_open_transactions
 from jobqueue.worker.timeouts import Watch, hard_limited, limited, limits_of
 
 logger = logging.getLogger("jobqueue.worker")
@@ -54,6 +56,7 @@ class Outcome:
     task: Any = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
     retry: bool = True  # False: what was raised is not worth another attempt
+    log: str | None = None  # of a failed run: what it has logged
 
     @property
     def key(self) -> tuple[int, int]:
@@ -113,6 +116,13 @@ class _Attempt:
         self.error = error
         return True
 
+    def tell_progress(self) -> None:
+        """Write the last progress; nothing that goes wrong with it changes how the run ended."""
+        try:
+            self.context.tell_progress()
+        except Exception:
+            logger.exception("the last progress of job %d could not be written", self.lease.job_id)
+
     def ending(self) -> Ending:
         """How it ended, by what was raised."""
         if isinstance(self.error, UnknownTask):
@@ -138,6 +148,7 @@ class _Attempt:
             task=self.task,
             context=context,
             retry=may_retry(self.options, self.error),
+            log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
         )
 
 
@@ -157,6 +168,10 @@ def perform(lease: Lease, run: Run) -> Outcome:
                 task_signals.started(attempt.task, lease)
                 value = call(attempt.context)
             attempt.returned(value)
+        if attempt.context.untold:
+            # What the job has left open would swallow it.
+            drop_open_transactions()
+            attempt.tell_progress()
     finally:
         clean_connections()
     return attempt.outcome(run.context, coroutine=False)
@@ -177,6 +192,9 @@ async def perform_coroutine(
                 finally:
                     await subtasks.end(started)
             attempt.returned(value)
+        if attempt.context.untold:
+            with suppress(CancelledError):
+                await sync_to_async(attempt.tell_progress)()
     finally:
         # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
         clean_connections()

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import doorbell, registry, workers
+from jobqueue import doorbell, job_log, registry, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker import forked, task_signals
@@ -47,6 +47,7 @@ def run_child(options: Options, index: int, board: Board) -> int:
     if hasattr(signal, "SIGQUIT"):
         faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
     forked.guard()
+    job_log.install()
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and region.generation == 1:

@@ -83,7 +83,9 @@ def _write(outcome: Outcome) -> str:
         transitions.cancel_held(lease)
         return "canceled"
     assert error is not None
-    status = transitions.fail(lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry)
+    status = transitions.fail(
+        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log
+    )
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
 
