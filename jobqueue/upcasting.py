@@ -11,6 +11,7 @@ from jobqueue.names import check_int
 #: (args, kwargs) of one version -> (args, kwargs) of the next one
 Upcaster: TypeAlias = Callable[[list[Any], dict[str, Any]], tuple[Any, Any]]
 
+_KEYS = {"args", "kwargs", "version"}
 _upcasters: dict[tuple[str, int], Upcaster] = {}
 
 
@@ -46,6 +47,12 @@ def arguments(task: Any, payload: Any) -> tuple[list[Any], dict[str, Any]]:
     Raises PayloadError for what is no task's payload, UnknownTask for a version that this process cannot bring there.
     """
     args, kwargs, version = _parts(payload)
+    if version == getattr(task, "version", 1):
+        return args, kwargs
+    return _upcast(task, args, kwargs, version)
+
+
+def _upcast(task: Any, args: list[Any], kwargs: dict[str, Any], version: int) -> tuple[list[Any], dict[str, Any]]:
     own = getattr(task, "version", 1)
     if (stuck := missing_version(task, version)) is not None:
         why = f"takes up to {own}" if version > own else f"has no upcaster from {stuck}"
@@ -61,7 +68,7 @@ def arguments(task: Any, payload: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _parts(payload: Any) -> tuple[list[Any], dict[str, Any], int]:
-    if isinstance(payload, dict) and not set(payload) - {"args", "kwargs", "version"}:
+    if isinstance(payload, dict) and payload.keys() <= _KEYS:
         args, kwargs, version = payload.get("args", []), payload.get("kwargs", {}), payload.get("version", 1)
         number = isinstance(version, int) and not isinstance(version, bool) and version > 0
         if isinstance(args, list) and isinstance(kwargs, dict) and number:

@@ -147,7 +147,7 @@ class _Attempt:
             coroutine=coroutine,
             task=self.task,
             context=context,
-            retry=may_retry(self.options, self.error),
+            retry=self.error is None or may_retry(self.options, self.error),
             log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
         )
 

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jobqueue.worker")
 
-_STATUS = {
-    "ok": TaskResultStatus.SUCCESSFUL,
-    "retry": TaskResultStatus.READY,
-    "dead": TaskResultStatus.FAILED,
-    "canceled": TaskResultStatus.FAILED,
+#: how loud Django's own log line is, and the status
+_ENDS = {
+    "ok": (logging.INFO, TaskResultStatus.SUCCESSFUL),
+    "retry": (logging.INFO, TaskResultStatus.READY),
+    "dead": (logging.ERROR, TaskResultStatus.FAILED),
+    "canceled": (logging.ERROR, TaskResultStatus.FAILED),
 }
 _announcer: Announcer | None = None
 
@@ -44,7 +45,7 @@ def carry(announcer: Announcer) -> None:
 
 def started(task: Any, lease: Any) -> None:
     """Send task_started, in the job's thread. A soft limit that ends meanwhile is raised; nothing else is."""
-    if not _listened(signals.task_started, signals.log_task_started, logging.INFO) or task is None:
+    if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
     try:
         backend = backend_of(task)
@@ -61,7 +62,7 @@ def started(task: Any, lease: Any) -> None:
 
 async def astarted(task: Any, lease: Any) -> None:
     """started() on an event loop: receivers that are no coroutine functions run in another thread."""
-    if not _listened(signals.task_started, signals.log_task_started, logging.INFO) or task is None:
+    if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
     try:
         backend = backend_of(task)
@@ -75,9 +76,10 @@ async def astarted(task: Any, lease: Any) -> None:
 
 def finished(outcome: Outcome, what: str) -> None:
     """Have task_finished sent for a run whose end is written: `what` is ok, retry, dead or canceled."""
-    status = _STATUS.get(what)
-    level = logging.ERROR if status == TaskResultStatus.FAILED else logging.INFO
-    if status is None or not _listened(signals.task_finished, signals.log_task_finished, level) or outcome.task is None:
+    if outcome.task is None or what not in _ENDS:
+        return
+    level, status = _ENDS[what]
+    if not _listened(signals.task_finished, signals.log_task_finished, level):
         return
     delivery = partial(_finish, outcome, status)
     if _announcer is None:

@@ -12,7 +12,7 @@ _begun = ContextVar("begun", default="nothing")
 
 
 def connect(kind):
-    """`kind`: tell, or several of raise, exit, hang, pause and open, with commas."""
+    """`kind`: tell, or several of raise, exit, hang, slow, pause and open, with commas."""
     signals.task_started.connect(on_started, weak=False)
     signals.task_started.connect(on_started_async, weak=False)
     signals.task_finished.connect(on_finished, weak=False)
@@ -60,6 +60,11 @@ def _exit(when):
 def _hang(when):
     if when == "finished":
         time.sleep(600)
+
+
+def _slow(when):
+    if when == "finished":
+        time.sleep(0.01)
 
 
 def _pause(when):

@@ -19,7 +19,7 @@ LEVELS = {
     3: ["allocate", "allocation_arguments", "allocation_records", "candidates", "context", "dedupe", "doorbell",
         "fencing", "handlers", "insertion", "job_log", "job_options", "locks", "producer", "progress",
         "queues", "redis_client", "registry", "results", "starving", "task_context",
-        "tasks", "transitions", "upcasting", "workers"],
+        "tasks", "transitions", "unrunnable", "upcasting", "workers"],
     4: ["maintenance", "worker"],
     5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations"],
 }  # fmt: skip

@@ -59,6 +59,12 @@ def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence):
     assert group.wait(20) == 0
 
 
+def test_a_slow_receiver_gets_every_signal_before_the_worker_ends(worker, evidence):
+    ids = [tasks.greet.enqueue("ann", n).id for n in range(110)]
+    assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow").wait() == 0
+    assert sorted(line[1] for line in evidence.read("finished")) == sorted(ids)
+
+
 def test_a_soft_limit_ends_a_job_that_a_receiver_keeps_from_beginning(worker, evidence):
     late = tasks.overlong.enqueue().id
     assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="pause").wait() == 0
