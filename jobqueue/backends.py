@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
@@ -11,7 +12,9 @@ from django.core import checks
 from jobqueue import registry
 from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, normalize_json, signals
 from jobqueue.conf import load
+from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
+from jobqueue.job_options import own_options
 from jobqueue.names import TASK_CHARS, check_key, check_queue
 from jobqueue.tasks import JobTask
 
@@ -61,7 +64,7 @@ class JobQueueBackend(BaseTaskBackend):
         if registry.find_task(task.module_path) is None:
             # Made by another backend's task class and sent here with using(): only ours registers itself.
             registry.add_task(task.module_path, task)
-        payload = _payload(args, kwargs)
+        payload = _payload(task, args, kwargs)
         job = self._job(task, payload)
         if job.dedupe_key is None:
             job_id, created_at = add_one(job, using=self.database)
@@ -92,7 +95,7 @@ class JobQueueBackend(BaseTaskBackend):
     def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
         from jobqueue.producer import new_job
 
-        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds")}
+        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds", "expires")}
         job = new_job(
             task.queue_name,
             payload,
@@ -100,17 +103,35 @@ class JobQueueBackend(BaseTaskBackend):
             run_at=_aware(task.run_after),
             max_attempts=own["max_attempts"],
         )
-        key = None if own["dedupe_key"] is None else check_key(own["dedupe_key"])
-        return replace(job, task=task.module_path, dedupe_key=key, lease_seconds=own["lease_seconds"])
+        key = own["dedupe_key"]
+        if callable(key):
+            key = key(*payload["args"], **payload["kwargs"])
+        return replace(
+            job,
+            task=task.module_path,
+            dedupe_key=None if key is None else check_key(key),
+            lease_seconds=own["lease_seconds"],
+            expires_at=self._expires_at(own["expires"], job.run_at),
+            options=own_options(task),
+        )
+
+    def _expires_at(self, expires: Any, run_at: datetime | None) -> datetime | None:
+        if expires is None or isinstance(expires, datetime):
+            return expires
+        now = read_now(self.database)
+        after = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+        return max(now, run_at or now) + after
 
 
-def _payload(args: Any, kwargs: Any) -> dict[str, Any]:
+def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    version = getattr(task, "version", 1)
     try:
-        return {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
     except RecursionError:
         raise PayloadError("the arguments refer to themselves. Nothing was written.") from None
     except (TypeError, ValueError) as error:
         raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
+    return payload | {"version": version} if version > 1 else payload
 
 
 def _aware(run_after: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.names import check_seconds
 
 
 class Uniform(Protocol):
@@ -43,3 +45,29 @@ class Backoff:
         step = min(max(failures, 1) - 1, 64)
         raw = min(self.cap_seconds, self.base_seconds * self.factor**step)
         return min(self.cap_seconds, raw * rng.uniform(1 - self.jitter, 1 + self.jitter))
+
+
+#: a Backoff, a number of seconds (with jitter of a fifth), or a function of (failures, error) that returns seconds
+Wait: TypeAlias = Backoff | float | Callable[[int, BaseException], float]
+
+_JITTER = 0.2
+
+
+def check_wait(wait: object) -> None:
+    """Raise InvalidType or InvalidValue for what wait_seconds() cannot use."""
+    if isinstance(wait, (int, float)) and not isinstance(wait, bool):
+        check_seconds(wait, "backoff", zero=True)
+    elif not isinstance(wait, Backoff) and (isinstance(wait, type) or not callable(wait)):
+        raise InvalidType(
+            "backoff must be a jobqueue.backoff.Backoff, a number of seconds or a function of (failures, error), "
+            f"got {wait!r:.80}."
+        )
+
+
+def wait_seconds(wait: Wait, failures: int, error: BaseException, rng: Uniform = random) -> float:
+    """Seconds to wait after `failures` failures. Raises what a function raises; InvalidValue for its result."""
+    if isinstance(wait, Backoff):
+        return wait.delay_seconds(failures, rng)
+    if isinstance(wait, (int, float)):
+        return wait * rng.uniform(1 - _JITTER, 1 + _JITTER)
+    return check_seconds(wait(failures, error), "what backoff() returned", zero=True)

@@ -17,14 +17,14 @@ if TYPE_CHECKING or find_spec("django.tasks") is None:
         ) from error
     from django_tasks import signals
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django_tasks.base import TASK_REFRESH_ATTRS, Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.utils import normalize_json
 else:
     from django import tasks
     from django.tasks import signals
     from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django.tasks.base import TASK_REFRESH_ATTRS, Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django.utils.json import normalize_json
 
@@ -45,6 +45,7 @@ InvalidTask = _exception(_exceptions(), "InvalidTask", "InvalidTaskError")
 task_backends = tasks.task_backends
 
 __all__ = [
+    "TASK_REFRESH_ATTRS",
     "BaseTaskBackend",
     "InvalidTask",
     "Task",

@@ -42,6 +42,7 @@ class Settings:
     backoff_cap_seconds: float = 3600.0  # no wait is longer
     timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
     hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
+    log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
     redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
@@ -133,6 +134,9 @@ def _problem(name: str, value: object) -> str | None:
     if name == "ack_each":
         return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name == "log_lines":
+        ok = number and isinstance(value, int) and 0 <= value <= 10_000
+        return None if ok else f"{key} must be an int from 0 to 10000, is {value!r}"
     if name.startswith("max_"):
         ok = number and isinstance(value, int) and 1 <= value <= INT_MAX
         return None if ok else f"{key} must be an int of at least 1, is {value!r}"

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from jobqueue.exceptions import WrongDatabase
 from jobqueue.payload import JSON
+from jobqueue.progress import Reporter, new_progress
 
 if TYPE_CHECKING:
     from jobqueue.transitions import Lease
@@ -25,12 +27,17 @@ _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", def
 
 @dataclass(slots=True)
 class JobContext:
-    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), finish()."""
+    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), progress(),
+    finish().
+    """
 
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
     finished: bool = False
+    result: str | None = None  # what finish() has stored, as JSON
+    log: Any = None  # what it has logged, once it has
     _until: datetime | None = None
+    _reporter: Reporter | None = None
 
     @property
     def job_id(self) -> int:
@@ -74,6 +81,31 @@ class JobContext:
         self._until = transitions.heartbeat(self.lease, lease_seconds=self.lease.lease_seconds)
         return self._until
 
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is: `done` of `total`, in any unit, and a note of up to 500 bytes.
+
+        Cheap: written at most once a second, the last one always, at the latest when the job ends; not while a
+        transaction is open, nor on an event loop (there: aprogress). Raises InvalidType, InvalidValue; no trouble of
+        the database, and nothing when the lease was lost.
+        """
+        if self._reporter is None:
+            self._reporter = Reporter(self.lease)
+        self._reporter.report(new_progress(done, total, note))
+
+    async def aprogress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """progress() for coroutines."""
+        await sync_to_async(self.progress)(done, total, note)
+
+    @property
+    def untold(self) -> bool:
+        """Whether the last progress is not written yet."""
+        return self._reporter is not None and self._reporter.waiting is not None
+
+    def tell_progress(self) -> None:
+        """Write the last progress, if that was not done."""
+        if self._reporter is not None and not self.finished:
+            self._reporter.write()
+
     @contextmanager
     def finish(self, result: JSON = None, *, using: str | None = None) -> Iterator[None]:
         """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
@@ -97,7 +129,9 @@ class JobContext:
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
             yield
-            transitions.ack(self.lease, result=None if stored is None else result)
+            self.tell_progress()
+            transitions.ack(self.lease, result=stored)
+            self.result = stored
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:

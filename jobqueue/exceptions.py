@@ -51,6 +51,10 @@ class JobCanceled(JobQueueError):
     """Raise it inside a job to stop for a cancel request: the job ends CANCELED. Also the cause of canceled results."""
 
 
+class JobExpired(JobQueueError):
+    """The job had not begun when its expires_at came, so it was not run. What is written as the error."""
+
+
 class JobLost(JobQueueError):
     """The worker that ran the job died or its lease ran out before it answered."""
 

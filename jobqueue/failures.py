@@ -20,6 +20,7 @@ class FailureCause(StrEnum):
     RESOURCE = "resource"
     LOST = "lost"
     TIMEOUT = "timeout"
+    EXPIRED = "expired"
     UNKNOWN = "unknown"
 
 

@@ -25,6 +25,8 @@ _DEFAULTS = {
     "dedupe_key": None,
     "lease_seconds": None,
     "run_at": None,
+    "expires_at": None,
+    "options": None,
 }
 
 
@@ -40,6 +42,8 @@ class NewJob:
     task: str | None = None
     dedupe_key: bytes | None = None
     lease_seconds: float | None = None
+    expires_at: datetime | None = None
+    options: Encoded | None = None
 
 
 def insert(jobs: Sequence[NewJob], using: str) -> list[int]:

@@ -30,6 +30,7 @@ class Handler:
 
 _lock = threading.Lock()
 _tasks: dict[str, Any] = {}
+_aliases: dict[str, Any] = {}
 _handlers: dict[str, Handler] = {}
 _knows_coroutines = False
 
@@ -43,9 +44,21 @@ def add_task(path: str, task: Any) -> None:
             _note_kind(task.func)
 
 
+def add_alias(path: str, task: Any) -> None:
+    """Let jobs of an earlier path run `task`. Raises InvalidValue if the path is another task's alias already."""
+    with _lock:
+        known = _aliases.get(path)
+        if known is not None and known.module_path != task.module_path:
+            raise InvalidValue(
+                f"{path!r} is an alias of {known.module_path} already, so it cannot be one of {task.module_path}. "
+                "A job names one task; take it out of one of the two."
+            )
+        _aliases[path] = task
+
+
 def find_task(path: str) -> Any | None:
-    """The task registered under `path`, or None."""
-    return _tasks.get(path)
+    """The task registered under `path`, else the one that has it as an alias, or None."""
+    return _tasks.get(path) or _aliases.get(path)
 
 
 def add_handler(handler: Handler) -> None:

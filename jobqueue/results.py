@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from jobqueue import registry
-from jobqueue.compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobQueueError
+from jobqueue.compat import (
+    TASK_REFRESH_ATTRS,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
+from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
+from jobqueue.failures import FailureCause
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_job_id
+from jobqueue.progress import Progress, read_progress
+from jobqueue.transitions import Lease
+
+if TYPE_CHECKING:
+    _Base = TaskResult[Any]
+else:
+    _Base = TaskResult
 
 _STATUS = {
     Job.Status.READY: TaskResultStatus.READY,
@@ -21,9 +37,28 @@ _STATUS = {
 }
 
 
-def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> TaskResult[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTaskResult(_Base):
+    """Django's TaskResult, and how far the job said it is (None: it said nothing)."""
+
+    progress: Progress | None = None
+
+    def refresh(self) -> None:
+        """Read again."""
+        self._copy(self.task.get_backend().get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """Read again."""
+        self._copy(await self.task.get_backend().aget_result(self.id))
+
+    def _copy(self, newer: Any) -> None:
+        for name in (*TASK_REFRESH_ATTRS, "progress"):
+            object.__setattr__(self, name, getattr(newer, name, None))
+
+
+def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> JobTaskResult:
     """The TaskResult of a job that was added just now."""
-    return TaskResult(
+    return JobTaskResult(
         task=task,
         id=str(job_id),
         status=TaskResultStatus.READY,
@@ -39,7 +74,35 @@ def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, 
     )
 
 
-def load_result(job_id: object, *, alias: str, using: str) -> TaskResult[Any]:
+def backend_of(task: Any) -> Any:
+    """The backend that a task's jobs belong to: its own, or for a task of another backend the first of ours."""
+    backend = task_backends[task.backend]
+    if getattr(backend, "jobqueue_backend", False):
+        return backend
+    ours = (task_backends[alias] for alias in task_backends)
+    return next((found for found in ours if getattr(found, "jobqueue_backend", False)), backend)
+
+
+def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
+    """The TaskResult of a run that begins, as far as its lease tells: without earlier errors."""
+    payload = lease.payload if isinstance(lease.payload, dict) else {}
+    return JobTaskResult(
+        task=task,
+        id=str(lease.job_id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=lease.created_at,
+        started_at=lease.locked_at,
+        finished_at=None,
+        last_attempted_at=lease.locked_at,
+        args=list(payload.get("args") or []),
+        kwargs=dict(payload.get("kwargs") or {}),
+        backend=backend.alias,
+        errors=[],
+        worker_ids=[lease.worker] * lease.attempt,
+    )
+
+
+def load_result(job_id: object, *, alias: str, using: str) -> JobTaskResult:
     """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown and for malformed ids."""
     try:
         number = check_job_id(job_id)
@@ -54,14 +117,14 @@ def load_result(job_id: object, *, alias: str, using: str) -> TaskResult[Any]:
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
 
-def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> TaskResult[Any]:
+def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> JobTaskResult:
     """The TaskResult of a row and its failed attempts, oldest first."""
     payload = job.payload if isinstance(job.payload, dict) else {}
     workers = [attempt.worker or "" for attempt in attempts]
     if job.status in (Job.Status.PROCESSING, Job.Status.DONE):
         workers.append(job.last_worker or job.locked_by or "")
     first = attempts[0].started_at if attempts else job.last_started_at
-    result: Any = TaskResult(
+    result = JobTaskResult(
         task=task,
         id=str(job.pk),
         status=_STATUS[Job.Status(job.status)],
@@ -74,15 +137,19 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
         backend=alias,
         errors=_errors(job, attempts),
         worker_ids=workers,
+        progress=read_progress(job.progress),
     )
     object.__setattr__(result, "_return_value", job.result)
-    return cast("TaskResult[Any]", result)
+    return result
 
 
 def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
     unknown = f"{JobQueueError.__module__}.{JobQueueError.__qualname__}"
     errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
-    if job.status == Job.Status.CANCELED:
+    if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
+        path = f"{JobExpired.__module__}.{JobExpired.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback=job.last_error or ""))
+    elif job.status == Job.Status.CANCELED:
         path = f"{JobCanceled.__module__}.{JobCanceled.__qualname__}"
         errors.append(TaskError(exception_class_path=path, traceback="The job was canceled."))
     elif job.status == Job.Status.FAILED and not errors:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jobqueue.compat import TaskContext, TaskResult, TaskResultStatus
+from jobqueue.compat import TaskContext
 from jobqueue.context import JobContext
+from jobqueue.results import backend_of, started_result
 from jobqueue.transitions import Lease
 
 
@@ -29,18 +30,4 @@ class JobTaskContext(TaskContext):
 
 def task_context(task: Any, lease: Lease, context: JobContext) -> JobTaskContext:
     """The context of a running task; its TaskResult is RUNNING and carries no earlier errors."""
-    result: Any = TaskResult(
-        task=task,
-        id=str(lease.job_id),
-        status=TaskResultStatus.RUNNING,
-        enqueued_at=None,
-        started_at=lease.locked_at,
-        finished_at=None,
-        last_attempted_at=lease.locked_at,
-        args=list(lease.payload.get("args", [])),
-        kwargs=dict(lease.payload.get("kwargs", {})),
-        backend=task.backend,
-        errors=[],
-        worker_ids=[lease.worker] * lease.attempt,
-    )
-    return JobTaskContext(task_result=result, job=context)
+    return JobTaskContext(task_result=started_result(task, lease, backend_of(task)), job=context)

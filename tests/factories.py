@@ -136,3 +136,21 @@ def run_lease(lease):
     if is_coroutine(lease):
         return async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
     return perform(lease, Run(Entry(), Watch(), lambda: False))
+
+
+def settle_run(lease, error=None):
+    """Run the job of a lease, or let `error` be what it raised, and write down how it ended."""
+    from types import SimpleNamespace
+
+    from jobqueue.worker.perform import _Attempt
+    from jobqueue.worker.settle import settle
+
+    if error is None:
+        outcome = run_lease(lease)
+    else:
+        attempt = _Attempt(lease, lambda: False)
+        with attempt:
+            attempt.find()
+            raise error
+        outcome = attempt.outcome(None, coroutine=False)
+    assert settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0)) == []

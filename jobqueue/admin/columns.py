@@ -16,6 +16,7 @@ from jobqueue.admin.shown import NOTHING, badge, block, label, last_line, moment
 from jobqueue.admin.states import state_of, what_next, words
 from jobqueue.conf import load
 from jobqueue.models import Job, JobAttempt
+from jobqueue.progress import read_progress
 
 ATTEMPTS_SHOWN = 50
 ATTEMPT_CHARS = 4000
@@ -54,6 +55,7 @@ class JobColumns:
     started = moment_of("last_started_at")
     finished = moment_of("finished_at")
     updated = moment_of("updated_at")
+    expires = moment_of("expires_at")
     leased_at = moment_of("locked_at")
     leased_until = moment_of("lock_until")
 
@@ -110,6 +112,17 @@ class JobColumns:
         """The key as text where it is text."""
         return plain(job.dedupe_key.decode("utf-8", "backslashreplace")) if job.dedupe_key else NOTHING
 
+    @admin.display(description=_("progress"))
+    def progress_text(self, job: Any) -> str:
+        """3 / 10 (30 %): what the job said last."""
+        found = read_progress(job.progress)
+        return NOTHING if found is None else plain(found)
+
+    @admin.display(description=_("options"))
+    def options_json(self, job: Any) -> str:
+        """Indented JSON."""
+        return pretty(job.options)
+
     @admin.display(description=_("payload"))
     def payload_json(self, job: Any) -> str:
         """Indented JSON."""
@@ -132,21 +145,30 @@ class JobColumns:
         body = format_html_join(
             "", ATTEMPT_ROW, map(_cells, rows.annotate(tail=Right("error", ATTEMPT_CHARS))[:ATTEMPTS_SHOWN])
         )
-        titles = (gettext("no."), gettext("ended (UTC)"), gettext("worker"), gettext("cause"), gettext("error"))
+        times = (gettext("started (UTC)"), gettext("ended (UTC)"))
+        titles = (gettext("no."), *times, gettext("worker"), gettext("cause"), gettext("error"))
         head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
         table = '<table class="jobqueue-attempts"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>'
         return format_html(table, head, body) if body else NOTHING
 
 
-ATTEMPT_ROW = "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td><details><summary>{}</summary>{}</details></td></tr>"
+ATTEMPT_ROW = (
+    "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+    "<td><details><summary>{}</summary>{}</details></td></tr>"
+)
 
 
 def _cells(attempt: Any) -> tuple[Any, ...]:
     return (
         attempt.attempt,
+        NOTHING if attempt.started_at is None else stamp(attempt.started_at),
         stamp(attempt.ended_at),
         plain(attempt.worker or NOTHING),
         CAUSES.get(attempt.cause, plain(attempt.cause)),
         last_line(attempt.tail, 300),
-        block(attempt.tail),
+        format_html("{}{}", block(attempt.tail), _log(attempt.log)),
     )
+
+
+def _log(lines: str | None) -> str:
+    return format_html("<p>{}</p>{}", gettext("What it has logged"), block(lines)) if lines else ""

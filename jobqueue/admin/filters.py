@@ -80,13 +80,14 @@ class CauseFilter(SimpleListFilter):
         return [(cause.value, CAUSES[cause]) for cause in FailureCause]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """FAILED rows of the chosen cause."""
+        """FAILED rows of the chosen cause; what expired is CANCELED."""
         value = self.value()
         if value is None:
             return queryset
         if value not in CAUSES:
             raise IncorrectLookupParameters
-        return queryset.filter(status=Job.Status.FAILED, cause=value)
+        status = Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED
+        return queryset.filter(status=status, cause=value)
 
 
 CAUSES: dict[str, Any] = {
@@ -96,5 +97,6 @@ CAUSES: dict[str, Any] = {
     FailureCause.RESOURCE: _("resource"),
     FailureCause.LOST: _("lease lost"),
     FailureCause.TIMEOUT: _("timeout"),
+    FailureCause.EXPIRED: _("expired"),
     FailureCause.UNKNOWN: _("unknown"),
 }

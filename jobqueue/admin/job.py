@@ -53,11 +53,26 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
     search_fields = ("id",)
     search_help_text = _("Exact job id or dedupe key")
     fieldsets = (
-        (None, {"fields": ("state", "next", "queue_name", "kind", "priority", "attempt_of", "dedupe", "reason")}),
+        (
+            None,
+            {
+                "fields": (
+                    "state",
+                    "next",
+                    "queue_name",
+                    "kind",
+                    "priority",
+                    "attempt_of",
+                    "progress_text",
+                    "dedupe",
+                    "reason",
+                )
+            },
+        ),
         (_("Failure"), {"fields": ("cause_word", "error_text", "attempts_table")}),
-        (_("Times"), {"fields": ("created", "due_at", "started", "finished", "updated")}),
+        (_("Times"), {"fields": ("created", "due_at", "expires", "started", "finished", "updated")}),
         (_("Lease"), {"fields": ("held_by", "leased_at", "leased_until", "ran_by")}),
-        (_("Internals"), {"classes": ("collapse",), "fields": ("fence", "gate", "epoch", "crashes")}),
+        (_("Internals"), {"classes": ("collapse",), "fields": ("fence", "gate", "epoch", "crashes", "options_json")}),
     )
     content = (_("Payload and result"), {"fields": ("payload_json", "result_json")})
 

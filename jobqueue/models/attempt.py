@@ -22,6 +22,8 @@ class JobAttempt(models.Model):
     cause = NameField(_("cause"), max_length=16)
     error_class = NameField(_("error class"), max_length=255, default="")
     error = ErrorField(_("error"))
+    # What the attempt has logged, capped; NULL when it logged nothing or nobody kept it.
+    log = ErrorField(_("log"), null=True)
 
     class Meta:
         db_table = "job_attempt"

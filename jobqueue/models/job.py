@@ -52,6 +52,13 @@ class Job(models.Model):
     lease_seconds = models.FloatField(_("lease seconds"), null=True)
     fence = models.BigIntegerField(_("fence"), db_default=0)
 
+    # No attempt begins after this; the claim that meets the job ends it.
+    expires_at = UtcDateTimeField(_("expires at"), null=True)
+    # How this job differs from its task: job_options.py.
+    options = PayloadField(_("options"), null=True)
+    # What the job said last about how far it is: {"done": 3, "total": 10, "note": "..."}.
+    progress = PayloadField(_("progress"), null=True)
+
     dedupe_key = KeyField(_("dedupe key"), null=True)
     # The key a newer job took over; retry must not bring this job back while that one lives.
     released_key = KeyField(_("released key"), null=True)

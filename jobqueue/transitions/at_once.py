@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 
 from django.db import Error, transaction
@@ -15,21 +16,29 @@ from jobqueue import candidates
 from jobqueue.db import retry, vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change_returning
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.names import SECONDS_MAX
+from jobqueue.transitions.expiring import end_expired, expired
 from jobqueue.transitions.floors import NO_FLOOR, Floor
-from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.request import Request, Row, taken
+from jobqueue.transitions.leases import Lease, held
+from jobqueue.transitions.request import Request, Row, Taken, taken
 
 logger = logging.getLogger("jobqueue.transitions")
 
 #: what RETURNING gives after the write: a Row, and when the lease ends
-_ELSE: dict[str, str | Expression] = {"fence": F("fence") - 1, "due_at": "run_at", "now": "locked_at"}
+_ELSE: dict[str, str | Expression] = {
+    "fence": F("fence") - 1,
+    "due_at": "run_at",
+    "made_at": "created_at",
+    "now": "locked_at",
+}
 _COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), "lock_until"]
 
 
-def take_at_once(request: Request, levels: Iterator[int]) -> tuple[list[Row], list[Lease]]:
-    """The rows that were taken, in order, and the leases on them; what each statement took is committed with it.
+def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
+    """Lease level by level; what each statement took is committed with it.
 
     So an error after the first one ends the claim with what it has: those jobs are leased and must be run.
     """
@@ -47,13 +56,23 @@ def take_at_once(request: Request, levels: Iterator[int]) -> tuple[list[Row], li
             raise
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
         retry.met(error, using=request.using)
-    return [row for row, _ in found], [lease for _, lease in found]
+    return _without_late(found)
 
 
-def take_from_top(request: Request) -> list[Lease]:
-    """Leases on due jobs of the highest priority that waits, without a look before; [] if all of those are delayed."""
-    found = _take(request, request.limit, None, NO_FLOOR, uuid.uuid4().bytes)
-    return [lease for _, lease in found]
+def take_from_top(request: Request) -> Taken:
+    """Lease due jobs of the highest priority that waits, without a look before; none if all of those are delayed."""
+    return _without_late(_take(request, request.limit, None, NO_FLOOR, uuid.uuid4().bytes))
+
+
+def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
+    """End those that had expired. If that fails, their leases end as those of a lost worker do."""
+    _, late = expired([row for row, _ in found])
+    gone = {row.pk for row in late}
+    leases = [lease for row, lease in found if row.pk not in gone]
+    for lease in [lease for row, lease in found if row.pk in gone]:
+        with suppress(Error, DatabaseBusy):
+            retry_transient(partial(end_expired, held(lease)), using=lease.using)
+    return Taken([row for row, _ in found], leases, late)
 
 
 def _take(request: Request, limit: int, level: int | None, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import chain
+
+from django.db import Error
 
 from jobqueue import candidates
 from jobqueue.candidates import Head
@@ -11,14 +14,15 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InsideTransaction
+from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.names import check_int, check_queue, check_seconds, check_worker
 from jobqueue.starving import look_is_due
 from jobqueue.transitions.at_once import take_at_once, take_from_top
+from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired
 from jobqueue.transitions.floors import NO_FLOOR, Floors
 from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.request import Request
+from jobqueue.transitions.request import NOTHING, Request, Taken
 
 LIMIT_MAX = 10_000
 FLOOR_BATCH = 10  # smaller claims keep the exact order
@@ -31,6 +35,8 @@ def claim(
 
     With STARVE_SECONDS of the queue, about once a second those that have waited longer come before all others.
 
+    Jobs whose expires_at has passed are ended CANCELED instead and do not count.
+
     The leases end at the database's now + lease_seconds (or the task's own longer lease). Rows that another
     transaction has locked are skipped, so one call need not see everything that is due. Committed before it
     returns: raises InsideTransaction in an open transaction, DatabaseBusy after repeated deadlocks, InvalidValue
@@ -42,7 +48,7 @@ def claim(
     seconds = check_seconds(lease_seconds, "lease_seconds")
     alias = using or load().database
     refuse_open_transaction(alias, "claim")
-    return retry_transient(lambda: _take(queue, limit, worker, seconds, alias), using=alias)
+    return _take(queue, limit, worker, seconds, alias)
 
 
 class Claimer:
@@ -60,8 +66,7 @@ class Claimer:
         """
         floors = self._floors if limit >= FLOOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        take = partial(_take, queue, limit, self._worker, lease_seconds, self._using, floors, head)
-        return retry_transient(take, using=self._using)
+        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -82,10 +87,29 @@ def _take(
     floors: Floors | None = None,
     head: Head | None = None,
 ) -> list[Lease]:
-    at_once = vendor(using).takes_at_once and not look_is_due(queue, using=using)
-    if at_once and head and head.level is None:
-        if leases := take_from_top(Request(queue, limit, worker, seconds, using)):
+    """Passes until there are enough, or one has met no job that expired: behind those may be others."""
+    leases: list[Lease] = []
+    request = Request(queue, limit, limit, worker, seconds, using)
+    while True:
+        try:
+            taken = retry_transient(partial(_pass, request, floors, head), using=using)
+        except (Error, DatabaseBusy):
+            if leases:
+                return leases
+            raise
+        leases += taken.leases
+        announce_expired(taken.late, queue, using)
+        if not taken.late or len(leases) >= limit:
             return leases
+        request, head = replace(request, limit=limit - len(leases), look=max(limit, EXPIRED_BATCH)), None
+
+
+def _pass(request: Request, floors: Floors | None, head: Head | None) -> Taken:
+    queue, using = request.queue, request.using
+    at_once = vendor(using).takes_at_once and request.look == request.limit and not look_is_due(queue, using=using)
+    if at_once and head and head.level is None:
+        if (taken := take_from_top(request)).rows:
+            return taken
         head = None
     floor = floors.of(queue) if floors else NO_FLOOR
     begin = Head(queue, floor.level, all_due=True) if floor.follows(head) else head
@@ -93,11 +117,11 @@ def _take(
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
-        return []
-    request = Request(queue, limit, worker, seconds, using, floor)
-    rows, leases = (take_at_once if at_once else take_in_steps)(request, chain([top], levels))
+        return NOTHING
+    taken = (take_at_once if at_once else take_in_steps)(replace(request, floor=floor), chain([top], levels))
     # Where jobs that starved come before a higher level, the last one does not tell how far the claims have come.
-    if floors and len(rows) == limit and rows[0].priority >= rows[-1].priority:
+    rows = taken.rows
+    if floors and len(rows) == request.limit and not taken.late and rows[0].priority >= rows[-1].priority:
         alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
         floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None, head)
-    return leases
+    return taken

@@ -20,15 +20,23 @@ from jobqueue.transitions.leases import RELEASED, Lease, held, lost
 from jobqueue.transitions.settling import canceled
 
 
-def fail(lease: Lease, *, error: str | BaseException, delay_seconds: float | None = None) -> Job.Status:
+def fail(
+    lease: Lease,
+    *,
+    error: str | BaseException,
+    delay_seconds: float | None = None,
+    retry: bool = True,
+    log: str | None = None,
+) -> Job.Status:
     """Record a failed attempt; READY after the back-off, or FAILED when it was the last one (or may not be retried).
 
-    `delay_seconds` overrides the back-off. A job that was asked to cancel ends CANCELED instead. The attempt is kept
-    in JobAttempt in the same transaction. Raises LeaseLost when another holder took over; nothing was written.
+    `delay_seconds` overrides the back-off; without `retry` it is the last attempt in any case. A job that was asked to
+    cancel ends CANCELED instead. The attempt is kept in JobAttempt, with the lines it has logged, in the same
+    transaction. Raises LeaseLost when another holder took over; nothing was written.
     """
     if delay_seconds is not None:
         check_seconds(delay_seconds, "delay_seconds", zero=True)
-    status = _fail(lease, error, delay_seconds)
+    status = _fail(lease, error, delay_seconds, retry=retry, log=log)
     if status is None:
         raise lost(lease, "fail")
     return status
@@ -66,16 +74,25 @@ def _plus_one(column: str) -> Any:
     return F(column) + 1
 
 
-def _fail(lease: Lease, error: str | BaseException, delay_seconds: float | None) -> Job.Status | None:
-    dead = lease.attempt >= lease.max_attempts or is_permanent(error)
+def _next(lease: Lease, error: str | BaseException, delay: float, retry: bool) -> dict[str, Any]:
+    """The columns of what follows: another attempt or the end."""
+    if not retry or lease.attempt >= lease.max_attempts or is_permanent(error):
+        return {"status": Job.Status.FAILED, "finished_at": UtcNow(), "wait_reason": None}
+    note = f"retry {lease.attempt + 1} of {lease.max_attempts} after {summary(error)}"
+    return {"status": Job.Status.READY, "run_at": UtcNowPlus(delay), "wait_reason": storable(note, 180)}
+
+
+def _fail(
+    lease: Lease,
+    error: str | BaseException,
+    delay_seconds: float | None,
+    *,
+    retry: bool = True,
+    log: str | None = None,
+) -> Job.Status | None:
     delay = default_backoff().delay_seconds(lease.attempt) if delay_seconds is None else delay_seconds
     cause, text = classify(error), describe(error)
-    changes = failed_columns(text, cause, lease.attempt)
-    if dead:
-        changes |= {"status": Job.Status.FAILED, "finished_at": UtcNow(), "wait_reason": None}
-    else:
-        note = f"retry {lease.attempt + 1} of {lease.max_attempts} after {summary(error)}"
-        changes |= {"status": Job.Status.READY, "run_at": UtcNowPlus(delay), "wait_reason": storable(note, 180)}
+    changes = failed_columns(text, cause, lease.attempt) | _next(lease, error, delay, retry)
     tries = 0
 
     def write() -> Job.Status | None:
@@ -90,7 +107,7 @@ def _fail(lease: Lease, error: str | BaseException, delay_seconds: float | None)
             elif tries > 1 and _recorded(lease):
                 return Job.Status(Job.objects.using(lease.using).values_list("status", flat=True).get(pk=lease.job_id))
             if status is not None:
-                attempt_row(lease, error, cause, text).save(using=lease.using, force_insert=True)
+                attempt_row(lease, error, cause, text, log).save(using=lease.using, force_insert=True)
             return status
 
     status = retry_transient(write, using=lease.using)
@@ -99,7 +116,9 @@ def _fail(lease: Lease, error: str | BaseException, delay_seconds: float | None)
     return None if status is None else Job.Status(status)
 
 
-def attempt_row(lease: Lease, error: str | BaseException, cause: FailureCause, text: str) -> JobAttempt:
+def attempt_row(
+    lease: Lease, error: str | BaseException, cause: FailureCause, text: str, log: str | None = None
+) -> JobAttempt:
     """The history row of a failed attempt, not saved yet."""
     kind = class_path(error)[:255] if isinstance(error, BaseException) else ""
     return JobAttempt(
@@ -111,6 +130,7 @@ def attempt_row(lease: Lease, error: str | BaseException, cause: FailureCause, t
         cause=cause.value,
         error_class=kind,
         error=text,
+        log=log,
     )
 
 

@@ -20,24 +20,29 @@ from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 from jobqueue.starving import starving_levels
+from jobqueue.transitions.expiring import end_expired, expired
 from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.request import Request, Row, taken
-from jobqueue.transitions.rows import any_in_state
+from jobqueue.transitions.request import Request, Row, Taken, taken
+from jobqueue.transitions.rows import any_in_state, in_state
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
 
 
-def take_in_steps(request: Request, levels: Iterator[int]) -> tuple[list[Row], list[Lease]]:
-    """The rows that were locked, in the order they are taken, and the leases on them."""
-    queue, limit, using, token = request.queue, request.limit, request.using, uuid.uuid4().bytes
+def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
+    """Lock, end those that expired, lease the others, in one transaction."""
+    queue, look, using, token = request.queue, request.look, request.using, uuid.uuid4().bytes
     with vendor(using).transaction(connections[using]):
-        first = lock_starving(queue, limit, using=using)
+        first = lock_starving(queue, look, using=using)
         rows = list(chain.from_iterable(first.values()))
-        if len(rows) < limit:
+        if len(rows) < look:
             others = (level for level in levels if level not in first)
-            rows += lock_due(queue, limit - len(rows), others, using=using, floor=request.floor)
-        return rows, _stamp([request.lease(row, token) for row in rows], token, request)
+            rows += lock_due(queue, look - len(rows), others, using=using, floor=request.floor)
+        live, late = expired(rows)
+        if late:
+            end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
+        leases = [request.lease(row, token) for row in live[: request.limit]]
+        return Taken(rows, _stamp(leases, token, request), late)
 
 
 def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[Row]:
@@ -63,7 +68,7 @@ def _lock(using: str, limit: int, **above: Slot) -> Prepared:
 
 
 def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
-    instants = {"due_at": Selected("run_at"), "now": Selected(UtcNow())}
+    instants = {"due_at": Selected("run_at"), "made_at": Selected("created_at"), "now": Selected(UtcNow())}
     free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*Row._fields)
     return free[:limit]
 

@@ -42,8 +42,10 @@ class Lease:
     worker: str
     locked_at: datetime
     run_at: datetime
+    created_at: datetime
     lease_seconds: float
     using: str
+    options: JSON = None
 
 
 def held(lease: Lease) -> JobQuerySet:
@@ -74,6 +76,7 @@ def lease_of(job: Job, using: str) -> Lease:
         worker=job.locked_by or "",
         locked_at=job.locked_at or job.lock_until,
         run_at=job.run_at,
+        created_at=job.created_at,
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
     )
@@ -112,6 +115,12 @@ def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lea
 
 def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Any:
     return lambda: rows.update(lock_until=until, updated_at=UtcNow())
+
+
+def note_progress(lease: Lease, progress: JSON) -> bool:
+    """Store how far the job is. One statement; False, and nothing was written, when the lease is not held any more."""
+    changes: dict[str, Any] = {"progress": progress, "updated_at": UtcNow()}
+    return bool(retry_transient(lambda: held(lease).update(**changes), using=lease.using))
 
 
 def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:

@@ -37,8 +37,8 @@ def discard(job_id: int | str, *, using: str | None = None) -> bool:
 def retry(job_id: int | str, *, using: str | None = None) -> bool:
     """FAILED or CANCELED -> READY with a fresh allowance of attempts; READY but delayed -> due now.
 
-    `attempts` stays, max_attempts grows. False in any other state, and while another live job holds the dedupe key
-    this job once had.
+    `attempts` stays, max_attempts grows, expires_at is forgotten. False in any other state, and while another live job
+    holds the dedupe key this job once had.
     """
     return _operate(job_id, using, _retry)
 
@@ -111,6 +111,7 @@ def _make_due(job: Job, using: str) -> bool:
         "updated_at": UtcNow(),
         "finished_at": None,
         "cancel_requested_at": None,
+        "expires_at": None,
         "wait_reason": None,
         "allowance": allowance,
         "max_attempts": min(INT_MAX, job.attempts + allowance),

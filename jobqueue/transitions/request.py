@@ -29,6 +29,9 @@ class Row(NamedTuple):
     max_attempts: int
     fence: int
     due_at: datetime
+    made_at: datetime
+    expires_at: datetime | None
+    options: JSON
     lease_seconds: float | None
     priority: int
     now: datetime
@@ -52,10 +55,11 @@ def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Up to `limit` jobs of `queue` for `worker`, from `floor` up, for `seconds`."""
+    """Up to `limit` of the first `look` due jobs of `queue`, from `floor` up, for `worker` and for `seconds`."""
 
     queue: str
     limit: int
+    look: int
     worker: str
     seconds: float
     using: str
@@ -78,6 +82,19 @@ class Request:
             worker=self.worker,
             locked_at=row.now,
             run_at=row.due_at,
+            created_at=row.made_at,
             lease_seconds=granted,
             using=self.using,
+            options=row.options,
         )
+
+
+class Taken(NamedTuple):
+    """What became of one claim's request."""
+
+    rows: list[Row]  # all that were met, in the order they are taken
+    leases: list[Lease]
+    late: list[Row]  # those that had expired; they are CANCELED
+
+
+NOTHING = Taken([], [], [])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from django.db import close_old_connections
+from jobqueue.worker.cleaning import clean_connections
 
 logger = logging.getLogger("jobqueue.worker")
 
-LAST_SECONDS = 3.0  # the supervisor waits 5 s for its keeper
+STUCK_SECONDS = 3.0  # after that long in one delivery nobody waits for it
+BACKLOG_MAX = 100
 
 
 class Announcer:
@@ -20,31 +22,55 @@ class Announcer:
 
     def __init__(self) -> None:
         self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._given = self._called = 0
+        self._given = self._called = self._dropped = 0
+        self._since = 0.0
         self._thread: threading.Thread | None = None
 
+    @property
+    def backlog(self) -> int:
+        """Deliveries that have not ended."""
+        return self._given - self._called
+
     def give(self, delivery: Callable[[], None]) -> None:
-        """Have `delivery` called soon."""
+        """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it."""
         if self._thread is None:
-            # Late: most keepers never have anything to tell.
+            # Late: most processes never have anything to tell.
             self._thread = threading.Thread(target=self._work, name="announcer", daemon=True)
             self._thread.start()
+        if self.backlog > BACKLOG_MAX and self._is_stuck():
+            self._dropped += 1
+            if self._dropped == 1:
+                logger.error("a receiver of a signal hangs; signals are dropped until it returns, jobs go on")
+            return
         self._given += 1
         self._todo.put(delivery)
 
-    def end(self) -> None:
-        """Wait a little for what is not called yet."""
-        until = time.monotonic() + LAST_SECONDS
-        while self._called < self._given and time.monotonic() < until:
+    def keep_up(self) -> None:
+        """Return when no more than BACKLOG_MAX deliveries wait, or at once while a receiver hangs."""
+        while self.backlog > BACKLOG_MAX and not self._is_stuck():
+            time.sleep(0.002)
+
+    def end(self, most_seconds: float = math.inf) -> None:
+        """Wait for what is not called yet, unless a receiver hangs."""
+        until = time.monotonic() + most_seconds
+        while self.backlog and not self._is_stuck() and time.monotonic() < until:
             time.sleep(0.01)
+
+    def _is_stuck(self) -> bool:
+        return 0.0 < self._since < time.monotonic() - STUCK_SECONDS
 
     def _work(self) -> None:
         while True:
             delivery = self._todo.get()
+            self._since = time.monotonic()
             try:
                 delivery()
             except BaseException:
                 logger.exception("a receiver of a signal ended unexpectedly")
             finally:
-                close_old_connections()
+                clean_connections()
+                self._since = 0.0
                 self._called += 1
+            if self._dropped:
+                logger.warning("%d signals were dropped while a receiver hung", self._dropped)
+                self._dropped = 0

@@ -40,6 +40,7 @@ logger = logging.getLogger("jobqueue.worker")
 TICK_SECONDS = 0.1
 OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
+LAST_SECONDS = 3.0  # for receivers of signals at the end; the supervisor waits 5 s
 
 
 class Keeper:
@@ -263,7 +264,7 @@ def run_keeper(options: Options, board: Board) -> int:
     announcer = Announcer()
     signals.carry(announcer.give)
     status = Keeper(options, board).run()
-    announcer.end()
+    announcer.end(LAST_SECONDS)
     return status
 
 

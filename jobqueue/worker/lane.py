@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from jobqueue.worker.perform import Ending, Outcome, perform_coroutine
 class _Body:
     lease: Lease
     entry: Any
+    context: Context = field(default_factory=Context)
     outcome: Outcome | None = None
 
 
@@ -95,13 +96,14 @@ class Lane:
             body = _Body(lease, entry)
             self._running += 1
             # Its own context: nothing that one job sets (time zone, language, connections) reaches another.
-            task = loop.create_task(self._run(body), context=Context())
+            task = loop.create_task(self._run(body), context=body.context)
             task.add_done_callback(partial(self._over, loop, body))
 
     async def _run(self, body: _Body) -> None:
         # From here on the job counts as started, whatever happens to this process.
         body.entry.hold = Hold.RUNNING
-        outcome = await perform_coroutine(body.lease, body.entry, partial(self._asked_to_stop, body.entry))
+        stop = partial(self._asked_to_stop, body.entry)
+        outcome = await perform_coroutine(body.lease, body.entry, stop, body.context)
         if forked.is_forked():
             forked.leave(outcome.error)
         outcome.note_on(body.entry)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import isawaitable
 from typing import Any
 
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from jobqueue import registry
+from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
+from jobqueue.job_options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
-from jobqueue.worker import subtasks
+from jobqueue.upcasting import arguments
+from jobqueue.worker import subtasks, task_signals
 from jobqueue.worker.board import Hold
-from jobqueue.worker.cleaning import clean_connections
+from jobqueue.worker.cleaning import clean_connections, drop_open_transactions
 from jobqueue.worker.timeouts import Watch, hard_limited, limited, limits_of
+
+logger = logging.getLogger("jobqueue.worker")
 
 
 class Ending(StrEnum):
@@ -46,6 +54,10 @@ class Outcome:
     delay_seconds: float | None = None
     ack_each: bool = False
     coroutine: bool = False  # it ran on the event loop, not in a job thread
+    task: Any = None  # None for a handler
+    context: Context | None = None  # the contextvars in which it ran
+    retry: bool = True  # False: what was raised is not worth another attempt
+    log: str | None = None  # of a failed run: what it has logged
 
     @property
     def key(self) -> tuple[int, int]:
@@ -67,6 +79,7 @@ class Run:
     entry: Any
     watch: Watch
     asked_to_stop: Callable[[], bool]
+    context: Context | None = None  # the contextvars in which perform() is called
 
 
 class _Attempt:
@@ -76,12 +89,25 @@ class _Attempt:
         self.begun = time.monotonic()
         self.lease, self.context = lease, JobContext(lease, asked_to_stop)
         self.task: Any = None
+        self.options: Any = None  # how to run it: the task, or what the job has of its own
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def find(self) -> Callable[[JobContext], Any]:
+        """What to call."""
+        self.task, call = _find(self.lease)
+        self.options = options_of(self.task, self.lease.options)
+        return call
+
+    async def body(self, call: Callable[[JobContext], Any]) -> Any:
+        """What a coroutine job does."""
+        await task_signals.astarted(self.task, self.lease)
+        return await call(self.context)
+
     def returned(self, value: Any) -> None:
         """The body has come back with `value`."""
-        self.result = None if self.context.finished else encode_result(value)
+        if not self.context.finished:
+            self.result = encode_result(value)
 
     def __enter__(self) -> None:
         return None
@@ -90,6 +116,13 @@ class _Attempt:
         # SystemExit and KeyboardInterrupt included: a job may end itself, never its worker.
         self.error = error
         return True
+
+    def tell_progress(self) -> None:
+        """Write the last progress; nothing that goes wrong with it changes how the run ended."""
+        try:
+            self.context.tell_progress()
+        except Exception:
+            logger.exception("the last progress of job %d could not be written", self.lease.job_id)
 
     def ending(self) -> Ending:
         """How it ended, by what was raised."""
@@ -104,17 +137,21 @@ class _Attempt:
             return Ending.PARKED
         return Ending.OK if self.error is None else Ending.FAILED
 
-    def outcome(self, *, coroutine: bool) -> Outcome:
+    def outcome(self, context: Context | None, *, coroutine: bool) -> Outcome:
         """What the settler writes."""
         return Outcome(
             self.lease,
             self.ending(),
             time.monotonic() - self.begun,
-            self.result,
+            self.context.result if self.context.finished else self.result,
             self.error,
-            _delay(self.task, self.lease, self.error),
-            ack_each=getattr(self.task, "ack_each", False) or load().queue_ack_each(self.lease.queue),
+            _delay(self.options, self.lease, self.error),
+            ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
             coroutine=coroutine,
+            task=self.task,
+            context=context,
+            retry=self.error is None or may_retry(self.options, self.error),
+            log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
         )
 
 
@@ -129,32 +166,42 @@ def perform(lease: Lease, run: Run) -> Outcome:
     attempt = _Attempt(lease, run.asked_to_stop)
     try:
         with attempt:
-            attempt.task, call = _find(lease)
-            with running(attempt.context), run.watch.limited(limits_of(attempt.task), run.entry):
+            call = attempt.find()
+            with running(attempt.context), run.watch.limited(limits_of(attempt.options), run.entry):
+                task_signals.started(attempt.task, lease)
                 value = call(attempt.context)
             attempt.returned(value)
+        if attempt.context.untold:
+            # What the job has left open would swallow it.
+            drop_open_transactions()
+            attempt.tell_progress()
     finally:
         clean_connections()
-    return attempt.outcome(coroutine=False)
+    return attempt.outcome(run.context, coroutine=False)
 
 
-async def perform_coroutine(lease: Lease, entry: Any, asked_to_stop: Callable[[], bool]) -> Outcome:
+async def perform_coroutine(
+    lease: Lease, entry: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
+) -> Outcome:
     """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
     attempt = _Attempt(lease, asked_to_stop)
     try:
         with attempt:
-            attempt.task, call = _find(lease)
-            limits, started = limits_of(attempt.task), subtasks.collect()
+            call = attempt.find()
+            limits, started = limits_of(attempt.options), subtasks.collect()
             with running(attempt.context), hard_limited(limits, entry):
                 try:
-                    value = await limited(call(attempt.context), limits.soft_seconds)
+                    value = await limited(attempt.body(call), limits.soft_seconds)
                 finally:
                     await subtasks.end(started)
             attempt.returned(value)
+        if attempt.context.untold:
+            with suppress(CancelledError):
+                await sync_to_async(attempt.tell_progress)()
     finally:
         # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
         clean_connections()
-    return attempt.outcome(coroutine=True)
+    return attempt.outcome(context, coroutine=True)
 
 
 def perform_within(lease: Lease, surroundings: AbstractContextManager[object]) -> Outcome:
@@ -164,13 +211,14 @@ def perform_within(lease: Lease, surroundings: AbstractContextManager[object]) -
     """
     attempt = _Attempt(lease, lambda: False)
     with attempt:
-        attempt.task, call = _find(lease)
+        call = attempt.find()
         with running(attempt.context), surroundings:
+            task_signals.started(attempt.task, lease, within=True)
             value = call(attempt.context)
             if isawaitable(value):
                 value = async_to_sync(_awaited)(value)
         attempt.returned(value)
-    return attempt.outcome(coroutine=False)
+    return attempt.outcome(None, coroutine=False)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
@@ -187,7 +235,7 @@ def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
     task = registry.find_task(lease.task)
     if task is None:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker")
-    args, kwargs = _arguments(_readable(lease.payload))
+    args, kwargs = arguments(task, _readable(lease.payload))
     if task.takes_context:
         return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
@@ -199,22 +247,18 @@ def _readable(payload: Any) -> Any:
     return payload
 
 
-def _arguments(payload: Any) -> tuple[list[Any], dict[str, Any]]:
-    if isinstance(payload, dict) and not set(payload) - {"args", "kwargs"}:
-        args, kwargs = payload.get("args", []), payload.get("kwargs", {})
-        if isinstance(args, list) and isinstance(kwargs, dict):
-            return args, kwargs
-    raise PayloadError('the payload of a task must be {"args": [...], "kwargs": {...}}; correct it and retry the job')
-
-
 def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
     from jobqueue.task_context import task_context
 
     return task_context(task, lease, context)
 
 
-def _delay(task: Any, lease: Lease, error: BaseException | None) -> float | None:
-    backoff = getattr(task, "backoff", None)
+def _delay(options: Any, lease: Lease, error: BaseException | None) -> float | None:
+    backoff = getattr(options, "backoff", None)
     if error is None or backoff is None or isinstance(error, ResultError):
         return None
-    return float(backoff.delay_seconds(lease.attempt))
+    try:
+        return wait_seconds(backoff, lease.attempt, error)
+    except BaseException:
+        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE says", lease.task, lease.job_id)
+        return None

@@ -185,7 +185,8 @@ class Pool:
             self._ask_for_more()
             try:
                 # Its own context: no time zone or language that it activates reaches the next job.
-                outcome = Context().run(perform, lease, Run(entry, watch, partial(self._asked_to_stop, entry)))
+                run = Run(entry, watch, partial(self._asked_to_stop, entry), context := Context())
+                outcome = context.run(perform, lease, run)
             except BaseException as error:
                 outcome = Outcome(lease, Ending.FAILED, 0.0, error=error)
             if forked.is_forked():

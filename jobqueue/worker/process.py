@@ -15,10 +15,11 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import doorbell, registry, workers
+from jobqueue import doorbell, job_log, registry, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.worker import forked
+from jobqueue.worker import forked, task_signals
+from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
@@ -46,6 +47,7 @@ def run_child(options: Options, index: int, board: Board) -> int:
     if hasattr(signal, "SIGQUIT"):
         faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
     forked.guard()
+    job_log.install()
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and region.generation == 1:
@@ -73,7 +75,12 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     doorbell.answer(partial(_answer, options, index, board))
     board.regions[index].state = State.RUNNING
-    return loop.run()
+    announcer = Announcer()
+    task_signals.carry(announcer)
+    try:
+        return loop.run()
+    finally:
+        announcer.end()
 
 
 def _answer(options: Options, index: int, board: Board, queue: str, using: str) -> None:

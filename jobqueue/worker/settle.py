@@ -16,6 +16,7 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, Result
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
+from jobqueue.worker import task_signals
 from jobqueue.worker.perform import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
@@ -87,7 +88,9 @@ def _write(outcome: Outcome) -> str:
         transitions.cancel_held(lease)
         return "canceled"
     assert error is not None
-    status = transitions.fail(lease, error=error, delay_seconds=outcome.delay_seconds)
+    status = transitions.fail(
+        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log
+    )
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
 
@@ -120,6 +123,7 @@ def _tell(outcome: Outcome, what: str, region: Any) -> None:
         region.failed += what in ("retry", "dead")
         region.lost += what == "lost"
     lease = outcome.lease
+    task_signals.finished(outcome, what)
     if attempt_ended.receivers:
         send(
             attempt_ended,

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from jobqueue.worker import task_signals
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.outage import Outage
 from jobqueue.worker.perform import Outcome
@@ -106,4 +107,5 @@ class Settler:
             logger.exception("outcomes of %d jobs could not be settled; their leases will be reaped", len(outcomes))
         kept = {outcome.key for outcome in left}
         self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
+        task_signals.keep_up()
         return left

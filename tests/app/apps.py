@@ -13,7 +13,11 @@ class TestAppConfig(AppConfig):
     label = "testapp"
 
     def ready(self):
-        """A receiver that takes its time, for workers that are asked for one."""
+        """Receivers that take their time or misbehave, for workers that are asked for them."""
+        if kind := os.environ.get("JOBQUEUE_TEST_RECEIVERS"):
+            from tests.app import receivers
+
+            receivers.connect(kind)
         if seconds := os.environ.get("JOBQUEUE_TEST_SLOW_RECEIVER"):
             from jobqueue.signals import job_dead
 

@@ -76,6 +76,15 @@ async def who(context):
     return [context.job_id, current_job().job_id, from_thread, context.attempt]
 
 
+@task(takes_context=True, max_attempts=1)
+async def counts(context, total):
+    """Reports its progress after every step: once waiting for it, and then as it goes."""
+    await context.aprogress(1, total)
+    note("told", context.untold)
+    for done in range(2, total + 1):
+        context.progress(done, total)
+
+
 @handler("async-webhooks")
 async def deliver(payload):
     note("effect", payload["n"])

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import logging
 import multiprocessing
 import os
 import re
@@ -12,6 +13,7 @@ from jobqueue import current_job, handler, task
 from jobqueue.exceptions import SoftTimeout
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
+logger = logging.getLogger("tests.app")
 #: the import of this module ends when this file appears
 IMPORT_GATE = os.environ.get("JOBQUEUE_TEST_IMPORT_GATE")
 if IMPORT_GATE:
@@ -33,6 +35,40 @@ def note(event, *rest):
 def add(a, b):
     note("effect", a, b)
     return a + b
+
+
+@task
+def greet(name, count):
+    return f"{name} {count}"
+
+
+@task(takes_context=True, max_attempts=1)
+def counts(context, total, how="returns"):
+    """Reports its progress after every step, and logs."""
+    from django.db import transaction
+
+    for done in range(1, total + 1):
+        context.progress(done, total, "counting")
+        logger.warning("step %d", done)
+    if how == "raises":
+        raise ValueError(how)
+    if how == "leaves a transaction open":
+        transaction.set_autocommit(False)
+        context.progress(total + 1, total)
+    if how == "finishes":
+        with context.finish(result="kept"):
+            context.progress(total + 1, total)
+
+
+@task(max_attempts=1)
+def reports_and_waits(path):
+    """Tells how far it is, and goes on when a file appears."""
+    current_job().progress(1, 2, "waiting")
+    logger.warning("about to wait")
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    current_job().progress(2, 2)
+    raise ValueError("at last")
 
 
 @task(max_attempts=1000)

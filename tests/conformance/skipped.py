@@ -7,7 +7,7 @@ COLUMNS = "writes or reads columns of their model; test_django_tasks.py has the 
 UUIDS = "their ids are UUIDs, ours are numbers; the rest of it is in Django's suite too"
 ID_FUNCTION = "their option id_function; the database makes our ids"
 CANNOT = "what the immediate backend cannot do, and this one can"
-SIGNALS = "to be done: workers do not send task_started and task_finished yet, so nothing is logged"
+CLASS = "expects TypeError itself; a result that cannot be stored is our ResultError, which is one"
 COMMAND = "their command db_worker; the worker is tested in tests/process"
 
 DJANGO = {
@@ -54,11 +54,7 @@ RUNNING = {
     "ImmediateBackendTestCase.test_cannot_refresh_result": CANNOT,
     "ImmediateBackendTestCase.test_cannot_pass_run_after": CANNOT,
     "ImmediateBackendTestCase.test_throws_keyboard_interrupt": "a worker records what the job raised and goes on",
-    "ImmediateBackendTestCase.test_catches_exception": SIGNALS,
-    "ImmediateBackendTestCase.test_complex_exception": SIGNALS,
-    "ImmediateBackendTestCase.test_complex_return_value": SIGNALS,
-    "ImmediateBackendTestCase.test_enqueue_logs": SIGNALS,
-    "ImmediateBackendTestCase.test_failed_logs": SIGNALS,
+    "ImmediateBackendTestCase.test_complex_return_value": CLASS,
     "ImmediateBackendTransactionTestCase": "runs the task inside the caller's transaction; a claim refuses that",
 }
 SUITES = {

@@ -173,7 +173,7 @@ def test_a_naive_run_after_is_refused():
         {"dedupe_key": ""},
         {"dedupe_key": "k" * 65},
         {"dedupe_key": 5},
-        {"backoff": 5},
+        {"backoff": "5"},
         {"priority": 101},
         {"priority": "high"},
         {"queue_name": ""},

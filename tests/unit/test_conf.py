@@ -42,6 +42,7 @@ BAD = [
     ("DATABASE", ["", None, 5]),
     ("QUEUES", [None, [], "mail"]),
     ("DOORBELL", [None, True, "", "on", "AUTO", "notify", "redis:", "redis://", "http://h/", "redis://h:x", "unix://"]),
+    ("LOG_LINES", [-1, 1.5, None, "x", True, 10_001]),
     ("WORKER_SILENT_SECONDS", [0, None, "x"]),
 ]
 

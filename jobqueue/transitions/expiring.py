@@ -1,0 +1,34 @@
+"""READY -> CANCELED when a claim meets a job whose time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jobqueue.exceptions import JobExpired
+from jobqueue.failures import FailureCause, describe
+from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
+from jobqueue.signals import job_canceled, send
+from jobqueue.transitions.request import Row
+from jobqueue.transitions.settling import canceled
+
+EXPIRED_BATCH = 500  # where one has expired there are often many
+
+
+def expired(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Those of `rows` that may run, and those whose time is over."""
+    late = [row for row in rows if row.expires_at is not None and row.expires_at <= row.now]
+    return ([row for row in rows if row not in late] if late else list(rows)), late
+
+
+def end_expired(rows: JobQuerySet) -> None:
+    """CANCELED now, cause EXPIRED."""
+    error = JobExpired("its expires_at came before this attempt began; retry runs it all the same")
+    rows.update(**canceled(), cause=FailureCause.EXPIRED.value, last_error=describe(error))
+
+
+def announce_expired(rows: Iterable[Any], queue: str, using: str) -> None:
+    """Tell that these jobs have ended."""
+    for row in rows:
+        send(job_canceled, Job, job_id=row.pk, queue=queue, task=row.task, using=using)

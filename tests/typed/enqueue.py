@@ -1,0 +1,35 @@
+"""Arguments of enqueue() are checked against the task's function."""
+
+from jobqueue import task
+from jobqueue.task_context import JobTaskContext
+
+
+@task
+def plain(order_id: int, *, note: str = "") -> str:
+    return f"{order_id} {note}"
+
+
+@task(queue_name="mail", retry_on=(ConnectionError,), expires=60)
+def with_fields(order_id: int) -> int:
+    return order_id
+
+
+@task(takes_context=True)
+def with_context(context: JobTaskContext, order_id: int) -> int:
+    return context.attempt + order_id
+
+
+def calls() -> None:
+    """What may be written, and what may not."""
+    plain.enqueue(1, note="x")
+    plain.using(priority=3).enqueue(1)
+    with_context.enqueue(1)
+    value: str | None = plain.enqueue(1).return_value
+    number: int | None = with_fields.using(dedupe_key=lambda order_id: f"k{order_id}").enqueue(2).return_value
+    print(value, number)
+    plain.enqueue("1")  # type: ignore[arg-type]
+    plain.enqueue()  # type: ignore[call-arg]
+    with_fields.enqueue(1, note="x")  # type: ignore[call-arg]
+    with_fields.using(version=2)  # type: ignore[call-arg]
+    with_context.enqueue("1")  # type: ignore[arg-type]
+    task(retries=3)(lambda: None)  # type: ignore[call-overload]
