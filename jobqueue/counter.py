@@ -58,7 +58,7 @@ class ShardedCounter:
 
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""
-        rows = CounterShard.objects.using(self.using).filter(counter_key=self.name)  # type: ignore[attr-defined]
+        rows = CounterShard.objects.using(self.using).filter(counter_key=self.name)
         return int(rows.aggregate(sum=Sum("total"))["sum"] or 0)
 
     async def aadd(self, n: int = 1) -> None:
