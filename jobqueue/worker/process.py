@@ -22,6 +22,7 @@ from jobqueue.worker import forked
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
+from jobqueue.worker.relaying import Relaying
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -73,7 +74,12 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     doorbell.answer(partial(_answer, options, index, board))
     board.regions[index].state = State.RUNNING
-    return loop.run()
+    relaying = Relaying(options.database)
+    relaying.start()
+    try:
+        return loop.run()
+    finally:
+        relaying.stop()
 
 
 def _answer(options: Options, index: int, board: Board, queue: str, using: str) -> None:

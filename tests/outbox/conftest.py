@@ -1,0 +1,24 @@
+"""Subscribers of one test."""
+
+import pytest
+
+from jobqueue.outbox import subscriber, subscribers
+
+
+@pytest.fixture
+def listen(monkeypatch):
+    """listen("topic", function): a subscriber for the time of the test; without a function, a list of what came."""
+    monkeypatch.setattr(subscribers, "_subscribers", {})
+
+    def add(topic="t", func=None, **options):
+        heard = []
+
+        def hear(event):
+            heard.append(event)
+            return func(event) if func else None
+
+        hear.__qualname__ = f"hear-{topic}-{len(subscribers._subscribers)}"
+        subscriber(topic, **options)(hear)
+        return heard
+
+    return add
