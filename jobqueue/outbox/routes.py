@@ -11,6 +11,8 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.names import check_queue
 from jobqueue.outbox.destinations import Destination, Functions, Queue
+from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
+from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.subscribers import matches, subscribers_of
 
 SUBSCRIBERS = "subscribers"
@@ -62,4 +64,7 @@ class Routes:
         url = route["URL"] if isinstance(route, Mapping) else route
         if url.startswith("queue:"):
             return Queue(check_queue(url.removeprefix("queue:")), self._using)
-        raise ImproperlyConfigured("JOBQUEUE['OUTBOX']['ROUTES']: brokers are not part of this version")
+        options = route if isinstance(route, Mapping) else {}
+        if url.startswith("kafka://"):
+            return KafkaBroker(url, options)
+        return KombuBroker(url, options)

@@ -76,6 +76,8 @@ def test_an_unknown_database_is_bad_usage(capsys):
         {"ROUTES": {"t": 7}},
         {"ROUTES": {"t": "queue:"}},
         {"ROUTES": {"t": "queue:a,b"}},
+        {"ROUTES": {"t": {"URL": "amqp://localhost", "TYPO": 1}}},
+        {"ROUTES": {"t": {"URL": "kafka://localhost", "TYPO": 1}}},
         {"ROUTES": {"a,b": "subscribers"}},
         {"ROUTES": {7: "subscribers"}},
         {"BATCH_SIZE": 0},
