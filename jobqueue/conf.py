@@ -27,6 +27,19 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxSettings:
+    """JOBQUEUE["OUTBOX"]: where events go, and what becomes of those that cannot be delivered."""
+
+    routes: Mapping[str, Any] = field(default_factory=dict)  # topic, or its beginning and *, -> destination
+    batch_size: int = 100  # events of one claim
+    lease_seconds: float = 60.0  # how long they stay with a relay that has fallen silent
+    max_attempts: int = 25  # failed deliveries before an event is set aside
+    poison: str = "block"  # what becomes of its key then: "block" = it waits, "skip" = it goes on
+    retention_seconds: float | None = 604_800.0  # how long delivered events are kept; None = for ever
+    in_workers: bool = True  # every runworker process relays, too
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """JOBQUEUE with its defaults. Field names in upper case are the keys."""
 
@@ -47,11 +60,17 @@ class Settings:
     doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
     redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
+    outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay
 
     @property
     def renew_seconds(self) -> float:
         """How often leases are renewed, in seconds."""
         return self.heartbeat_seconds if self.heartbeat_seconds is not None else self.lease_seconds / 4
+
+    @property
+    def outbox_settings(self) -> OutboxSettings:
+        """OUTBOX, or its defaults."""
+        return self.outbox or OutboxSettings()
 
     def queue_lease_seconds(self, queue: str, worker_seconds: float) -> float:
         """The lease of jobs of `queue`: its own when that is longer than the worker's (heartbeats fit the worker's)."""
@@ -90,6 +109,9 @@ def read(raw: object) -> tuple[Settings, list[str]]:
         return Settings(), problems
     if "queues" in values:
         values["queues"], problems = _read_queues(values["queues"])
+    if values.get("outbox") is not None:
+        values["outbox"], found = _read_outbox(values["outbox"])
+        problems += found
     result = Settings(**values)
     if not result.lease_seconds > 3 * result.renew_seconds:
         problems.append(
@@ -114,7 +136,36 @@ def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list
     return queues, problems
 
 
-_NULLABLE = {"heartbeat_seconds", "dedupe_seconds", "timeout_seconds", "hard_timeout_seconds", "redis_url"}
+def _read_outbox(raw: Mapping[Any, Any]) -> tuple[OutboxSettings, list[str]]:
+    known = {f.name.upper(): f.name for f in dataclasses.fields(OutboxSettings)}
+    problems = [f"OUTBOX: unknown key {key!r}" for key in raw if key not in known]
+    values = {known[key]: value for key, value in raw.items() if key in known}
+    problems += [f"OUTBOX: {p}" for name, value in values.items() if (p := _problem(name, value))]
+    problems += [] if problems else [p for item in values.get("routes", {}).items() if (p := _route_problem(*item))]
+    return (OutboxSettings(), problems) if problems else (OutboxSettings(**values), [])
+
+
+def _route_problem(pattern: object, route: object) -> str | None:
+    """Without the value: a URL may hold a password."""
+    where = f"OUTBOX: ROUTES[{pattern!r}]"
+    if not isinstance(pattern, str) or not pattern or "," in pattern or "*" in pattern[:-1]:
+        return f"{where}: a route is for a topic, or for the beginning of topics and *"
+    url = route.get("URL") if isinstance(route, Mapping) else route
+    if not isinstance(url, str):
+        return f"{where} must be 'subscribers', 'queue:NAME', the URL of a broker, or a dict with a URL"
+    known = url == "subscribers" or (url.startswith("queue:") and len(url) > len("queue:")) or "://" in url
+    return None if known else f"{where} must be 'subscribers', 'queue:NAME', or the URL of a broker"
+
+
+_NULLABLE = {
+    "outbox",
+    "retention_seconds",
+    "heartbeat_seconds",
+    "dedupe_seconds",
+    "timeout_seconds",
+    "hard_timeout_seconds",
+    "redis_url",
+}
 
 
 def _problem(name: str, value: object) -> str | None:
@@ -129,21 +180,23 @@ def _problem(name: str, value: object) -> str | None:
         # Without the value: a URL may hold a password.
         ok = value in ("auto", "off") or _is_redis(value)
         return None if ok else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
-    if name == "queues":
+    if name in ("queues", "outbox", "routes"):
         return None if isinstance(value, Mapping) else f"{key} must be a dict"
-    if name == "ack_each":
+    if name == "poison":
+        return None if value in ("block", "skip") else f"{key} must be 'block' or 'skip', is {value!r}"
+    if name in ("ack_each", "in_workers"):
         return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name == "log_lines":
         ok = number and isinstance(value, int) and 0 <= value <= 10_000
         return None if ok else f"{key} must be an int from 0 to 10000, is {value!r}"
-    if name.startswith("max_"):
+    if name.startswith("max_") or name == "batch_size":
         ok = number and isinstance(value, int) and 1 <= value <= INT_MAX
         return None if ok else f"{key} must be an int of at least 1, is {value!r}"
     if name == "backoff_factor":
         return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
     low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
-    most = 100 * SECONDS_MAX if name == "dedupe_seconds" else SECONDS_MAX
+    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds") else SECONDS_MAX
     ok = low_ok and value <= most  # type: ignore[operator]
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
 

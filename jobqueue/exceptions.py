@@ -109,6 +109,21 @@ class StaleFence(JobQueueError):
     """A newer fence has written here already, so this one was refused. Nothing was written."""
 
 
+class InProgress(JobQueueError):
+    """Somebody else is working under this idempotency key right now. Nothing was written; ask again later."""
+
+
+class KeyReused(JobQueueError, ValueError):
+    """The idempotency key belongs to another request, so this one was refused. Nothing was written."""
+
+
+class DestinationDown(JobQueueError):
+    """A destination of events could not be reached. Nothing is charged for it; the relay tries again until it is back.
+
+    A destination of your own, or a subscriber, may raise it.
+    """
+
+
 class WrongDatabase(JobQueueError, ValueError):
     """The work and the queue are in different databases, so they cannot share one commit."""
 

@@ -12,6 +12,7 @@ KEY_BYTES = 64
 WORKER_CHARS = 128
 TASK_CHARS = 255
 LOCK_CHARS = 255
+TOPIC_CHARS = 255
 INT_MAX = 2**31 - 1
 # A lease or delay of more than a year is a unit mistake; NOW + a huge interval is NULL on MySQL, a lease nobody reaps.
 SECONDS_MAX = 366 * 86400
@@ -113,6 +114,20 @@ def check_lock_name(name: object) -> str:
             "hash longer names."
         )
     return str.__str__(name)
+
+
+def check_topic(topic: object) -> str:
+    """`topic` if it names a kind of event: 1 to 255 characters, no '*', ',' or control characters, byte for byte."""
+    if not isinstance(topic, str):
+        raise InvalidType(f"topic must be a str, got {type(topic).__name__}. Nothing was written.")
+    _utf8(topic, "topic")
+    if not 1 <= len(topic) <= TOPIC_CHARS:
+        raise InvalidValue(f"topic {topic[:20]!r} must have 1 to {TOPIC_CHARS} characters. Nothing was written.")
+    if any(c in ",*" or ord(c) < 32 or 127 <= ord(c) < 160 for c in topic):
+        raise InvalidValue(
+            f"topic {topic!r} may not contain ',', '*' or control characters. Nothing was written; choose another name."
+        )
+    return str.__str__(topic)
 
 
 def check_job_id(job_id: object) -> int:

@@ -149,6 +149,21 @@ class Vendor:
             f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
         )
 
+    def distinct_after_sql(self, table: str, column: str, index: str) -> str:
+        """As distinct_sql, for values above a first %s; the number of values is the second."""
+        least = f"SELECT MIN({column}) FROM {table}"
+        return (
+            f"WITH RECURSIVE found ({column}) AS ({least} WHERE {column} > %s UNION ALL "
+            f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
+            f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
+        )
+
+    def hold_row_sql(self, table: str, column: str, same: str) -> str:
+        """INSERT of a row with this key (%s), or a lock on the one that is there, until the transaction ends."""
+        return (
+            f"INSERT INTO {table} ({column}) VALUES (%s) ON CONFLICT ({column}) DO UPDATE SET {same} = {table}.{same}"
+        )
+
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
@@ -160,6 +175,20 @@ class Vendor:
         reads are older than the last holder's commit.
         """
         raise NotSupported(f"{self.name} is not known to lock rows safely. Nothing was locked.")
+
+    def begin_within(self, connection: BaseDatabaseWrapper, block: Any, timeout_seconds: float) -> bool:
+        """Enter `block`, a transaction() of this connection; False where that waited for longer in vain."""
+        block.__enter__()
+        return True
+
+    def insert_once(
+        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+    ) -> bool | None:
+        """Whether the INSERT found the unique column `digest` free; None: a transaction has `key` and goes on.
+
+        Waits for it up to `timeout` seconds, 0 = not at all. After False and None the caller's transaction goes on.
+        """
+        raise NotSupported(f"{self.name} is not known to keep unique keys safely. Nothing was written.")
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Why get_named_lock() is unsafe here, the first half of a sentence; None if it is safe."""

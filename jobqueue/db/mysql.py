@@ -147,6 +147,17 @@ class MySQL(MySQLLocks):
         """By a loose scan of the index, which the server does for GROUP BY; its recursion ends after 1,000 steps."""
         return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
 
+    def distinct_after_sql(self, table: str, column: str, index: str) -> str:
+        """By a loose scan of the index."""
+        return (
+            f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
+            f"GROUP BY {column} ORDER BY {column} LIMIT %s"
+        )
+
+    def hold_row_sql(self, table: str, column: str, same: str) -> str:
+        """A duplicate primary key locks its record only, no gap, at any isolation level."""
+        return f"INSERT INTO {table} ({column}) VALUES (%s) ON DUPLICATE KEY UPDATE {same} = {same}"
+
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """As the server says; MariaDB has the older name of the variable."""
         with connection.cursor() as cursor:

@@ -60,6 +60,25 @@ class MySQLLocks(Vendor):
                 else:
                     return True
 
+    def insert_once(
+        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+    ) -> bool | None:
+        """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
+        with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, 1.0)):
+            try:
+                if timeout == 0 and self.session_level(connection) == "read committed":
+                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = %s FOR UPDATE NOWAIT", [key])
+                cursor.execute(sql, params)
+            except IntegrityError as error:
+                if first_arg(error) != 1062:
+                    raise
+                return False
+            except OperationalError as error:
+                if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                    raise
+                return None
+        return True
+
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
         """innodb_lock_wait_timeout of the session, put back when the transaction has ended."""

@@ -39,6 +39,20 @@ class PostgreSQLLocks(Vendor):
                 raise stale_snapshot(key) from error
             raise
 
+    def insert_once(
+        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+    ) -> bool | None:
+        """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
+        try:
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout):
+                with connection.cursor() as cursor:
+                    cursor.execute(f"{sql} ON CONFLICT (digest) DO NOTHING", params)
+                    return bool(cursor.rowcount == 1)
+        except OperationalError as error:
+            if self.error_code(error) != "55P03":
+                raise
+            return None
+
     def _upsert(self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None) -> bool:
         if timeout_seconds is None:
             with connection.cursor() as cursor:

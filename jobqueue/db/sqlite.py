@@ -82,6 +82,30 @@ class SQLite(Vendor):
                 return False
         return True
 
+    def begin_within(self, connection: BaseDatabaseWrapper, block: Any, timeout_seconds: float) -> bool:
+        """There is one write lock, so whoever writes is waited for."""
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+            try:
+                block.__enter__()
+            except OperationalError as error:
+                if not getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    raise
+                return False
+        return True
+
+    def insert_once(
+        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+    ) -> bool | None:
+        """Only in a caller's deferred transaction the write lock is still to be had."""
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout):
+            try:
+                cursor.execute(f"{sql} ON CONFLICT (digest) DO NOTHING", params)
+            except OperationalError as error:
+                if not getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    raise
+                return None
+            return bool(cursor.rowcount == 1)
+
     oldest = (3, 35, 0)
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:

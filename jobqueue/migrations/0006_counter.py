@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobqueue', '0004_options_and_progress'),
+        ('jobqueue', '0005_outbox'),
     ]
 
     operations = [

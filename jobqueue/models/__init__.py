@@ -3,8 +3,22 @@
 from jobqueue.models.allocation import Allocation
 from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.counter import CounterShard
+from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
+from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
 
-__all__ = ["Allocation", "CounterShard", "Job", "JobAttempt", "LockFloor", "LockRow", "MutexRow", "Worker"]
+__all__ = [
+    "Allocation",
+    "CounterShard",
+    "IdempotencyRecord",
+    "Job",
+    "JobAttempt",
+    "LockFloor",
+    "LockRow",
+    "MutexRow",
+    "OutboxEvent",
+    "OutboxKey",
+    "Worker",
+]

@@ -7,7 +7,6 @@ canceled, settles what a dead child left behind, and reaps.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from django.db import Error, connections
@@ -24,7 +24,7 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
-from jobqueue.maintenance import lock_sweeper, reaper
+from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.announcer import Announcer
@@ -53,6 +53,7 @@ class Keeper:
         self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = self.next_sweep = 0.0
         self.down_since: float | None = None
         self.orphaned_since: float | None = None
+        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner]
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -139,17 +140,19 @@ class Keeper:
             self.board.header.reaped += found.total
 
     def sweep(self) -> None:
-        """Delete lease locks that have ended. An account without a right to that is told once, and works on."""
-        try:
-            freed = lock_sweeper.run_once(load(), using=self.using).locks_freed
-        except Error as error:
-            if fault_vendor(self.using).fault(error) is not None:
-                raise
-            logger.warning("locks that have ended are not deleted by this worker: %s", error)
-            self.next_sweep = math.inf
-            return
-        if freed:
-            logger.info("deleted %d locks that had ended", freed)
+        """Delete what is over. An account without a right to one of these tables is told once, and works on."""
+        for sweeper in list(self.sweepers):
+            try:
+                found = sweeper.run_once(load(), using=self.using)
+            except Error as error:
+                if fault_vendor(self.using).fault(error) is not None:
+                    raise
+                name = sweeper.__name__.rpartition(".")[2]
+                logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
+                self.sweepers.remove(sweeper)
+            else:
+                if any(asdict(found).values()):
+                    logger.info("deleted what was over: %s", found)
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port

@@ -23,6 +23,7 @@ from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
+from jobqueue.worker.relaying import Relaying
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -77,9 +78,12 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     board.regions[index].state = State.RUNNING
     announcer = Announcer()
     task_signals.carry(announcer)
+    relaying = Relaying(options.database)
+    relaying.start()
     try:
         return loop.run()
     finally:
+        relaying.stop()
         announcer.end()
 
 

@@ -9,8 +9,13 @@ import re
 import sys
 import time
 
+from django.db.models import F
+
 from jobqueue import current_job, handler, task
 from jobqueue.exceptions import SoftTimeout
+from jobqueue.idempotency import once
+from jobqueue.outbox import subscriber
+from tests.app.models import Account
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
 logger = logging.getLogger("tests.app")
@@ -29,6 +34,18 @@ def note(event, *rest):
     fd = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, (" ".join(words) + "\n").encode())
     os.close(fd)
+
+
+@subscriber("proof.*")
+def heard(event):
+    """One line outside of any database, then an effect behind the inbox."""
+    fd = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"heard {event.id} {event.key} {event.payload['n']} {os.getpid()}\n".encode())
+    os.close(fd)
+    time.sleep(event.payload.get("seconds", 0))
+    with once(("heard", event.id)) as o:
+        if not o.done:
+            Account.objects.filter(owner=event.key).update(balance=F("balance") + 1)
 
 
 @task

@@ -11,6 +11,7 @@ from types import ModuleType
 from django.db import connection, models
 
 from jobqueue import registry
+from jobqueue.outbox import subscribers
 from tests.docs.markdown import Piece
 from tests.settings import VENDOR
 
@@ -33,10 +34,11 @@ class Order(models.Model):
 def project():
     """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
     before = set(sys.modules)
-    tasks, handlers = dict(registry._tasks), dict(registry._handlers)
+    tasks, handlers, listeners = dict(registry._tasks), dict(registry._handlers), dict(subscribers._subscribers)
     # A page's project knows nothing of the handlers that other tests have registered.
     registry._tasks.clear()
     registry._handlers.clear()
+    subscribers._subscribers.clear()
     make_module("orders")
     make_module("orders.models").Order = Order
     with connection.schema_editor() as editor:
@@ -49,7 +51,8 @@ def project():
         for name in set(sys.modules) - before:
             if name.split(".")[0] == "orders":
                 del sys.modules[name]
-        for known, old in ((registry._tasks, tasks), (registry._handlers, handlers)):
+        mine = ((registry._tasks, tasks), (registry._handlers, handlers), (subscribers._subscribers, listeners))
+        for known, old in mine:
             known.clear()
             known.update(old)
 

@@ -10,10 +10,10 @@ from django.core.management import get_commands, load_command_class
 from django.dispatch import Signal
 
 import jobqueue
-from jobqueue import exceptions, locks, signals, testing, transactions, transitions
+from jobqueue import exceptions, locks, outbox, signals, testing, transactions, transitions
 from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
-from jobqueue.conf import QueueSettings, Settings
+from jobqueue.conf import OutboxSettings, QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
 from jobqueue.db.simulated import KINDS
 from jobqueue.models import Job
@@ -46,6 +46,17 @@ def test_settings_lists_every_key_of_a_queue():
     assert listed("settings.md", "Per queue") == [f.name.upper() for f in dataclasses.fields(QueueSettings)]
 
 
+def test_settings_lists_every_key_of_the_outbox_with_its_default():
+    rows = {code(row[0])[0]: code(row[1])[0] for row in table(REFERENCE / "settings.md", "Outbox")}
+    assert rows == {field.name.upper(): shown(field.default) for field in dataclasses.fields(OutboxSettings)}
+
+
+def test_python_lists_every_name_of_outbox_and_idempotency():
+    text = (REFERENCE / "outbox.md").read_text()
+    for name in [*outbox.__all__, "once", "idempotent_view", "Once"]:
+        assert re.search(rf"`@?{name}\b", text), name
+
+
 def ids_in_code():
     found = set()
     for path in PACKAGE.rglob("*.py"):
@@ -62,7 +73,7 @@ def test_checks_lists_every_id():
     assert set(rows) == ids_in_code()
 
 
-@pytest.mark.parametrize("command", ["runworker", "reap_leases"])
+@pytest.mark.parametrize("command", ["runworker", "reap_leases", "relay_outbox"])
 def test_commands_lists_every_option(command):
     parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
     options = {

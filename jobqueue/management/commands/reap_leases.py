@@ -17,7 +17,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import count, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import lock_sweeper, reaper
+from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
 
 
 class Command(BaseCommand):
@@ -66,7 +66,9 @@ class Command(BaseCommand):
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
-            facts = asdict(found) | asdict(swept)
+            cleaned = outbox_cleaner.run_once(load(), using=using)
+            forgotten = idempotency_cleaner.run_once(load(), using=using)
+            facts = asdict(found) | asdict(swept) | asdict(cleaned) | asdict(forgotten)
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"

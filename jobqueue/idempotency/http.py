@@ -1,0 +1,126 @@
+"""The Idempotency-Key header for views, as draft-ietf-httpapi-idempotency-key-header describes it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+
+from jobqueue.conf import load
+from jobqueue.exceptions import InProgress, KeyReused, NotSupported
+from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
+from jobqueue.payload import JSON
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+KEY_CHARS = 255
+_METHODS = {"POST", "PATCH", "PUT", "DELETE"}
+_HEADERS = ("Content-Type", "Location")
+
+
+def idempotent_view(
+    ttl_seconds: float = DAY_SECONDS,
+    *,
+    timeout_seconds: float = WAIT_SECONDS,
+    required: bool = True,
+    using: str | None = None,
+) -> Callable[[V], V]:
+    """A view whose request, sent again with the same Idempotency-Key header, gets the first response again.
+
+    For POST, PATCH, PUT and DELETE; others pass. 400 without the header (if `required`) or with a bad one, 409 while
+    the first is still under way after timeout_seconds, 422 if the key was used for another body. Keys are those of one
+    user (everybody who is not logged in is one user), method and path. The view runs in a transaction; an exception, or
+    a status from 500 on, undoes it, and the key is free again. Kept are status, body, Content-Type and Location.
+    """
+
+    def decorate(view: V) -> V:
+        if iscoroutinefunction(view):
+            raise NotSupported("@idempotent_view is for views that are functions, not coroutines.")
+
+        @wraps(view)
+        def call(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if request.method not in _METHODS:
+                return cast(HttpResponseBase, view(request, *args, **kwargs))
+            key = _key(request.headers.get("Idempotency-Key"))
+            if key is None:
+                if required or "Idempotency-Key" in request.headers:
+                    return _problem(400, "This request needs an Idempotency-Key header of 1 to 255 visible characters.")
+                return cast(HttpResponseBase, view(request, *args, **kwargs))
+            mine = once(
+                _scoped(request, key),
+                ttl_seconds,
+                timeout_seconds=timeout_seconds,
+                fingerprint=_body(request),
+                using=using,
+            )
+            return _first_or_again(mine, partial(view, request, *args, **kwargs), using or load().database)
+
+        return cast("V", call)
+
+    return decorate
+
+
+def _first_or_again(mine: Once, view: Callable[[], HttpResponseBase], using: str) -> HttpResponseBase:
+    try:
+        with mine as o:
+            if o.done:
+                return _replayed(o.result)
+            response = view()
+            o.result = _kept(response, using)
+        return response
+    except InProgress:
+        return _problem(409, "A request with this Idempotency-Key is still being worked on.")
+    except KeyReused:
+        return _problem(422, "This Idempotency-Key was used for a request with another body.")
+
+
+def _scoped(request: HttpRequest, key: str) -> tuple[str, ...]:
+    """Strangers must not get each other's answers."""
+    user = getattr(getattr(request, "user", None), "pk", None)
+    return ("http", str(request.method), request.path, "-" if user is None else f"user {user}", key)
+
+
+def _body(request: HttpRequest) -> bytes:
+    return hashlib.sha256(request.body + b"\x00" + request.META.get("QUERY_STRING", "").encode()).digest()
+
+
+def _key(header: str | None) -> str | None:
+    """The key: a string of structured fields, "8e03..." in quotes, or as most clients send it, without."""
+    text = (header or "").strip()
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        text = text[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return text if 1 <= len(text) <= KEY_CHARS and text.isascii() and text.isprintable() else None
+
+
+def _kept(response: Any, using: str) -> JSON:
+    if response.status_code >= 500:
+        transaction.set_rollback(True, using=using)
+        return None
+    if getattr(response, "streaming", False):
+        raise NotSupported(
+            "@idempotent_view cannot keep a streaming response; nothing was written. Return a plain one."
+        )
+    if hasattr(response, "render"):
+        response.render()
+    headers = {name: response[name] for name in _HEADERS if name in response}
+    return {"status": response.status_code, "headers": headers, "body": base64.b64encode(response.content).decode()}
+
+
+def _replayed(kept: Any) -> HttpResponse:
+    response = HttpResponse(base64.b64decode(kept["body"]), status=kept["status"])
+    for name, value in kept["headers"].items():
+        response[name] = value
+    return response
+
+
+def _problem(status: int, text: str) -> JsonResponse:
+    """RFC 9457."""
+    titles = {400: "Idempotency-Key is missing", 409: "Request in progress", 422: "Idempotency-Key is already used"}
+    facts = {"title": titles[status], "status": status, "detail": text}
+    return JsonResponse(facts, status=status, content_type="application/problem+json")

@@ -1,0 +1,102 @@
+"""The rows that remember what was done."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import DatabaseBusy, InProgress
+from jobqueue.idempotency.keys import StoredKey
+from jobqueue.locks.patience import Patience
+from jobqueue.models import IdempotencyRecord
+
+_ROUNDS = 8
+
+
+def begin(
+    key: StoredKey, *, ttl_seconds: float, timeout_seconds: float, fingerprint: bytes | None, using: str
+) -> IdempotencyRecord | None:
+    """None: the record is ours, in this transaction. Else the one that somebody has committed before.
+
+    Raises InProgress when somebody else's transaction has the key and does not end in time; this one goes on.
+    """
+    patience = Patience(timeout_seconds)
+    conflicts = misses = 0
+    while conflicts < _ROUNDS:
+        # The usual repeat ends here: no lock, no write.
+        found = _read(key, using, past_snapshot=conflicts > 0)
+        if found is None:
+            if _insert(key, ttl_seconds, patience.left_seconds() or 0.0, fingerprint, using):
+                return None
+            conflicts += 1
+        elif found.is_alive:  # type: ignore[attr-defined]
+            return found
+        elif _renew(found, ttl_seconds, fingerprint, using):
+            return None
+        else:
+            # Somebody renews it just now, or has done so: look again, the first time at once.
+            pause = patience.pause_seconds() if misses else 0.0
+            if pause is None:
+                raise in_progress(key)
+            time.sleep(pause)
+            misses += 1
+    raise DatabaseBusy(f"the record of {key.label!r} came and went {_ROUNDS} times. Nothing was written; try again.")
+
+
+def _renew(expired: IdempotencyRecord, ttl_seconds: float, fingerprint: bytes | None, using: str) -> bool:
+    """Whether the expired record is ours now; False if somebody else has it."""
+    rows = IdempotencyRecord.objects.using(using).filter(pk=expired.pk, expires_at__lte=UtcNow())
+    if not vendor(using).lock_rows(rows).values_list("pk"):
+        return False
+    anew: dict[str, Any] = {"fingerprint": fingerprint, "result": None, "created_at": UtcNow()}
+    return bool(vendor(using).update_by_key(rows, {**anew, "expires_at": UtcNowPlus(ttl_seconds)}))
+
+
+def complete(key: StoredKey, result: Encoded | None, *, using: str) -> None:
+    """Keep the result."""
+    IdempotencyRecord.objects.using(using).filter(digest=key.digest).update(result=result)
+
+
+def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerprint: bytes | None, using: str) -> bool:
+    """Whether the key was free; waits for a transaction that has it."""
+    connection = connections[using]
+    quote = connection.ops.quote_name
+    expires = vendor(using).now_plus_sql.replace("%(expressions)s", "%s").replace("%%%%", "%%")
+    sql = (
+        f"INSERT INTO {quote(IdempotencyRecord._meta.db_table)} (digest, label, fingerprint, expires_at) "
+        f"VALUES (%s, %s, %s, {expires})"
+    )
+    fields: Any = IdempotencyRecord._meta
+    values = [key.digest, key.label, fingerprint]
+    names = ("digest", "label", "fingerprint")
+    row = [fields.get_field(n).get_db_prep_save(v, connection) for n, v in zip(names, values, strict=True)]
+    table = quote(IdempotencyRecord._meta.db_table)
+    params = [*row, float(ttl_seconds)]
+    found = vendor(using).insert_once(connection, table, row[0], sql, params, timeout_seconds)
+    if found is None:
+        raise in_progress(key)
+    return found
+
+
+def in_progress(key: StoredKey) -> InProgress:
+    """The error for a key that somebody else's transaction has."""
+    return InProgress(
+        f"{key.label!r} is being worked on by another transaction right now. Nothing was written, and this "
+        "transaction can go on; ask again later, or wait longer with timeout_seconds."
+    )
+
+
+def _read(key: StoredKey, using: str, *, past_snapshot: bool) -> IdempotencyRecord | None:
+    """The committed record, with is_alive; `past_snapshot`: also one that this transaction's snapshot does not show."""
+    found, connection = vendor(using), connections[using]
+    table = connection.ops.quote_name(IdempotencyRecord._meta.db_table)
+    sql = f"SELECT *, CASE WHEN expires_at > {found.now_sql} THEN 1 ELSE 0 END AS is_alive FROM {table} "
+    sql += f"WHERE digest = %s {found.shared_lock_sql if past_snapshot else ''}"
+    field: Any = IdempotencyRecord._meta.get_field("digest")
+    rows = IdempotencyRecord.objects.using(using).raw(sql, [field.get_db_prep_save(key.digest, connection)])
+    return next(iter(rows), None)

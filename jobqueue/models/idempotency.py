@@ -1,0 +1,36 @@
+"""What was done under an idempotency key: the memory of jobqueue.idempotency.once()."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import KeyField, NameField, PayloadField, UtcDateTimeField
+
+
+class IdempotencyRecord(models.Model):
+    """One effect that has happened. Committed together with the effect, so a committed row is always complete."""
+
+    # SHA-256 of the key: byte-exact on every database, whatever the key's length. Who is first with it, has it; all
+    # others wait here and read the winner's result. The primary key, because in any other unique index InnoDB looks for
+    # duplicates of a deleted value in the next row too, and would wait for a stranger.
+    digest = KeyField(_("digest"), primary_key=True)
+    label = NameField(_("key"), max_length=255)
+    # SHA-256 of the request; another request under the same key is refused.
+    fingerprint = KeyField(_("fingerprint"), null=True)
+    result = PayloadField(_("result"), null=True)
+    created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
+    expires_at = UtcDateTimeField(_("expires at"))
+
+    class Meta:
+        db_table = "job_idempotency"
+        verbose_name = _("idempotency record")
+        verbose_name_plural = _("idempotency records")
+        indexes = [
+            # idempotency_cleaner: what has expired, oldest first
+            models.Index(fields=["expires_at"], name="ix_idempotency_expiry"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.label)

@@ -1,0 +1,12 @@
+"""Events that leave if and only if the transaction that published them commits. See docs/howto/outbox.md."""
+
+from __future__ import annotations
+
+from jobqueue.outbox.destinations import Destination
+from jobqueue.outbox.event import Event
+from jobqueue.outbox.operating import aside, retry, skip
+from jobqueue.outbox.publishing import publish
+from jobqueue.outbox.relay import Relay
+from jobqueue.outbox.subscribers import subscriber
+
+__all__ = ["Destination", "Event", "Relay", "aside", "publish", "retry", "skip", "subscriber"]

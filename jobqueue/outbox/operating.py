@@ -1,0 +1,38 @@
+"""What people do about events that were set aside."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.retry import retry_transient
+from jobqueue.models import OutboxEvent
+from jobqueue.outbox.lanes import key_lane, topic_lane
+
+
+def aside(using: str | None = None) -> QuerySet[OutboxEvent]:
+    """Events that were set aside, the longest first. Those with a lane block their key."""
+    events: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using or load().database)
+    return events.filter(failed_at__isnull=False).order_by("failed_at")
+
+
+def retry(event_id: int, *, using: str | None = None) -> bool:
+    """Let an event that was set aside be delivered again, with all its attempts; False if it was not.
+
+    With policy "skip", later events of its key may have gone before it.
+    """
+    alias = using or load().database
+    event = aside(alias).filter(pk=event_id).first()
+    if event is None:
+        return False
+    lane = topic_lane(event.topic) if event.key is None else key_lane(event.key)
+    again = {"lane": lane, "due_at": UtcNow(), "failed_at": None, "attempts": 0}
+    return bool(retry_transient(lambda: aside(alias).filter(pk=event_id).order_by().update(**again), using=alias))
+
+
+def skip(event_id: int, *, using: str | None = None) -> bool:
+    """Give an event up that was set aside and blocks its key: the key goes on. False if there is none."""
+    alias = using or load().database
+    blocking = aside(alias).filter(pk=event_id, lane__isnull=False).order_by()
+    return bool(retry_transient(lambda: blocking.update(lane=None), using=alias))

@@ -1,0 +1,70 @@
+"""Which destination a topic has: JOBQUEUE["OUTBOX"]["ROUTES"]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from jobqueue.conf import load
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.names import check_queue
+from jobqueue.outbox.destinations import Destination, Functions, Queue
+from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
+from jobqueue.outbox.destinations.kombu_broker import KombuBroker
+from jobqueue.outbox.subscribers import matches, subscribers_of
+
+SUBSCRIBERS = "subscribers"
+
+
+class Routes:
+    """The destinations of one relay, made when a topic first needs them; topics with the same route share one."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._routes: dict[str, Any] = dict(load().outbox_settings.routes)
+        self._made: dict[str, Destination] = {}
+
+    def prepare(self) -> None:
+        """Make every destination that has a route, without connecting. Raises ImproperlyConfigured."""
+        for pattern, route in self._routes.items():
+            if route != SUBSCRIBERS:
+                try:
+                    self._made[pattern] = self._make(route)
+                except (InvalidValue, InvalidType) as error:
+                    raise ImproperlyConfigured(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}]: {error}") from None
+
+    def find(self, topic: str) -> Destination | None:
+        """The destination of `topic`; None if it has no route and no subscriber here."""
+        pattern = self._pattern(topic)
+        route = SUBSCRIBERS if pattern is None else self._routes[pattern]
+        name = f"{SUBSCRIBERS}:{topic}" if route == SUBSCRIBERS else str(pattern)
+        if name not in self._made:
+            made = self._subscribers(topic) if route == SUBSCRIBERS else self._make(route)
+            if made is None:
+                return None
+            self._made[name] = made
+        return self._made[name]
+
+    def close(self) -> None:
+        """End what is open."""
+        for made in self._made.values():
+            made.close()
+
+    def _pattern(self, topic: str) -> str | None:
+        """The route's key: the topic itself, else the longest beginning."""
+        return max((p for p in self._routes if matches(p, topic)), key=lambda p: (p == topic, len(p)), default=None)
+
+    def _subscribers(self, topic: str) -> Destination | None:
+        found = subscribers_of(topic)
+        return Functions(found) if found else None
+
+    def _make(self, route: Any) -> Destination:
+        url = route["URL"] if isinstance(route, Mapping) else route
+        if url.startswith("queue:"):
+            return Queue(check_queue(url.removeprefix("queue:")), self._using)
+        options = route if isinstance(route, Mapping) else {}
+        if url.startswith("kafka://"):
+            return KafkaBroker(url, options)
+        return KombuBroker(url, options)

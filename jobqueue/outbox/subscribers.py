@@ -1,0 +1,64 @@
+"""@subscriber: functions of this project that want to hear of events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jobqueue.exceptions import InvalidType
+from jobqueue.names import check_topic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A function and what it listens to."""
+
+    pattern: str
+    func: Callable[..., Any]
+    atomic: bool
+
+    @property
+    def name(self) -> str:
+        """module.qualname"""
+        return f"{self.func.__module__}.{self.func.__qualname__}"
+
+
+_adding = threading.Lock()
+_subscribers: dict[tuple[str, str], Subscriber] = {}
+
+
+def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
+    """Call the decorated function with each Event of `topic`, or of all topics that begin with "order." for "order.*".
+
+    It runs in a relay, at least once per event, and those of one key in order; what it raises is a failed delivery,
+    which is repeated. Put it into <app>/tasks.py. With atomic=True it runs in the transaction that marks the event
+    delivered, on the outbox's database: its writes there happen exactly once, and it must be as short as a transaction
+    should be. Several subscribers of a topic are called in order of registration, and all again when one fails.
+    """
+    if topic != "*":
+        check_topic(topic.removesuffix("*") if isinstance(topic, str) else topic)
+
+    def register(func: F) -> F:
+        if not callable(func):
+            raise InvalidType(f"@subscriber({topic!r}) decorates a function, got {type(func).__name__}.")
+        found = Subscriber(topic, func, atomic)
+        with _adding:
+            # By name: a module that is imported again replaces its own.
+            _subscribers[topic, found.name] = found
+        return func
+
+    return register
+
+
+def subscribers_of(topic: str) -> list[Subscriber]:
+    """Who is to hear of an event, in order of registration."""
+    return [found for found in list(_subscribers.values()) if matches(found.pattern, topic)]
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether `topic` is `pattern`, or begins as one that ends with * does."""
+    return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern

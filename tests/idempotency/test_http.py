@@ -1,0 +1,116 @@
+"""The Idempotency-Key header: one effect, the first response again, and the statuses of the draft."""
+
+import json
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
+from django.test import RequestFactory
+
+from jobqueue.exceptions import NotSupported
+from jobqueue.idempotency import idempotent_view
+from tests.app.models import Ticket
+from tests.races.actors import holding
+
+plain = pytest.mark.django_db
+
+
+@idempotent_view()
+def sell(request):
+    """Sell a ticket."""
+    body = json.loads(request.body or b"{}")
+    Ticket.objects.create(number=str(Ticket.objects.count() + 1), buyer=body.get("buyer", ""))
+    if body.get("fail"):
+        return HttpResponse(status=body["fail"])
+    response = JsonResponse({"number": Ticket.objects.count()}, status=201)
+    response["Location"] = "/tickets/1"
+    return response
+
+
+def post(key="k", view=sell, method="post", user=None, path="/tickets", **body):
+    headers = {} if key is None else {"HTTP_IDEMPOTENCY_KEY": key}
+    request = RequestFactory().generic(method.upper(), path, json.dumps(body), "application/json", **headers)
+    request.user = user or AnonymousUser()
+    return view(request)
+
+
+@plain
+def test_the_same_request_again_gets_the_same_response_and_no_second_effect():
+    first, again = post(), post()
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.content == again.content
+    assert (again["Location"], again["Content-Type"]) == ("/tickets/1", "application/json")
+    assert Ticket.objects.count() == 1
+
+
+@plain
+def test_another_key_path_method_or_user_is_another_request(django_user_model):
+    ann, bob = (django_user_model(pk=n) for n in (1, 2))
+    for options in ({}, {"key": "K"}, {"path": "/other"}, {"method": "put"}, {"user": ann}, {"user": bob}):
+        assert post(**options).status_code == 201
+    assert Ticket.objects.count() == 6
+
+
+@plain
+def test_quotes_are_those_of_structured_fields():
+    assert post('"k"').content == post("k").content
+    assert Ticket.objects.count() == 1
+
+
+@plain
+@pytest.mark.parametrize("key", [None, "", '""', "x" * 256, "ä", "a\tb"])
+def test_no_key_or_a_bad_one_is_400(key):
+    response = post(key)
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/problem+json"
+    assert "Idempotency-Key" in json.loads(response.content)["detail"]
+    assert not Ticket.objects.exists()
+
+
+@plain
+def test_where_it_is_not_required_no_key_is_no_promise_and_safe_methods_pass():
+    free = idempotent_view(required=False)(sell.__wrapped__)
+    assert [post(None, view=free).status_code for _ in range(2)] == [201, 201]
+    assert post("", view=free).status_code == 400
+    assert post(None, method="get").status_code == 201
+    assert sell.__doc__ == "Sell a ticket."
+
+
+@plain
+def test_another_body_under_the_same_key_is_422():
+    post(buyer="ann")
+    response = post(buyer="bob")
+    assert response.status_code == 422
+    assert Ticket.objects.get().buyer == "ann"
+
+
+@plain
+def test_an_error_of_the_server_undoes_everything_and_frees_the_key_but_one_of_the_client_is_kept():
+    assert post(fail=503).status_code == 503
+    assert not Ticket.objects.exists()
+    assert post().status_code == 201
+    assert post("bad", fail=402).status_code == post("bad", fail=402).status_code == 402
+    assert Ticket.objects.count() == 2
+
+
+@plain
+def test_streams_and_coroutines_are_refused():
+    stream = idempotent_view()(lambda request: StreamingHttpResponse(iter([b"x"])))
+    with pytest.raises(NotSupported, match="streaming"):
+        post(view=stream)
+
+    async def later(request):
+        pass
+
+    with pytest.raises(NotSupported, match="coroutines"):
+        idempotent_view()(later)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_while_the_first_is_under_way_it_is_409():
+    impatient = idempotent_view(timeout_seconds=0)(sell.__wrapped__)
+    with holding(lambda: post(view=impatient)):
+        response = post(view=impatient)
+    assert response.status_code == 409
+    assert post(view=impatient).status_code == 201
+    assert Ticket.objects.count() == 1

@@ -1,0 +1,277 @@
+"""once(): one effect per key; repeats get its result, whoever else is in the block is waited for."""
+
+import uuid
+
+import pytest
+from django.db import connection, transaction
+from django.test import override_settings
+
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError, PayloadTooLarge
+from jobqueue.idempotency import InProgress, once
+from jobqueue.models import IdempotencyRecord
+from tests.app.models import Account
+from tests.factories import seconds_from_now, undone
+from tests.races.actors import Actor, RolledBack, all_at_once, holding
+from tests.settings import VENDOR
+
+plain, real = pytest.mark.django_db, pytest.mark.django_db(transaction=True)
+row_locks = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one write lock for the whole database")
+
+
+def sell(number="1", key="k", result="sold", **options):
+    """The effect is a row; the answer is what a caller gets."""
+    with once(key, **options) as o:
+        if o.done:
+            return f"again {o.result}"
+        Account.objects.create(owner=number)
+        o.result = result
+    return o.result
+
+
+def begin(key="k"):
+    """Enter the block and stay in it: for holding(), whose transaction ends it."""
+    entered = once(key)
+    entered.__enter__()
+    Account.objects.create(owner="held")
+    entered.result = "held"
+    entered.__exit__(None, None, None)
+    return entered
+
+
+@plain
+def test_a_repeat_gets_the_result_and_does_nothing():
+    assert [sell(), sell("2"), sell("3", key="other")] == ["sold", "again sold", "sold"]
+    assert sorted(Account.objects.values_list("owner", flat=True)) == ["1", "3"]
+    found = IdempotencyRecord.objects.get(label="k")
+    assert found.result == "sold"
+    assert 86_000 < seconds_from_now(found.expires_at) < 86_401
+
+
+@plain
+@pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1, {"b": None}]}, "ä\U0001f600", 1.5, False])
+def test_results_come_back_as_they_were(result):
+    assert sell(result=result) == result
+    with once("k") as o:
+        assert o.done
+        assert o.result == result
+
+
+@plain
+def test_an_error_in_the_block_undoes_effect_and_record():
+    def fail():
+        with once("k"):
+            Account.objects.create(owner="1")
+            raise RolledBack
+
+    with transaction.atomic():
+        with pytest.raises(RolledBack):
+            fail()
+        assert not Account.objects.exists()
+        assert sell("2") == "sold"
+    assert Account.objects.get().owner == "2"
+
+
+@real
+def test_in_a_callers_transaction_effect_and_record_are_undone_with_it():
+    with undone():
+        assert sell() == "sold"
+        assert sell() == "again sold"
+    assert not Account.objects.exists()
+    assert sell() == "sold"
+
+
+@plain
+@pytest.mark.parametrize(
+    ("result", "error", "limit"),
+    [({1, 2}, PayloadError, 1000), (object(), PayloadError, 1000), ("x" * 99, PayloadTooLarge, 50)],
+)
+def test_a_result_that_cannot_be_kept_undoes_the_effect(result, error, limit):
+    with override_settings(JOBQUEUE={"MAX_RESULT_BYTES": limit}), transaction.atomic():
+        with pytest.raises(error):
+            sell(result=result)
+        assert not Account.objects.exists()
+        assert sell(result=1) == 1
+
+
+@plain
+def test_after_its_time_to_live_a_key_is_new():
+    sell(ttl_seconds=60)
+    IdempotencyRecord.objects.update(expires_at=UtcNowPlus(-1))
+    assert sell("2", result="new", ttl_seconds=10) == "new"
+    assert sell("3") == "again new"
+    assert seconds_from_now(IdempotencyRecord.objects.get().expires_at) < 11
+
+
+@plain
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("A", "a"),
+        ("a", "a "),
+        ("é", "e"),
+        ("1", 1),
+        (b"a", "a"),
+        (("a", 1), ("a", "1")),
+        (("a", "b"), ("ab",)),
+        (("a:b",), ("a", "b")),
+        ("x" * 5000 + "a", "x" * 5000 + "b"),
+        ("nul\x00a", "nul\x00b"),
+    ],
+)
+def test_keys_that_look_alike_are_two(one, other):
+    assert [sell("1", key=one), sell("2", key=other)] == ["sold", "sold"]
+    assert [sell("3", key=one), sell("4", key=other)] == ["again sold", "again sold"]
+
+
+@plain
+def test_a_uuid_is_its_text_and_one_part_is_a_tuple_of_one():
+    number = uuid.uuid4()
+    assert sell("1", key=number) == "sold"
+    assert sell("2", key=(str(number),)) == "again sold"
+
+
+@plain
+@pytest.mark.parametrize("key", ["", b"", (), ("a", ""), None, True, 1.5, ["a"], ("a", None), "x" * 70_000])
+def test_bad_keys_are_refused(key):
+    with pytest.raises((InvalidType, InvalidValue), match="Nothing was written"):
+        once(key)
+    assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"ttl_seconds": 0}, {"ttl_seconds": -1}, {"timeout_seconds": -1}, {"ttl_seconds": "1"}]
+)
+def test_bad_times_are_refused(options):
+    with pytest.raises((InvalidType, InvalidValue)):
+        once("k", **options)
+
+
+@plain
+def test_the_same_key_with_another_fingerprint_is_refused():
+    assert sell(fingerprint=b"one") == "sold"
+    assert sell(fingerprint=b"one") == "again sold"
+    with transaction.atomic():
+        with pytest.raises(KeyReused, match="another request"):
+            sell(fingerprint=b"two")
+        assert sell("2", key="next") == "sold"
+
+
+@plain
+def test_as_a_decorator_the_key_may_depend_on_the_arguments():
+    calls = []
+
+    @once(lambda order, **_: ("ship", order), ttl_seconds=60)
+    def ship(order, note=""):
+        """Ship it."""
+        calls.append(order)
+        return {"order": order, "note": note}
+
+    @once("nightly")
+    def nightly():
+        calls.append("nightly")
+
+    assert [ship(1, note="a"), ship(1, note="b"), ship(2)] == [
+        {"order": 1, "note": "a"},
+        {"order": 1, "note": "a"},
+        {"order": 2, "note": ""},
+    ]
+    assert nightly() is nightly() is None
+    assert calls == [1, 2, "nightly"]
+    assert ship.__doc__ == "Ship it."
+
+
+def test_misuse_is_refused():
+    with pytest.raises(InvalidType, match="decorator"):
+        once(lambda n: n).__enter__()
+
+    async def later():
+        pass
+
+    with pytest.raises(NotSupported, match="sync_to_async"):
+        once("k")(later)
+
+
+@real
+@row_locks
+def test_who_comes_while_another_is_in_the_block_waits_and_gets_its_result():
+    with holding(begin):
+        second = Actor(sell)
+        assert second.is_blocked()
+    assert second.result() == "again held"
+    assert Account.objects.count() == 1
+
+
+@real
+@row_locks
+def test_when_the_first_one_rolls_back_the_second_does_it():
+    with holding(begin, commit=False):
+        second = Actor(sell)
+        assert second.is_blocked()
+    assert second.result() == "sold"
+    assert Account.objects.get().owner == "1"
+
+
+@real
+@pytest.mark.parametrize("timeout_seconds", [0, 0.5])
+def test_in_progress_elsewhere_is_an_error_after_the_timeout_and_the_callers_transaction_goes_on(timeout_seconds):
+    with holding(begin):
+        with pytest.raises(InProgress, match="another transaction"):
+            sell(timeout_seconds=timeout_seconds)
+        if VENDOR != "sqlite":
+            with transaction.atomic():
+                Account.objects.create(owner=f"before {timeout_seconds}")
+                with pytest.raises(InProgress):
+                    sell(timeout_seconds=timeout_seconds)
+                Account.objects.create(owner=f"after {timeout_seconds}")
+                assert sell("other", key="other") == "sold"
+    if VENDOR != "sqlite":
+        assert Account.objects.count() == 4
+    assert sell() == "again held"
+
+
+@real
+@row_locks
+def test_a_key_that_was_deleted_does_not_wait_for_strangers():
+    for n in range(20):
+        sell(f"a{n}", key=f"key-{n}")
+    IdempotencyRecord.objects.all().delete()
+    with holding(begin):
+        for n in range(20):
+            assert sell(f"b{n}", key=f"key-{n}", timeout_seconds=0) == "sold"
+
+
+@real
+def test_the_sessions_lock_wait_is_as_before():
+    query = {"postgres": "SHOW lock_timeout", "sqlite": "PRAGMA busy_timeout"}.get(
+        VENDOR, "SELECT @@SESSION.innodb_lock_wait_timeout"
+    )
+
+    def setting():
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchone()[0]
+
+    before = setting()
+    with holding(begin):
+        with pytest.raises(InProgress):
+            sell(timeout_seconds=0.2)
+        assert setting() == before
+    sell("2", key="other", timeout_seconds=0)
+    assert setting() == before
+
+
+@real
+def test_of_many_at_once_one_has_the_effect_and_all_get_its_result():
+    outcomes = all_at_once([lambda n=n: sell(str(n)) for n in range(6)])
+    assert sorted(outcomes) == ["again sold"] * 5 + ["sold"]
+    assert Account.objects.count() == 1
+
+
+@real
+def test_of_many_at_once_after_expiry_one_has_the_effect():
+    sell("old")
+    IdempotencyRecord.objects.update(expires_at=UtcNowPlus(-1))
+    outcomes = all_at_once([lambda n=n: sell(str(n), result="new") for n in range(6)])
+    assert sorted(outcomes) == ["again new"] * 5 + ["new"]
+    assert Account.objects.count() == 2

@@ -1,0 +1,201 @@
+"""The same events through RabbitMQ, Redis, SQS and Kafka, each the real thing or its maker's stand-in."""
+
+import json
+import os
+import sys
+import time
+import uuid
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from jobqueue.outbox import Relay
+from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
+from jobqueue.outbox.routes import Routes
+from tests.factories import wait_until
+from tests.outbox.helpers import drain, make_due, pending, say
+from tests.settings import VENDOR
+
+kombu = pytest.importorskip("kombu")
+pytestmark = [
+    pytest.mark.django_db,
+    # RabbitMQ may have to be installed first.
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(VENDOR != "sqlite", reason="brokers do not know the database: once is enough"),
+    # boto3 and its dependencies warn about themselves.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def routed(route):
+    return override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"*": route}}})
+
+
+def fetch(url, queue, **options):
+    """The messages of a queue, taken out."""
+    found = []
+    with kombu.Connection(url, transport_options=options) as connection:
+        with connection.SimpleQueue(queue) as simple:
+            while True:
+                try:
+                    message = simple.get(timeout=1)
+                except simple.Empty:
+                    return found
+                message.ack()
+                found.append(message)
+
+
+def check(messages, ids):
+    assert [message.payload for message in messages] == [{"n": n} for n in range(len(ids))]
+    assert [message.properties["message_id"] for message in messages] == [str(event_id) for event_id in ids]
+    assert [message.headers["sequence"] for message in messages] == [str(event_id) for event_id in ids]
+    assert {message.headers["key"] for message in messages} == {"k"}
+
+
+def test_rabbitmq_gets_persistent_messages_in_order_with_the_events_id(rabbitmq):
+    queue = f"orders-{uuid.uuid4().hex}"
+    with routed({"URL": rabbitmq.url, "QUEUE": queue}):
+        ids = [say("order.paid", {"n": n}, "k") for n in range(5)]
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 5
+        relay.close()
+    messages = fetch(rabbitmq.url, queue)
+    check(messages, ids)
+    assert {message.properties["delivery_mode"] for message in messages} == {2}
+
+
+def test_rabbitmq_refuses_what_no_queue_would_get_and_the_next_message_goes_through(rabbitmq):
+    queue = f"bound-{uuid.uuid4().hex}"
+    routes = {"bad": {"URL": rabbitmq.url, "EXCHANGE": "amq.topic"}, "good": {"URL": rabbitmq.url, "QUEUE": queue}}
+    with override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": routes}}):
+        say("bad", 1, "a")
+        say("good", {"n": 0}, "b")
+        relay = Relay("default")
+        counts = drain(relay)
+        relay.close()
+    assert (counts["delivered"], counts["failed"]) == (1, 1)
+    assert len(fetch(rabbitmq.url, queue)) == 1
+
+
+def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order_after_it_is_back(rabbitmq):
+    queue = f"crash-{uuid.uuid4().hex}"
+    with routed({"URL": rabbitmq.url, "QUEUE": queue}):
+        relay = Relay("default")
+        ids = [say("t", {"n": 0}, "k")]
+        drain(relay)
+        rabbitmq.kill()
+        ids += [say("t", {"n": n}, "k") for n in range(1, 4)]
+        drain(relay)
+        assert pending() == ids[1:]
+        assert (relay.counts["failed"], relay.counts["put_off"]) == (0, 1)
+        rabbitmq.start()
+
+        def arrived():
+            make_due()
+            drain(relay)
+            return not pending()
+
+        wait_until(arrived, 40, "delivery after the restart")
+        relay.close()
+    messages = fetch(rabbitmq.url, queue)
+    assert [message.payload["n"] for message in messages] == [0, 1, 2, 3]
+
+
+def test_redis_gets_the_messages_in_order(redis_url):
+    queue = f"orders-{uuid.uuid4().hex}"
+    with routed({"URL": redis_url, "QUEUE": queue}):
+        ids = [say("t", {"n": n}, "k") for n in range(3)]
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 3
+        relay.close()
+    check(fetch(redis_url, queue), ids)
+
+
+def test_a_broker_that_nobody_answers_for_charges_nothing():
+    with routed("redis://127.0.0.1:1/0"):
+        say("t", 1)
+        counts = drain()
+    assert (counts["put_off"], counts["failed"]) == (1, 0)
+    assert len(pending()) == 1
+
+
+@pytest.fixture(scope="module")
+def sqs():
+    server = pytest.importorskip("moto.server")
+    found = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    found.start()
+    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    yield found.get_host_and_port()
+    found.stop()
+
+
+@pytest.mark.parametrize("queue", ["orders", "orders.fifo"])
+def test_sqs_gets_the_messages(sqs, queue):
+    import boto3
+
+    host, port = sqs
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client("sqs", endpoint_url=endpoint)
+    attributes = {"FifoQueue": "true"} if queue.endswith(".fifo") else {}
+    address = client.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
+    known = {queue: {"url": address, "access_key_id": "test", "secret_access_key": "test"}}
+    options = {"region": "us-east-1", "is_secure": False, "predefined_queues": known}
+    with routed({"URL": f"sqs://test:test@{host}:{port}", "QUEUE": queue, "TRANSPORT_OPTIONS": options}):
+        ids = [say("t", {"n": n}, "k") for n in range(3)]
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 3
+        relay.close()
+    found = []
+    while len(found) < 3:
+        answer = client.receive_message(QueueUrl=address, MaxNumberOfMessages=10, AttributeNames=["All"])
+        found += answer["Messages"]
+    if queue.endswith(".fifo"):
+        assert {message["Attributes"]["MessageGroupId"] for message in found} == {"k"}
+        assert [message["Attributes"]["MessageDeduplicationId"] for message in found] == [str(n) for n in ids]
+
+
+def test_kafka_gets_the_messages_in_order_keyed_by_their_key():
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    route = {"URL": "kafka://mock", "CONFIG": {"test.mock.num.brokers": 3}}
+    with routed(route):
+        ids = [say("orders", {"n": n, "ä": "ö"}, "k") for n in range(5)]
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 5
+        destination = relay.routes.find("orders")
+        assert isinstance(destination, KafkaBroker)
+        brokers = destination._producer.list_topics(timeout=10).brokers.values()
+        servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["orders"])
+        found, deadline = [], time.monotonic() + 20
+        while len(found) < 5 and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and not message.error():
+                found.append(message)
+        consumer.close()
+        relay.close()
+    assert [json.loads(message.value()) for message in found] == [{"n": n, "ä": "ö"} for n in range(5)]
+    assert {message.key() for message in found} == {b"k"}
+    assert [dict(message.headers())["message-id"].decode() for message in found] == [str(n) for n in ids]
+
+
+def test_kafka_that_nobody_answers_for_charges_nothing(monkeypatch):
+    pytest.importorskip("confluent_kafka")
+    route = {"URL": "kafka://127.0.0.1:1", "CONFIG": {"message.timeout.ms": 500, "log_level": 0}}
+    with routed(route):
+        say("t", 1, "k")
+        relay = Relay("default")
+        counts = drain(relay)
+        relay.close()
+    assert (counts["put_off"], counts["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("url", "library"), [("amqp://localhost", "kombu"), ("kafka://localhost", "confluent_kafka")])
+def test_a_missing_library_is_said_with_what_to_install(monkeypatch, url, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with routed(url), pytest.raises(ImproperlyConfigured, match=r"pip install \"jobqueue\["):
+        Routes("default").find("t")

@@ -1,0 +1,67 @@
+"""Old events, key rows and idempotency records are deleted, in batches; nothing that is still needed."""
+
+import pytest
+from django.test import override_settings
+
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.maintenance import idempotency_cleaner, outbox_cleaner
+from jobqueue.models import IdempotencyRecord, OutboxEvent, OutboxKey
+from jobqueue.outbox import publish
+from tests.outbox.helpers import drain, event, say
+from tests.races.actors import holding
+from tests.settings import VENDOR
+
+plain, real = pytest.mark.django_db, pytest.mark.django_db(transaction=True)
+
+
+@plain
+def test_delivered_events_are_deleted_by_age_in_batches_and_others_stay(listen):
+    listen("t")
+    old = [say("t", n) for n in range(5)]
+    drain()
+    OutboxEvent.objects.filter(pk__in=old).update(processed_at=UtcNowPlus(-604_801))
+    fresh = say("t", "fresh")
+    drain()
+    waiting, aside = say("t", "waiting", "k"), say("t", "aside")
+    OutboxEvent.objects.filter(pk__in=[waiting, aside]).update(created_at=UtcNowPlus(-10_000_000))
+    OutboxEvent.objects.filter(pk=aside).update(lane=None, failed_at=UtcNowPlus(-10_000_000))
+    assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 5
+    assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, aside}
+
+
+@plain
+def test_retention_none_keeps_all(listen):
+    listen("t")
+    found = event(say("t", 1))
+    drain()
+    OutboxEvent.objects.filter(pk=found.pk).update(processed_at=UtcNowPlus(-10_000_000))
+    with override_settings(JOBQUEUE={"OUTBOX": {"RETENTION_SECONDS": None}}):
+        assert outbox_cleaner.run_once(load(), using="default").events_deleted == 0
+
+
+@plain
+def test_key_rows_are_deleted_after_a_day_and_made_again():
+    for key in ("a", "b", "c"):
+        say("t", 1, key)
+    OutboxKey.objects.filter(key__in=[b"a", b"b"]).update(created_at=UtcNowPlus(-86_500))
+    assert outbox_cleaner.run_once(load(), using="default", limit=1).keys_deleted == 2
+    say("t", 2, "a")
+    assert OutboxKey.objects.count() == 2
+
+
+@real
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one write lock for the whole database")
+def test_a_key_row_that_somebody_holds_is_left():
+    say("t", 1, "a")
+    OutboxKey.objects.update(created_at=UtcNowPlus(-86_500))
+    with holding(lambda: publish("t", 2, "a")):
+        assert outbox_cleaner.run_once(load(), using="default").keys_deleted == 0
+
+
+@plain
+def test_expired_records_are_deleted_in_batches():
+    for n in range(5):
+        IdempotencyRecord.objects.create(digest=bytes([n]), label=str(n), expires_at=UtcNowPlus(60 if n == 4 else -1))
+    assert idempotency_cleaner.run_once(load(), using="default", limit=2).records_deleted == 4
+    assert IdempotencyRecord.objects.get().label == "4"

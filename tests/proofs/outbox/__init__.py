@@ -1,0 +1,1 @@
+"""The outbox under kills and pauses; two processes with one idempotency key."""
