@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import Any
 
+from jobqueue.compat import signals
 from jobqueue.conf import load
 from jobqueue.context import current_job
 from jobqueue.exceptions import SoftTimeout
@@ -61,7 +62,8 @@ def install() -> None:
     def make_and_keep(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record: logging.LogRecord = make(*args, **kwargs)
         job = current_job()
-        if job is not None:
+        # Not the lines that Django writes around each task by itself.
+        if job is not None and record.name != signals.logger.name:
             _keep(job, record)
         return record
 

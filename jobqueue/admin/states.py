@@ -67,7 +67,10 @@ def what_next(job: Any) -> str:
 
 def _waiting(job: Any, state: str) -> str:
     facts = {"queue": plain(job.queue), "time": span((job.run_at - job.now).total_seconds())}
-    if state == "scheduled":
+    if job.expires_at is not None and job.expires_at <= max(job.now, job.run_at):
+        text = gettext("It expires before it can start; the next worker of queue %(queue)s that meets it ends it.")
+        text %= facts
+    elif state == "scheduled":
         text = gettext("It is due in %(time)s; then the next free worker of queue %(queue)s starts it.") % facts
     elif job.gate:
         text = gettext("It waits for its turn; then the next free worker of queue %(queue)s starts it.") % facts

@@ -14,6 +14,9 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
+
 from jobqueue.compat import TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import class_path, describe
@@ -135,11 +138,29 @@ def _finished_result(outcome: Outcome, status: Any, backend: Any) -> Any:
 
 
 def _listened(signal: Any, log: Any, level: int) -> bool:
-    """Whether anybody would notice: Django's own receivers only write a log line."""
+    """Whether anybody would notice: Django's own receivers only write a line to a log."""
     receivers = signal.receivers
     if len(receivers) == 1 and receivers[0][0][0] == id(log):
-        return bool(signals.logger.isEnabledFor(level))
+        return bool(signals.logger.isEnabledFor(level)) and _written(level)
     return bool(receivers)
+
+
+def _written(level: int) -> bool:
+    """Whether a handler takes lines of Django's logger: by default they end at a console that is for DEBUG only."""
+    logger: Any = signals.logger
+    found = False
+    while logger is not None:
+        for handler in logger.handlers:
+            found = True
+            if level >= handler.level and not any(map(_is_shut, handler.filters)):
+                return True
+        logger = logger.parent if logger.propagate else None
+    return not found and logging.lastResort is not None and level >= logging.lastResort.level
+
+
+def _is_shut(condition: Any) -> bool:
+    wanted = {RequireDebugTrue: True, RequireDebugFalse: False}.get(type(condition))
+    return wanted is not None and bool(settings.DEBUG) is not wanted
 
 
 def _check(answers: Iterable[tuple[Any, Any]]) -> None:

