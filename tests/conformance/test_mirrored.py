@@ -16,7 +16,7 @@ from tests.conformance.test_upstream import DB, HERE
 TESTS = Path(__file__).parents[1]
 
 
-def tests_in(body: list[ast.stmt]) -> set[str]:
+def names_of_tests(body: list[ast.stmt]) -> set[str]:
     """The names of the test functions among the statements."""
     functions = (node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return {node.name for node in functions if node.name.startswith("test")}
@@ -37,7 +37,7 @@ def test_the_table_has_every_worker_test_of_theirs_and_no_other():
             raise
         pytest.skip(str(error))
     classes = {node.name: node for node in tree(theirs / "tests/tests.py") if isinstance(node, ast.ClassDef)}
-    found = {name: tests_in(classes[name].body) for name in MIRRORED}
+    found = {name: names_of_tests(classes[name].body) for name in MIRRORED}
     assert found == {name: table.keys() for name, table in MIRRORED.items()}
 
 
@@ -47,7 +47,7 @@ def test_what_is_skipped_because_it_drives_their_command_is_in_the_table():
 
 def test_every_test_of_ours_that_the_table_names_is_there():
     named = {name for table in MIRRORED.values() for ours in table.values() for name in ours}
-    there = {path: tests_in(tree(TESTS / path)) for path in {name.partition("::")[0] for name in named}}
+    there = {path: names_of_tests(tree(TESTS / path)) for path in {name.partition("::")[0] for name in named}}
     missing = [name for name in sorted(named) if name.partition("::")[2] not in there[name.partition("::")[0]]]
     assert missing == []
     assert all(ours for table in MIRRORED.values() for ours in table.values())
