@@ -9,7 +9,6 @@ KILLS = "process/test_kills.py::"
 USAGE = "edges/test_command_usage.py::"
 RESULTS = f"{LIKE}test_results_tell_how_each_run_ended_and_a_drain_ends_with_0"
 STRANGE = f"{RUNS}test_strange_ends_of_every_kind_leave_the_worker_alive"
-QUEUES = f"{LIKE}test_queues_are_chosen_by_names_by_a_star_and_by_exclusion"
 NO_DURATION = f"{USAGE}test_a_duration_that_is_none_is_refused"
 NO_COUNT = f"{USAGE}test_a_count_that_is_none_is_refused"
 REFUSED = f"{USAGE}test_contradictions_and_unknown_words_are_refused"
@@ -17,20 +16,20 @@ DATABASE = f"{LIKE}test_a_worker_serves_one_database_and_leaves_the_jobs_of_anot
 NO_TASK = f"{RUNS}test_a_dotted_path_that_is_no_task_is_never_imported"
 UNKNOWN = f"{RUNS}test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts"
 ORDER = f"{LIKE}test_due_jobs_run_by_priority_then_by_age_and_later_ones_when_they_are_due"
-SAYS = f"{LIKE}test_a_worker_says_what_it_serves_what_it_ran_and_why_it_leaves"
+SERVES = f"{LIKE}test_a_worker_serves_the_queues_it_is_told_and_says_what_it_ran_and_why_it_leaves"
 FROM_ENVIRONMENT = "edges/test_command_options.py::test_the_environment_gives_defaults"
 
 WORKER = {
     "test_run_enqueued_task": [RESULTS],
     "test_batch_processes_all_tasks": [RESULTS, f"{RUNS}test_drain_runs_everything_once_and_exits_0"],
-    "test_no_tasks": [SAYS, f"{RUNS}test_once_with_nothing_due_exits_0"],
+    "test_no_tasks": [SERVES, f"{RUNS}test_once_with_nothing_due_exits_0"],
     # Without names ours serves all queues, theirs the one named "default".
     "test_doesnt_process_different_queue": [f"{RUNS}test_only_the_named_queues_are_served"],
-    "test_process_all_queues": [QUEUES, f"{RUNS}test_drain_runs_everything_once_and_exits_0"],
+    "test_process_all_queues": [SERVES, f"{RUNS}test_drain_runs_everything_once_and_exits_0"],
     "test_process_all_queues_excluding_one_queue": [f"{RUNS}test_excluded_queues_are_not_served"],
     # Theirs refuses names beside exclusions; ours takes the excluded away from the named.
-    "test_exclude_queues_requires_processing_all_queues": [QUEUES],
-    "test_excluding_unknown_queue_processes_selected_queues": [QUEUES],
+    "test_exclude_queues_requires_processing_all_queues": [SERVES],
+    "test_excluding_unknown_queue_processes_selected_queues": [SERVES],
     "test_failing_task": [RESULTS],
     "test_complex_exception": [RESULTS],
     # Theirs records TypeError, ours ResultError, which is one.
@@ -53,20 +52,20 @@ WORKER = {
     "test_empty_worker_id": [REFUSED],
     "test_run_after": [ORDER, f"{RUNS}test_delayed_jobs_are_left_by_a_drain"],
     "test_run_after_priority": [ORDER],
-    "test_verbose_logging": [SAYS, "edges/test_logs.py::test_verbosity"],
+    "test_verbose_logging": [SERVES, "edges/test_logs.py::test_verbosity"],
     # Theirs fails a job whose task it does not know; ours parks it for a worker with other code.
     "test_invalid_task_path": [NO_TASK],
     "test_missing_task_path": [UNKNOWN],
     "test_worker_doesnt_exit_on_failure": [RESULTS, STRANGE],
     "test_worker_with_locked_rows": [f"{LIKE}test_a_drain_passes_by_a_row_that_somebody_has_locked"],
-    "test_max_tasks": [SAYS, f"{RUNS}test_max_jobs_stops_after_that_many_starts"],
+    "test_max_tasks": [SERVES, f"{RUNS}test_max_jobs_stops_after_that_many_starts"],
     "test_takes_context": [RESULTS],
     "test_context": [RESULTS],
     "test_task_import_string": [NO_TASK],
 }
 PROCESS = {
     "test_run_subprocess": [RESULTS],
-    "test_interrupt_no_tasks": [f"{LIKE}test_an_idle_worker_leaves_at_once_when_it_is_told"],
+    "test_interrupt_no_tasks": [f"{LIKE}test_idle_workers_leave_at_once_when_they_are_told"],
     "test_interrupt_signals": [
         f"{LIKE}test_ctrl_c_lets_the_running_job_finish_under_the_name_it_was_started_with",
         f"{KILLS}test_sigterm_finishes_what_runs_and_gives_the_rest_back_without_an_attempt",
