@@ -60,7 +60,7 @@ def declare(parser: ArgumentParser) -> None:
 def build(given: dict[str, Any]) -> Options:
     """The Options of parsed arguments. Raises CommandError (exit status 2) for what contradicts itself."""
     lease, heartbeat = _lease(given)
-    database = given["database"] or load().database
+    database = load().database if given["database"] is None else given["database"]
     if database not in settings.DATABASES:
         raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
     once = given["once"]
@@ -128,7 +128,7 @@ def _selection(given: dict[str, Any]) -> Selection:
 
 def _name(given: dict[str, Any]) -> str:
     try:
-        name = check_worker(given["worker_name"] or default_name())
+        name = check_worker(default_name() if given["worker_name"] is None else given["worker_name"])
     except (InvalidValue, InvalidType) as error:
         raise CommandError(str(error), returncode=USAGE) from None
     if len(name) > 90:

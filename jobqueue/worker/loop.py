@@ -34,7 +34,7 @@ class Loop:
     """One child's work until it is told, or has reason, to end."""
 
     def __init__(self, options: Options, index: int, name: str, board: Any) -> None:
-        self.options = options
+        self.options, self.name = options, name
         self.header, self.region = board.header, board.regions[index]
         self.parent: int = board.supervisor_pid
         self.stopping = self.rung = False
@@ -77,7 +77,7 @@ class Loop:
                 self.options.selection.forget()
                 claimed = self._claim()
             if was_idle and self._drained():
-                reason, self.stopping = Exit.DONE, True
+                reason, self.stopping = self._done("nothing is due"), True
                 continue
             self.pool.wait(self._pause(claimed))
 
@@ -98,17 +98,21 @@ class Loop:
     def _own_end(self) -> Exit | None:
         options, now = self.options, time.monotonic()
         if self.quota == 0:
-            return Exit.DONE if not self.pool.held else None
+            return self._done("it has run as many jobs as it was to") if not self.pool.held else None
         if options.max_seconds is not None and now - self.started >= options.max_seconds:
-            return Exit.DONE
+            return self._done("its --max-time is over")
         idle = not self.pool.held and now - self._last_work()
         if options.idle_exit_seconds is not None and idle and idle >= options.idle_exit_seconds:
-            return Exit.DONE
+            return self._done("it was idle for its --idle-exit")
         if (worn := self.wear.over()) is not None:
             return worn
         if self.watcher is not None and self.watcher.changed():
             return Exit.RELOAD
         return None
+
+    def _done(self, why: str) -> Exit:
+        logger.info("%s: %s; leaving", self.name, why)
+        return Exit.DONE
 
     def _last_work(self) -> float:
         return max(self.last_claim, self.settler.last_written)

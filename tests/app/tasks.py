@@ -12,6 +12,7 @@ import time
 from django.db.models import F
 
 from jobqueue import current_job, handler, task
+from jobqueue.compat import TaskContext
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.idempotency import once
 from jobqueue.outbox import subscriber
@@ -157,6 +158,12 @@ def patient(context, seconds):
     return context.should_stop
 
 
+@task(takes_context=True)
+def introduces_itself(context):
+    """What the context says about its own run."""
+    return [context.task_result.id, context.attempt, isinstance(context, TaskContext)]
+
+
 @task
 async def coroutine(a):
     note("effect")
@@ -226,6 +233,7 @@ def _raise(error):
 
 STRANGE = {
     "generator exit": GeneratorExit,
+    "nested": lambda: ValueError(ValueError("inside")),
     "group": lambda: ExceptionGroup("g", [ValueError("a"), Unprintable()]),
     "base group": lambda: BaseExceptionGroup("b", [SystemExit(1), KeyboardInterrupt()]),
     "huge": lambda: ValueError("x" * 10_000_000),

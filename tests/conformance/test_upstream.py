@@ -18,6 +18,8 @@ from tests.conformance.skipped import SUITES
 NATIVE = django.VERSION >= (6, 0)
 #: whose tests the backport has to pass: its archive on PyPI has none, and its code is Django's
 LATEST = "Django==6.1.3"
+#: a new release may bring new tests of its worker: mirrored.py has to name ours for each
+DB = "django-tasks-db==0.13.0"
 HERE = ["django", "django, running"] if NATIVE else ["backport", "backport, running", "django-tasks-db"]
 RUNNER = Path(__file__).with_name("upstream.py")
 
@@ -26,7 +28,7 @@ def archives(suite: str) -> list[Path]:
     """The unpacked sources that a suite needs."""
     # pip compiles nothing, but it reads the version with setuptools: the first time takes half a minute.
     source = unpacked(f"Django=={django.__version__}" if NATIVE else LATEST, "tests/tasks/")
-    return [unpacked("django-tasks-db==0.13.0"), source] if suite == "django-tasks-db" else [source]
+    return [unpacked(DB), source] if suite == "django-tasks-db" else [source]
 
 
 @pytest.mark.timeout(300)

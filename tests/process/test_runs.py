@@ -102,7 +102,8 @@ def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(worker):
 
 
 def test_a_dotted_path_that_is_no_task_is_never_imported(worker, evidence):
-    for path in ("os.system", "builtins.eval", "tests.app.tasks.note", "tests.app.tasks.Unprintable", "antigravity"):
+    ours = (f"tests.app.tasks.{name}" for name in ("note", "Unprintable", "not_there"))
+    for path in ("os.system", "builtins.eval", "antigravity", *ours):
         make_job("q", payload={"args": ["true"], "kwargs": {}}, task=path)
     assert worker("--drain").wait() == 0
     assert states() == {"READY"}
