@@ -9,6 +9,7 @@ import pytest
 from jobqueue import registry, task, upcasting
 from jobqueue.backoff import Backoff
 from jobqueue.compat import TaskResultStatus
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue, JobExpired, JobQueueError
 from jobqueue.job_options import may_retry, options_of
@@ -115,7 +116,9 @@ def test_an_expired_job_is_canceled_by_the_claim_that_meets_it():
     finally:
         job_canceled.disconnect(receive)
     ended = job(gone)
-    assert (state(gone), ended.cause, ended.attempts, ended.fence) == ("CANCELED", "expired", 0, 0)
+    # Where a claim is one statement, the job was taken before anybody could see that it is late.
+    fence = int(vendor("default").takes_at_once)
+    assert (state(gone), ended.cause, ended.attempts, ended.fence) == ("CANCELED", "expired", 0, fence)
     assert ended.finished_at is not None
     assert told == [gone]
     result = tasks.greet.get_result(str(gone))
