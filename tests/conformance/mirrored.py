@@ -15,7 +15,7 @@ REFUSED = f"{USAGE}test_contradictions_and_unknown_words_are_refused"
 DATABASE = f"{LIKE}test_a_worker_serves_one_database_and_leaves_the_jobs_of_another"
 NO_TASK = f"{RUNS}test_a_dotted_path_that_is_no_task_is_never_imported"
 UNKNOWN = f"{RUNS}test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts"
-ORDER = f"{LIKE}test_due_jobs_run_by_priority_then_by_age_and_later_ones_when_they_are_due"
+ORDER = f"{LIKE}test_due_jobs_run_by_priority_then_by_age_later_ones_when_due_and_an_idle_worker_leaves_at_once"
 SERVES = f"{LIKE}test_a_worker_serves_the_queues_it_is_told_and_says_what_it_ran_and_why_it_leaves"
 FROM_ENVIRONMENT = "edges/test_command_options.py::test_the_environment_gives_defaults"
 
@@ -65,7 +65,7 @@ WORKER = {
 }
 PROCESS = {
     "test_run_subprocess": [RESULTS],
-    "test_interrupt_no_tasks": [f"{LIKE}test_idle_workers_leave_at_once_when_they_are_told"],
+    "test_interrupt_no_tasks": [ORDER],
     "test_interrupt_signals": [
         f"{LIKE}test_ctrl_c_lets_the_running_job_finish_under_the_name_it_was_started_with",
         f"{KILLS}test_sigterm_finishes_what_runs_and_gives_the_rest_back_without_an_attempt",
