@@ -78,10 +78,9 @@ def main(arguments: list[str]) -> int:
     def run(database: str) -> list[tuple[int, str]]:
         return [lane.run() for lane in lanes(database, arguments, python6)]
 
-    # Two at a time: the process tests wait more than they work. The slow ones first.
-    order = sorted(there, key=lambda name: name != "mysql")
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = dict(zip(order, pool.map(run, order), strict=True))
+    # All at a time: the process tests wait more than they work, and each database has a server of its own.
+    with ThreadPoolExecutor(len(DATABASES)) as pool:
+        outcomes = dict(zip(there, pool.map(run, there), strict=True))
     lines = [line for name in DATABASES for _, line in outcomes.get(name, [(0, f"{name}: NOT TESTED")])]
     if python6 is None and "--only-given" not in arguments:
         lines.append("Django 6.x: NOT TESTED")

@@ -7,6 +7,7 @@ from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.models import Job
+from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
 READY = 100_000 if os.environ.get("JOBQUEUE_TEST_FULL") else 10_000
@@ -38,6 +39,7 @@ def backlog(transactional_db):
         Job.objects.filter(pk__in=seed).delete()
         analyze = {"sqlite": "ANALYZE", "postgres": "VACUUM ANALYZE job_queue"}.get(VENDOR, "ANALYZE TABLE job_queue")
         cursor.execute(analyze)
+    wait_for_purge()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from jobqueue import candidates, enqueue, enqueue_many
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import _take
 from tests.marks import committed
+from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.timeout(600)]
@@ -58,6 +59,7 @@ def elsewhere(work):
 def test_a_claim_of_ten_locks_ten_rows_in_a_big_backlog(full, figure, isolation):
     """A claim of 10: locks, a second claimer, an enqueue meanwhile, no sort; both isolation levels."""
     ready, delayed = fill(full)
+    wait_for_purge()
     with transaction.atomic():
         set_isolation(isolation)
         begun = time.perf_counter()
@@ -78,7 +80,7 @@ def test_a_claim_of_ten_locks_ten_rows_in_a_big_backlog(full, figure, isolation)
     if VENDOR == "mysql":
         assert rows == 10
         assert records <= 11
-        assert page_ends <= (1 if isolation == "repeatable read" else 0)
+        assert page_ends <= (3 if isolation == "repeatable read" else 0)
         figure("row locks", rows)
         figure("index record locks", records)
         figure("gap locks at the end of a page", page_ends)
@@ -97,17 +99,17 @@ def set_isolation(level):
 def locks():
     """(row locks, index record locks, locks of a page's end) of the job table by performance_schema.
 
-    Taking a job makes its row longer. Where that splits a page of the primary key between two locked rows, InnoDB at
-    REPEATABLE READ gives the left page's end a gap lock, for the rows that may come between them. It covers no row.
+    The end of a page is no row. InnoDB at REPEATABLE READ locks it where the scan goes on to the next page, and where
+    a page is split between two locked rows (taking a job makes its row longer), for what may come between them.
     """
     if VENDOR != "mysql":
         return 0, 0, 0
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT index_name = 'PRIMARY', lock_data = 'supremum pseudo-record', COUNT(*) "
+            "SELECT index_name = 'PRIMARY', COALESCE(lock_data, '') = 'supremum pseudo-record', COUNT(*) "
             "FROM performance_schema.data_locks "
             "WHERE object_name = 'job_queue' AND object_schema = DATABASE() AND lock_type = 'RECORD' GROUP BY 1, 2"
         )
         counts = {(bool(primary), bool(end)): count for primary, end, count in cursor.fetchall()}
-    indexed = counts.get((False, False), 0) + counts.get((False, True), 0)
-    return counts.get((True, False), 0), indexed, counts.get((True, True), 0)
+    page_ends = counts.get((True, True), 0) + counts.get((False, True), 0)
+    return counts.get((True, False), 0), counts.get((False, False), 0), page_ends
