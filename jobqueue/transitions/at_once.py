@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache, partial
 
 from django.db import Error, transaction
@@ -22,8 +21,9 @@ from jobqueue.models import Job
 from jobqueue.names import SECONDS_MAX
 from jobqueue.transitions.expiring import end_expired, expired
 from jobqueue.transitions.floors import NO_FLOOR, Floor
-from jobqueue.transitions.leases import Lease, held
+from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.request import Request, Row, Taken, taken
+from jobqueue.transitions.rows import in_state
 
 logger = logging.getLogger("jobqueue.transitions")
 
@@ -65,14 +65,19 @@ def take_from_top(request: Request) -> Taken:
 
 
 def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
-    """End those that had expired. If that fails, their leases end as those of a lost worker do."""
-    _, late = expired([row for row, _ in found])
-    gone = {row.pk for row in late}
-    leases = [lease for row, lease in found if row.pk not in gone]
-    for lease in [lease for row, lease in found if row.pk in gone]:
-        with suppress(Error, DatabaseBusy):
-            retry_transient(partial(end_expired, held(lease)), using=lease.using)
-    return Taken([row for row, _ in found], leases, late)
+    """End those that had expired, by one statement. If that fails, their leases end as those of a lost worker do."""
+    rows = [row for row, _ in found]
+    _, late = expired(rows)
+    if not late:
+        return Taken(rows, [lease for _, lease in found], [])
+    gone, any_lease = {row.pk for row in late}, found[0][1]
+    mine = in_state(gone, Job.Status.PROCESSING, using=any_lease.using).filter(lock_token=any_lease.token)
+    try:
+        retry_transient(partial(end_expired, mine), using=any_lease.using)
+    except (Error, DatabaseBusy) as error:
+        logger.warning("%d expired jobs could not be ended: %s; their leases will run out", len(late), error)
+        late = []
+    return Taken(rows, [lease for row, lease in found if row.pk not in gone], late)
 
 
 def _take(request: Request, limit: int, level: int | None, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:

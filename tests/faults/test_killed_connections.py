@@ -7,11 +7,12 @@ from django.db import connection
 
 from jobqueue import enqueue, transitions
 from jobqueue.db import retry
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import OutcomeUnknown
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim, fail, reap
 from tests.app import tasks
-from tests.factories import claim_one, expire, make_in_state, make_job, state
+from tests.factories import claim_one, expire, make_in_state, make_job, set_columns, state
 from tests.faults.conftest import killed_at
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -37,8 +38,15 @@ def lapsed():
     return lease
 
 
+def late():
+    job_id = make_job()
+    set_columns(job_id, expires_at=UtcNowPlus(-1))
+    return job_id
+
+
 VERBS = {
     "claim": (ready, lambda job_id: claim("q", worker="w"), "PROCESSING"),
+    "claim that meets an expired job": (late, lambda job_id: claim("q", worker="w"), "CANCELED"),
     "ack": (leased, lambda lease: transitions.ack(lease, result={"a": 1}), "DONE"),
     "ack_many": (leased, lambda lease: transitions.ack_many([lease], results=[{"a": 1}]), "DONE"),
     "fail": (leased, lambda lease: fail(lease, error=ValueError("x")), "READY"),
