@@ -52,7 +52,7 @@ class Vendor:
     takes_at_once = False
     #: sessions can send each other words (NOTIFY)
     notifies = False
-    #: an instant for a list of selected columns: as text where the driver is slow at parsing it
+    #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
     selected_instant_sql = "%(expressions)s"
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True

@@ -18,7 +18,7 @@ EXPIRED_BATCH = 500  # where one has expired there are often many
 
 def expired(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Those of `rows` that may run, and those whose time is over."""
-    late = [row for row in rows if row.expires_at is not None and row.expires_at <= row.now]
+    late = [row for row in rows if row.valid_until is not None and row.valid_until <= row.now]
     return ([row for row in rows if row not in late] if late else list(rows)), late
 
 
