@@ -79,7 +79,8 @@ class Entry(ctypes.Structure):
         if len(raw) > RESULT_BYTES:
             self.hold = Hold.OVER
             return
-        ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
+        if raw:
+            ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
         self.result_size = -1 if encoded is None else len(raw)
         # Last: from here on the keeper may settle it.
         self.hold = Hold.RETURNED

@@ -193,10 +193,17 @@ class Pool:
                 forked.leave(outcome.error)
             # From here on it did not kill this process, and if it returned it need not run again.
             outcome.note_on(entry)
-            free = threading.Event()
-            self._hand_over(outcome, free.set)
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        if not outcome.ack_each:
+            self._ended.put(outcome)
             self._ask_for_more()
-            free.wait()
+            return
+        free = threading.Event()
+        self._hand_over(outcome, free.set)
+        self._ask_for_more()
+        free.wait()
 
     def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
         if outcome.ack_each:
