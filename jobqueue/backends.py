@@ -36,6 +36,13 @@ class JobQueueBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, {**params, "QUEUES": params.get("QUEUES") or []})
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Django's own twins call these: what a subclass adds to one of them must not be left out on an event loop.
+        for name in ("enqueue", "get_result"):
+            if name in vars(cls) and f"a{name}" not in vars(cls):
+                setattr(cls, f"a{name}", getattr(BaseTaskBackend, f"a{name}"))
+
     @property
     def database(self) -> str:
         """The alias of the database that holds the jobs."""

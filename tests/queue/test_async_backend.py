@@ -4,11 +4,13 @@ import asyncio
 import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from typing import ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
+from jobqueue.backends import JobQueueBackend
 from jobqueue.compat import TaskResultDoesNotExist, TaskResultStatus, signals
 from jobqueue.exceptions import InvalidValue, PayloadError, PayloadTooLarge
 from jobqueue.models import Job
@@ -202,3 +204,25 @@ def test_a_caller_that_is_cancelled_in_the_middle_adds_one_job_and_its_signal():
     with received(hold, job_enqueued), received(note):
         on_a_loop(work)
     assert heard == [str(Job.objects.get().pk)]
+
+
+class Noting(JobQueueBackend):
+    """A project's own backend, which knows nothing of event loops."""
+
+    calls: ClassVar[list[str]] = []
+
+    def enqueue(self, task, args, kwargs):
+        self.calls.append("enqueue")
+        return super().enqueue(task, args, kwargs)
+
+    def get_result(self, result_id):
+        self.calls.append("get_result")
+        return super().get_result(result_id)
+
+
+@pytest.mark.django_db
+def test_what_a_subclass_adds_to_a_synchronous_twin_is_not_left_out(settings):
+    settings.TASKS = {"default": {"BACKEND": f"{__name__}.Noting"}}
+    made = async_to_sync(tasks.add.aenqueue)(1, 2)
+    async_to_sync(made.arefresh)()
+    assert Noting.calls == ["enqueue", "get_result"]
