@@ -95,7 +95,7 @@ class JobQueueBackend(BaseTaskBackend):
     def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
         from jobqueue.producer import new_job
 
-        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds", "expires")}
+        own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds", "expires")}
         job = new_job(
             task.queue_name,
             payload,
@@ -103,13 +103,11 @@ class JobQueueBackend(BaseTaskBackend):
             run_at=_aware(task.run_after),
             max_attempts=own["max_attempts"],
         )
-        key = own["dedupe_key"]
-        if callable(key):
-            key = key(*payload["args"], **payload["kwargs"])
         return replace(
             job,
             task=task.module_path,
-            dedupe_key=None if key is None else check_key(key),
+            dedupe_key=_key(task, "dedupe_key", payload),
+            ordering_key=_key(task, "ordering_key", payload),
             lease_seconds=own["lease_seconds"],
             expires_at=self._expires_at(own["expires"], job.run_at),
             options=own_options(task),
@@ -132,6 +130,13 @@ def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
     return payload | {"version": version} if version > 1 else payload
+
+
+def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:
+    key = getattr(task, name, None)
+    if callable(key):
+        key = key(*payload["args"], **payload["kwargs"])
+    return None if key is None else check_key(key, name)
 
 
 def _aware(run_after: Any) -> Any:

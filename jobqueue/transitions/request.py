@@ -34,6 +34,7 @@ class Row(NamedTuple):
     options: JSON
     lease_seconds: float | None
     priority: int
+    ordering_key: bytes | None
     now: datetime
 
 
@@ -86,6 +87,7 @@ class Request:
             lease_seconds=granted,
             using=self.using,
             options=row.options,
+            ordering_key=row.ordering_key,
         )
 
 

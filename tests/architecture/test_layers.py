@@ -17,7 +17,7 @@ LEVELS = {
     1: ["db"],
     2: ["models"],
     3: ["allocate", "allocation_arguments", "allocation_records", "bulk", "candidates", "context", "counter", "dedupe",
-        "doorbell", "fencing", "handlers", "idempotency", "insertion", "inspect", "job_log", "job_options", "locks",
+        "doorbell", "fencing", "handlers", "idempotency", "insertion", "inspect", "job_log", "job_options", "lanes", "locks",
         "outbox", "outside", "producer", "progress", "queues", "redis_client", "registry", "results", "starving",
         "task_context", "tasks", "transactions", "transitions", "unrunnable", "upcasting", "workers"],
     4: ["maintenance", "worker"],

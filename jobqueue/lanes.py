@@ -1,0 +1,89 @@
+"""The lanes of ordering keys: one for each queue and key, with the jobs that have not ended, in the order they came.
+
+A job with a key is READY behind a gate until it is the head of its lane. Ids of places follow commits, because the key
+stays locked from enqueue to COMMIT: so what anybody sees of a lane is a beginning of it, and its head is its head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from django.db import connections
+
+from jobqueue.db import vendor
+from jobqueue.db.holding import hold_key
+from jobqueue.db.prepared import Prepared, Slot, prepare_rows
+from jobqueue.models import LanePlace, OrderingKey
+
+LOWEST = -1
+#: lanes of one statement
+WINDOW = 100
+
+
+class Place(NamedTuple):
+    """A job's place in its lane."""
+
+    id: int
+    lane: int
+    job_id: int
+    halted: bool
+    status: int | None  # None: somebody has deleted the job's row
+    gate: int | None
+    queue: str | None
+
+
+def lane_of(queue: str, ordering_key: bytes) -> int:
+    """0 to 2**63 - 1. Two keys with the same number, one pair in 10**19, would wait for each other without need."""
+    return int.from_bytes(_digest(queue, ordering_key)[:8], "big") >> 1
+
+
+def hold(keys: Iterable[tuple[str, bytes]], using: str) -> None:
+    """Keep others from enqueueing with these (queue, ordering key) until the transaction ends, low to high."""
+    for digest in sorted({_digest(queue, key) for queue, key in keys}):
+        hold_key(OrderingKey, digest, using)
+
+
+def join(places: Sequence[tuple[int, int]], using: str) -> None:
+    """Add (lane, job id) to the ends of their lanes. Their keys must be held."""
+    connection, most = connections[using], vendor(using).insert_rows_max
+    table = LanePlace._meta.db_table
+    for start in range(0, len(places), most):
+        vendor(using).insert(connection, table, ["lane", "job_id"], places[start : start + most])
+
+
+def active(after: int, *, using: str, limit: int) -> list[int]:
+    """Up to `limit` lanes above `after` in which jobs are, in order: one index seek each, however many jobs wait."""
+    table = connections[using].ops.quote_name(LanePlace._meta.db_table)
+    with connections[using].cursor() as cursor:
+        cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_lane_place"), [after, limit])
+        return [row[0] for row in cursor.fetchall()]
+
+
+def fronts(lanes: Collection[int], *, using: str, depth: int) -> dict[int, list[Place]]:
+    """The first `depth` places of each lane, of those in which jobs are. Locks nothing."""
+    found: dict[int, list[Place]] = defaultdict(list)
+    wanted = sorted(lanes)
+    for start in range(0, len(wanted), WINDOW):
+        runs = [{"lane": lane} for lane in wanted[start : start + WINDOW]]
+        for place in map(Place._make, _front(using, depth).rows_of_each(runs)):
+            found[place.lane].append(place)
+    for places in found.values():
+        places.sort()
+    return dict(found)
+
+
+@lru_cache(maxsize=64)
+def _front(using: str, depth: int) -> Prepared:
+    lane = Slot("lane", LanePlace._meta.get_field("lane"))
+    rows = vendor(using).force_index(LanePlace.objects.using(using).filter(lane=lane), "ix_lane_place").order_by("id")
+    columns = ("id", "lane", "job_id", "halted", "job__status", "job__gate", "job__queue")
+    return prepare_rows(rows.values_list(*columns)[:depth])
+
+
+def _digest(queue: str, ordering_key: bytes) -> bytes:
+    # No queue name contains a NUL.
+    return hashlib.sha256(queue.encode() + b"\0" + ordering_key).digest()
