@@ -7,21 +7,19 @@ stays locked from enqueue to COMMIT: so what anybody sees of a lane is a beginni
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.holding import hold_key
-from jobqueue.db.prepared import Prepared, Slot, prepare_rows
-from jobqueue.models import LanePlace, OrderingKey
+from jobqueue.models import Job, LanePlace, OrderingKey
 
 LOWEST = -1
 #: lanes of one statement
-WINDOW = 100
+WINDOW = 500
 
 
 class Place(NamedTuple):
@@ -63,25 +61,44 @@ def active(after: int, *, using: str, limit: int) -> list[int]:
         return [row[0] for row in cursor.fetchall()]
 
 
-def fronts(lanes: Collection[int], *, using: str, depth: int) -> dict[int, list[Place]]:
-    """The first `depth` places of each lane, of those in which jobs are. Locks nothing."""
-    found: dict[int, list[Place]] = defaultdict(list)
-    wanted = sorted(lanes)
+def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
+    """For each lane its first place behind that id (0: its head), of those that have one. One seek each, no lock."""
+    found: dict[int, Place] = {}
+    wanted = sorted(after.items())
     for start in range(0, len(wanted), WINDOW):
-        runs = [{"lane": lane} for lane in wanted[start : start + WINDOW]]
-        for place in map(Place._make, _front(using, depth).rows_of_each(runs)):
-            found[place.lane].append(place)
-    for places in found.values():
-        places.sort()
-    return dict(found)
+        lanes = " UNION ALL ".join(
+            f"SELECT {lane:d} AS lane, {place:d} AS after" for lane, place in wanted[start : start + WINDOW]
+        )
+        with connections[using].cursor() as cursor:
+            cursor.execute(_next_sql(using).format(lanes=" UNION ALL ".join(some)))
+            for place in map(_place, cursor.fetchall()):
+                found[place.lane] = place
+    return found
 
 
-@lru_cache(maxsize=64)
-def _front(using: str, depth: int) -> Prepared:
-    lane = Slot("lane", LanePlace._meta.get_field("lane"))
-    rows = vendor(using).force_index(LanePlace.objects.using(using).filter(lane=lane), "ix_lane_place").order_by("id")
+def front(lane: int, *, using: str, depth: int) -> list[Place]:
+    """The first `depth` places of one lane. Locks nothing."""
+    rows = LanePlace.objects.using(using).filter(lane=lane).order_by("lane", "id")
     columns = ("id", "lane", "job_id", "halted", "job__status", "job__gate", "job__queue")
-    return prepare_rows(rows.values_list(*columns)[:depth])
+    return [Place(*row) for row in rows.values_list(*columns)[:depth]]
+
+
+def _place(row: Sequence[Any]) -> Place:
+    found = Place._make(row)
+    return found._replace(halted=bool(found.halted))
+
+
+@cache
+def _next_sql(using: str) -> str:
+    quote = connections[using].ops.quote_name
+    places, jobs = quote(LanePlace._meta.db_table), quote(Job._meta.db_table)
+    # By lane and id, which one index gives in this order: with id alone an optimizer may walk the primary key instead.
+    first = f"SELECT f.id FROM {places} f WHERE f.lane = w.lane AND f.id > w.after ORDER BY f.lane, f.id LIMIT 1"
+    return (
+        "SELECT p.id, p.lane, p.job_id, p.halted, j.status, j.gate, j.queue "
+        f"FROM (SELECT ({first}) AS id FROM ({{lanes}}) w) h JOIN {places} p ON p.id = h.id "
+        f"LEFT JOIN {jobs} j ON j.id = p.job_id"
+    )
 
 
 def _digest(queue: str, ordering_key: bytes) -> bytes:

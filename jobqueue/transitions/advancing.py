@@ -21,16 +21,16 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.lanes import Place, fronts, lane_of
+from jobqueue.lanes import Place, lane_of
 from jobqueue.models import Job, LanePlace
 from jobqueue.transitions.rows import in_state
 
 logger = logging.getLogger("jobqueue.transitions")
 
 HALTED = "halted: an earlier job of its ordering key failed; resume() lets the key go on"
-# The usual lane has an ended head and the next one; more is for lanes whose waiting jobs were canceled by the thousand.
+# The usual lane has an ended head and the next one; where jobs were canceled by the thousand, more are read at once.
 _DEPTH, _DEPTH_MAX = 3, 1000
-_ROUNDS = 1000
+_ROUNDS, _LANES = 1000, 500
 
 
 @dataclass(slots=True)
@@ -42,6 +42,20 @@ class _Step:
     opened: Place | None = None
     halted: Place | None = None
     more: bool = False  # everything that was read has ended: there may be others behind
+    _halts: bool = False
+
+    def meet(self, place: Place) -> bool:
+        """Take in the next place from the head on; whether its job has ended, so that another is to come."""
+        self._halts = self._halts or place.halted
+        policy = load().queue_failed_head(place.queue or "") if place.status == Job.Status.FAILED else ""
+        if policy == "skip" or place.status in (None, Job.Status.DONE, Job.Status.CANCELED):
+            self.ended.append(place.id)
+            return True
+        if (self._halts or policy == "halt") and not place.halted:
+            self.halted = place
+        elif not self._halts and place.status == Job.Status.READY and place.gate:
+            self.opened = place
+        return False
 
 
 def go_on(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> None:
@@ -64,20 +78,25 @@ def advance(wanted: Collection[int], *, using: str) -> int:
 
     Repeatable: whoever looks finds the same head. Raises DatabaseBusy after repeated deadlocks.
     """
-    opened, depth, left = 0, _DEPTH, set(wanted)
+    lanes_in_order = sorted(wanted)
+    return sum(
+        _advance(set(lanes_in_order[start : start + _LANES]), using) for start in range(0, len(lanes_in_order), _LANES)
+    )
+
+
+def _advance(left: set[int], using: str) -> int:
+    opened = 0
     for _ in range(_ROUNDS):
         # Without a lock: if a lane's head is open, whoever ends it will look again, and see what we see.
-        steps = retry_transient(partial(_steps, left, using, depth), using=using)
+        steps = retry_transient(partial(_steps, left, using), using=using)
         if not steps:
             break
-        done = retry_transient(partial(_apply, steps, using, depth), using=using)
+        done = retry_transient(partial(_apply, steps, using), using=using)
         queues = [step.opened.queue or "" for step in done if step.opened]
         for queue in set(queues):
             doorbell.ring(queue, using)
         opened += len(queues)
         left = steps.keys() - {step.head.lane for step in done if not step.more}
-        if any(step.more for step in done):
-            depth = _DEPTH_MAX
     return opened
 
 
@@ -98,46 +117,29 @@ def _advance_or_leave(wanted: Collection[int], using: str) -> None:
         logger.warning("%d ordering keys wait for the next sweep: %s", len(wanted), error)
 
 
-def _steps(wanted: Collection[int], using: str, depth: int) -> dict[int, _Step]:
+def _steps(wanted: Iterable[int], using: str) -> dict[int, _Step]:
     """The lanes that need something."""
-    found = {lane: _step(places, depth) for lane, places in fronts(wanted, using=using, depth=depth).items()}
-    return {lane: step for lane, step in found.items() if step.ended or step.opened or step.halted}
+    met = lanes.next_places(dict.fromkeys(wanted, 0), using=using)
+    steps = {lane: _Step(place) for lane, place in met.items()}
+    for _ in range(_DEPTH):
+        ended = {lane: place.id for lane, place in met.items() if steps[lane].meet(place)}
+        met = lanes.next_places(ended, using=using)
+        if not met:
+            break
+    for lane in met:
+        steps[lane] = _Step(steps[lane].head)
+        places = lanes.front(lane, using=using, depth=_DEPTH_MAX)
+        steps[lane].more = all(map(steps[lane].meet, places))
+    return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
 
 
-def _step(places: list[Place], depth: int) -> _Step:
-    step, halted = _Step(places[0]), False
-    for place in places:
-        halted = halted or place.halted
-        if _has_ended(place):
-            step.ended.append(place.id)
-            continue
-        failed = place.status == Job.Status.FAILED
-        if (halted or (failed and _policy(place) == "halt")) and not place.halted:
-            step.halted = place
-        elif not halted and place.status == Job.Status.READY and place.gate:
-            step.opened = place
-        return step
-    step.more = len(places) == depth
-    return step
-
-
-def _has_ended(place: Place) -> bool:
-    if place.status == Job.Status.FAILED:
-        return _policy(place) == "skip"
-    return place.status in (None, Job.Status.DONE, Job.Status.CANCELED)
-
-
-def _policy(place: Place) -> str:
-    return load().queue_failed_head(place.queue or "")
-
-
-def _apply(seen: Mapping[int, _Step], using: str, depth: int) -> list[_Step]:
+def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
     """One transaction; the steps that were taken. A lane whose head another has removed meanwhile is left out."""
     with vendor(using).transaction(connections[using]):
         # By key, low to high, and committed places only: nobody waits for a business transaction.
         heads = _locked([step.head.id for step in seen.values()], using)
         # Read again: what was seen before the lock may be over.
-        now = _steps(seen, using, depth)
+        now = _steps(seen, using)
         steps = [step for lane, step in now.items() if step.head.id in heads]
         _write(steps, using)
         # Also those that need nothing any more.

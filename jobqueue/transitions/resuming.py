@@ -33,7 +33,7 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
 def _resume(lane: int, using: str) -> bool:
     with vendor(using).transaction(connections[using]):
         places = LanePlace.objects.using(using)
-        for head in lanes.fronts([lane], using=using, depth=1).get(lane, []):
+        for head in lanes.front(lane, using=using, depth=1):
             own = places.filter(pk=head.id)
             if not own.select_for_update().values_list("pk", flat=True):
                 return False
