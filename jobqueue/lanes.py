@@ -66,9 +66,7 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
     found: dict[int, Place] = {}
     wanted = sorted(after.items())
     for start in range(0, len(wanted), WINDOW):
-        lanes = " UNION ALL ".join(
-            f"SELECT {lane:d} AS lane, {place:d} AS after" for lane, place in wanted[start : start + WINDOW]
-        )
+        some = [f"SELECT {lane:d} AS lane, {place:d} AS after" for lane, place in wanted[start : start + WINDOW]]
         with connections[using].cursor() as cursor:
             cursor.execute(_next_sql(using).format(lanes=" UNION ALL ".join(some)))
             for place in map(_place, cursor.fetchall()):

@@ -96,6 +96,7 @@ def _advance(left: set[int], using: str) -> int:
         for queue in set(queues):
             doorbell.ring(queue, using)
         opened += len(queues)
+        # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
         left = steps.keys() - {step.head.lane for step in done if not step.more}
     return opened
 
@@ -140,10 +141,9 @@ def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
         heads = _locked([step.head.id for step in seen.values()], using)
         # Read again: what was seen before the lock may be over.
         now = _steps(seen, using)
-        steps = [step for lane, step in now.items() if step.head.id in heads]
+        steps = [step for step in now.values() if step.head.id in heads]
         _write(steps, using)
-        # Also those that need nothing any more.
-        return steps + [step for lane, step in seen.items() if lane not in now]
+        return steps
 
 
 def _locked(place_ids: Iterable[int], using: str) -> set[int]:

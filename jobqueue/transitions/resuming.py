@@ -33,10 +33,12 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
 def _resume(lane: int, using: str) -> bool:
     with vendor(using).transaction(connections[using]):
         places = LanePlace.objects.using(using)
-        for head in lanes.front(lane, using=using, depth=1):
-            own = places.filter(pk=head.id)
+        for seen in lanes.front(lane, using=using, depth=1):
+            own = places.filter(pk=seen.id)
             if not own.select_for_update().values_list("pk", flat=True):
-                return False
+                break
+            # Read again: a retry may have been faster.
+            (head,) = lanes.front(lane, using=using, depth=1)
             if head.status == Job.Status.FAILED:
                 return bool(own.delete()[0])
             return bool(own.filter(halted=True).update(halted=False))

@@ -9,10 +9,12 @@ from jobqueue.lanes import lane_of
 from jobqueue.maintenance import lane_keeper
 from jobqueue.transitions import ack_many, claim
 from jobqueue.transitions.advancing import advance
+from tests.marks import committed
 from tests.plans.test_plans import plan
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.django_db
+# ANALYZE commits on MySQL.
+pytestmark = committed
 INNODB = VENDOR in ("mysql", "mariadb")
 
 

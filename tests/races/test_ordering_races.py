@@ -66,14 +66,16 @@ def test_a_second_enqueue_goes_ahead_when_the_first_transaction_is_rolled_back()
     with holding(lambda: add(1), commit=False):
         other = Actor(add, 2)
         assert other.is_blocked()
-    assert claimed() == [other.result()]
+    second = other.result()
+    assert claimed() == [second]
 
 
 @needs_row_locks
 def test_enqueues_with_different_keys_and_without_do_not_wait():
     with holding(lambda: add(1)):
         ids = Actor(lambda: [enqueue("q", 1, ordering_key="other"), enqueue("q", 2), enqueue("p", 3, ordering_key="k")])
-        assert claimed() == ids.result()[:2]
+        here = ids.result()[:2]
+        assert claimed() == here
 
 
 def ack_all(*_):
