@@ -127,7 +127,7 @@ class JobQueueBackend(BaseTaskBackend):
     def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
         from jobqueue.producer import new_job
 
-        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds")}
+        own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
         job = new_job(
             task.queue_name,
             payload,
@@ -135,13 +135,11 @@ class JobQueueBackend(BaseTaskBackend):
             run_at=_aware(task.run_after),
             max_attempts=own["max_attempts"],
         )
-        key = own["dedupe_key"]
-        if callable(key):
-            key = key(*payload["args"], **payload["kwargs"])
         return replace(
             job,
             task=task.module_path,
-            dedupe_key=None if key is None else check_key(key),
+            dedupe_key=_key(task, "dedupe_key", payload),
+            ordering_key=_key(task, "ordering_key", payload),
             lease_seconds=own["lease_seconds"],
             options=own_options(task),
         )
@@ -163,6 +161,13 @@ def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
     return payload | {"version": version} if version > 1 else payload
+
+
+def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:
+    key = getattr(task, name, None)
+    if callable(key):
+        key = key(*payload["args"], **payload["kwargs"])
+    return None if key is None else check_key(key, name)
 
 
 def _aware(run_after: Any) -> Any:

@@ -65,6 +65,7 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
                     "attempt_of",
                     "progress_text",
                     "dedupe",
+                    "order_key",
                     "reason",
                 )
             },

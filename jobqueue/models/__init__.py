@@ -6,6 +6,7 @@ from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
+from jobqueue.models.ordering import LanePlace, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
 
@@ -15,9 +16,11 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "LanePlace",
     "LockFloor",
     "LockRow",
     "MutexRow",
+    "OrderingKey",
     "OutboxEvent",
     "OutboxKey",
     "Worker",

@@ -16,6 +16,7 @@ from jobqueue.exceptions import PayloadError, ResultError
 from jobqueue.models import Job
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
 from jobqueue.transitions.rows import any_in_state
 
@@ -131,7 +132,9 @@ def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
     return {job_id: finished_at for job_id, fence, finished_at in found if fences[job_id] == fence}
 
 
-def _announce(leases: Iterable[Lease]) -> None:
+def _announce(leases: Sequence[Lease]) -> None:
+    for using in {lease.using for lease in leases}:
+        go_on(((lease.queue, lease.ordering_key) for lease in leases if lease.using == using), using=using)
     if job_done.receivers:
         for lease in leases:
             facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}

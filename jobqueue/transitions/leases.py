@@ -46,6 +46,7 @@ class Lease(NamedTuple):
     lease_seconds: float
     using: str
     options: JSON = None
+    ordering_key: bytes | None = None
 
 
 def held(lease: Lease) -> JobQuerySet:
@@ -79,6 +80,7 @@ def lease_of(job: Job, using: str) -> Lease:
         created_at=job.created_at,
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
+        ordering_key=job.ordering_key,
     )
 
 

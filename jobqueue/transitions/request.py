@@ -34,6 +34,7 @@ class Row(NamedTuple):
     options: JSON
     lease_seconds: float | None
     priority: int
+    ordering_key: bytes | None
     now: datetime
 
 
@@ -87,6 +88,7 @@ class Request:
             granted,
             self.using,
             row.options,
+            row.ordering_key,
         )
 
 

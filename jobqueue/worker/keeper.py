@@ -24,7 +24,7 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
-from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
+from jobqueue.maintenance import idempotency_cleaner, lane_keeper, lock_sweeper, outbox_cleaner, reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.announcer import Announcer
@@ -53,7 +53,8 @@ class Keeper:
         self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = self.next_sweep = 0.0
         self.down_since: float | None = None
         self.orphaned_since: float | None = None
-        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner]
+        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner, lane_keeper]
+        self.each_second: list[Any] = [lane_keeper.Rounds()]
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -138,10 +139,15 @@ class Keeper:
         if found.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
             self.board.header.reaped += found.total
+        self._run(self.each_second)
 
     def sweep(self) -> None:
-        """Delete what is over. An account without a right to one of these tables is told once, and works on."""
-        for sweeper in list(self.sweepers):
+        """Delete what is over."""
+        self._run(self.sweepers)
+
+    def _run(self, sweepers: list[Any]) -> None:
+        """An account without a right to one of their tables is told once, and works on."""
+        for sweeper in list(sweepers):
             try:
                 found = sweeper.run_once(load(), using=self.using)
             except Error as error:
@@ -149,10 +155,10 @@ class Keeper:
                     raise
                 name = sweeper.__name__.rpartition(".")[2]
                 logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
-                self.sweepers.remove(sweeper)
+                sweepers.remove(sweeper)
             else:
                 if any(asdict(found).values()):
-                    logger.info("deleted what was over: %s", found)
+                    logger.info("put in order: %s", found)
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port

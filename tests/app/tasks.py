@@ -78,6 +78,19 @@ def counts(context, total, how="returns"):
             context.progress(total + 1, total)
 
 
+@task
+def ordered(n):
+    """Notes its number, and when it is over."""
+    note("begins", n)
+    time.sleep(0.002)
+    note("ends", n)
+
+
+@task(ordering_key=lambda key: key or None)
+def keyed(key):
+    """Runs in order with those of the same argument."""
+
+
 @task(max_attempts=1)
 def reports_and_waits(path):
     """Tells how far it is, and goes on when a file appears."""
