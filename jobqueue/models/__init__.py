@@ -5,6 +5,7 @@ from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
+from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
@@ -15,8 +16,10 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "LockFinding",
     "LockFloor",
     "LockRow",
+    "LockStat",
     "MutexRow",
     "OutboxEvent",
     "OutboxKey",

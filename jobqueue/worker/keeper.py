@@ -24,7 +24,14 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
-from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
+from jobqueue.maintenance import (
+    idempotency_cleaner,
+    lock_history_cleaner,
+    lock_sweeper,
+    lock_watch,
+    outbox_cleaner,
+    reaper,
+)
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.announcer import Announcer
@@ -50,10 +57,12 @@ class Keeper:
         self.options, self.board = options, board
         self.using = options.database
         self.parent = board.supervisor_pid
-        self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = self.next_sweep = 0.0
+        self.next_renewal = self.next_reaping = self.next_flags = 0.0
+        self.next_overtime = self.next_sweep = self.next_watch = 0.0
         self.down_since: float | None = None
         self.orphaned_since: float | None = None
-        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner]
+        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner, lock_history_cleaner]
+        self.watches: list[Any] = [lock_watch]
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -78,6 +87,9 @@ class Keeper:
             if self.options.reaper and now >= self.next_sweep:
                 self.next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
                 self._duty(self.sweep)
+            if self.options.reaper and now >= self.next_watch:
+                self.next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
+                self._duty(self.watch)
             if self._given_up():
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
@@ -140,19 +152,27 @@ class Keeper:
             self.board.header.reaped += found.total
 
     def sweep(self) -> None:
-        """Delete what is over. An account without a right to one of these tables is told once, and works on."""
-        for sweeper in list(self.sweepers):
+        """Delete what is over."""
+        self._do(self.sweepers, "deleted what was over")
+
+    def watch(self) -> None:
+        """Keep what the server tells of locks."""
+        self._do(self.watches, "seen among the server's locks")
+
+    def _do(self, chores: list[Any], what: str) -> None:
+        """An account without a right to one of their tables is told once, and works on."""
+        for chore in list(chores):
             try:
-                found = sweeper.run_once(load(), using=self.using)
+                found = chore.run_once(load(), using=self.using)
             except Error as error:
                 if fault_vendor(self.using).fault(error) is not None:
                     raise
-                name = sweeper.__name__.rpartition(".")[2]
+                name = chore.__name__.rpartition(".")[2]
                 logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
-                self.sweepers.remove(sweeper)
+                chores.remove(chore)
             else:
                 if any(asdict(found).values()):
-                    logger.info("deleted what was over: %s", found)
+                    logger.info("%s: %s", what, found)
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port

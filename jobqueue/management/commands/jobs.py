@@ -10,11 +10,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error, connections
 
-from jobqueue.cli import unrunnable
+from jobqueue.cli import locks, unrunnable
 from jobqueue.conf import load
 
 #: sub-command -> its module, with declare(parser) and run(out, using, given) -> exit status
-SUBCOMMANDS: dict[str, Any] = {"unrunnable": unrunnable}
+SUBCOMMANDS: dict[str, Any] = {"locks": locks, "unrunnable": unrunnable}
 
 
 class Command(BaseCommand):
