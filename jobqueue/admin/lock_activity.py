@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -62,6 +63,8 @@ class Table:
 class LockActivityAdmin(ReadOnlyAdmin):
     """The page; there is nothing to open in it. Statements and stories are for those who may see findings."""
 
+    list_display_links = None
+
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """The page, over the chosen range."""
         if not self.has_view_permission(request):
@@ -73,7 +76,7 @@ class LockActivityAdmin(ReadOnlyAdmin):
         problems: tuple[str, ...] = ()
         if request.user.has_perm("jobqueue.view_lockfinding"):
             server = activity.read_server(using=using)
-            problems = tuple(gettext(problem) for problem in server.problems)
+            problems = tuple(translation.gettext(problem) for problem in server.problems)
             tables += [*_server(server), *_found(using)]
         context = {
             **self.admin_site.each_context(request),
@@ -142,7 +145,7 @@ def _cells(one: LockFigures) -> Iterable[Any]:
 def _server(server: ServerLocks) -> list[Table]:
     tables = []
     if server.waits is not None:
-        titles = (_("waiting session"), _("for"), _("locked"), _("its statement"))
+        titles = (_("waiting session"), _("time waited"), _("locked record"), _("its statement"))
         tables.append(
             Table(
                 gettext("Sessions that wait for a lock now"),
@@ -170,7 +173,7 @@ def _server(server: ServerLocks) -> list[Table]:
         )
     if server.deadlocks is not None:
         rows = [(gettext("deadlocks since the server counts"), server.deadlocks)]
-        tables.append(Table(gettext("Deadlocks"), (_("what"), _("count")), list(rows)))
+        tables.append(Table(gettext("Deadlocks"), (_("what was counted"), _("number")), list(rows)))
     return tables
 
 
@@ -189,7 +192,7 @@ def _found(using: str) -> list[Table]:
     for kind, title in titles.items():
         rows = activity.read_findings(kind, limit=ROWS_SHOWN, using=using)
         cells = [(relative(row.last_seen_at, row.now), _text(row)) for row in rows]  # type: ignore[attr-defined]
-        tables.append(Table(title, (_("last seen"), _("what")), list(cells), empty=gettext("None.")))
+        tables.append(Table(title, (_("last seen"), _("what was seen")), list(cells), empty=gettext("None.")))
     return tables
 
 

@@ -31,7 +31,7 @@ class Lock:
     #: what happens to the lock if the holder cannot release it
     ends = ""
     #: whether it shows in the figures about locks
-    counted = True
+    _counted = True
 
     def __init__(self, name: str, timeout_seconds: float | None) -> None:
         self.name = check_lock_name(name)
@@ -69,7 +69,7 @@ class Lock:
         self._held = False
         if not self._give_back():
             raise self._lose("its release")
-        if self.counted:
+        if self._counted:
             metrics.released(self.kind, self.name, time.monotonic() - self._held_since)
 
     def __enter__(self) -> Self:
@@ -132,18 +132,18 @@ class Lock:
     def _hold(self, patience: Patience) -> None:
         self._held = self._was_held = True
         self._held_since = time.monotonic()
-        if self.counted:
+        if self._counted:
             metrics.acquired(self.kind, self.name, patience.waited_seconds(), contended=patience.tried)
 
     def _give_up(self, patience: Patience) -> LockNotAcquired:
-        if self.counted:
+        if self._counted:
             metrics.failed(self.kind, self.name, patience.waited_seconds())
         return self._not_acquired()
 
     def _lose(self, before: str) -> LockLost:
         """The holder came back too late."""
         self._held = False
-        if self.counted:
+        if self._counted:
             metrics.reentered(self.kind, self.name)
         return self._lost(before)
 

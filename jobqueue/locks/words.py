@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils import translation
 from django.utils.translation import gettext
 
 from jobqueue.db.lock_report import LockWait
@@ -68,4 +69,4 @@ def _story(detail: Mapping[str, Any]) -> Iterator[str]:
         if party["rolled_back"]:
             yield "    " + gettext("was rolled back")
     if detail["unseen"]:
-        yield gettext(detail["unseen"])
+        yield translation.gettext(detail["unseen"])

@@ -68,7 +68,7 @@ def run_once(settings: Settings, *, using: str) -> Watching:
 
 def _my_turn(using: str) -> bool:
     lock = LeaseLock(TURN, INTERVAL_SECONDS * 0.75, 0, using)
-    lock.counted = False
+    lock._counted = False
     try:
         lock.acquire()
     except LockNotAcquired:

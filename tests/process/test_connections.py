@@ -19,8 +19,8 @@ pytestmark = [
 ]
 PROCESSES, THREADS = 2, 3
 BUDGET = 2 + PROCESSES * (5 + THREADS)
-# Of each process one is for coroutines, one for jobs with ack_each, and one for figures about locks; these jobs have none
-# of it. Only PostgreSQL is listened to, and not by a drain.
+# Of each process one is for coroutines, one for jobs with ack_each, one for figures about locks: not for these jobs.
+# Only PostgreSQL is listened to, and not by a drain.
 DRAINING = BUDGET - 3 * PROCESSES - 1
 USED = DRAINING + (VENDOR == "postgres")
 # Kept from job to job: the server may count a session that was closed just now.
