@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.translation import gettext_noop as _
 
 from jobqueue.exceptions import NotSupported
 
@@ -21,6 +20,14 @@ _VALUES = {
     for quotes in ("'", MYSQL_QUOTES)
 }
 _LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*(?:\)|$)")
+
+
+def marked(text: str) -> str:
+    """Text to be translated where it is shown: Django's gettext_noop asks for the settings, too early at import."""
+    return text
+
+
+_ = marked
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.translation import gettext_noop as _
 
 from jobqueue.db.base import first_arg
 from jobqueue.db.innodb_deadlock import read_deadlock
 from jobqueue.db.lock_report import MYSQL_QUOTES, Deadlock, LockMonitor, LockWait, SlowStatement, without_values
+from jobqueue.db.lock_report import marked as _
 from jobqueue.exceptions import NotSupported
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
