@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks import metrics
 from jobqueue.locks.patience import Patience
@@ -117,12 +118,17 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
 
 
 def _count_release(connection: BaseDatabaseWrapper, key: str) -> None:
-    """Count how long it is held: until the outermost block of the transaction goes, by commit or rollback.
+    """Count how long it is held: until the transaction ends, by commit or rollback.
 
-    Not by on_commit(), which a rollback forgets, and which the caller's tests would see.
+    Either way the connection lets go of a hook for the commit; its going is what counts. In a test case the hook would
+    show among those of the code under test.
     """
-    block = next((block for block in connection.atomic_blocks if not getattr(block, "_from_testcase", False)), None)
-    if block is not None:
-        begun = time.monotonic()
-        finalizer = weakref.finalize(block, lambda: metrics.released(KIND, key, time.monotonic() - begun))
-        finalizer.atexit = False
+    if not connection.in_atomic_block or in_test_case(connection):
+        return
+    begun = time.monotonic()
+
+    def hook() -> None:
+        """Nothing: a rollback does not call it."""
+
+    weakref.finalize(hook, lambda: metrics.released(KIND, key, time.monotonic() - begun)).atexit = False
+    connection.on_commit(hook, robust=True)

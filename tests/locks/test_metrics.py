@@ -90,6 +90,27 @@ def test_a_mutex_is_held_until_its_transaction_ends(undone):
 
 
 @committed
+def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
+    @transaction.atomic
+    def work():
+        mutex("k", 41)
+        time.sleep(0.02)
+
+    for _ in range(2):
+        work()
+    got = figures('["k",41]')
+    assert (got.acquired, got.released) == (2, 2)
+    assert 40_000 <= got.held_us < 5_000_000
+
+
+@pytest.mark.django_db
+def test_hooks_of_the_code_under_test_are_its_own(django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks() as hooks, transaction.atomic():
+        mutex("k", 42)
+    assert hooks == []
+
+
+@committed
 @pytest.mark.skipif(VENDOR == "sqlite", reason="a second writer would wait for the file")
 def test_a_mutex_that_was_not_got_is_a_failure():
     other = connection.copy()
