@@ -62,6 +62,7 @@ class Settings:
     log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
+    lock_metrics_seconds: float | None = 86_400.0  # how long figures about locks are kept; None = nothing is counted
     redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
     outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay
@@ -174,6 +175,7 @@ _NULLABLE = {
     "timeout_seconds",
     "hard_timeout_seconds",
     "redis_url",
+    "lock_metrics_seconds",
 }
 
 
@@ -208,7 +210,7 @@ def _problem(name: str, value: object) -> str | None:
     if name == "backoff_factor":
         return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
     low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
-    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds") else SECONDS_MAX
+    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds", "lock_metrics_seconds") else SECONDS_MAX
     ok = low_ok and value <= most  # type: ignore[operator]
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
 

@@ -1,6 +1,7 @@
 """Django admin: shows state, offers verbs, edits nothing."""
 
 from jobqueue.admin.job import JobAdmin
+from jobqueue.admin.lock_activity import LockActivityAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
-__all__ = ["JobAdmin", "WorkerAdmin"]
+__all__ = ["JobAdmin", "LockActivityAdmin", "WorkerAdmin"]

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_report import LockMonitor
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 
 M = TypeVar("M", bound=models.Model)
@@ -206,6 +207,8 @@ class Vendor:
         """Whether this session held the lock; now nobody does."""
         raise NotImplementedError
 
+    #: who waits for whom, deadlocks, slow statements
+    monitor = LockMonitor()
     #: what held_locks() cannot know here, for people
     held_unseen = ""
 

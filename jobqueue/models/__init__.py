@@ -5,6 +5,7 @@ from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
+from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LanePlace, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
@@ -17,8 +18,10 @@ __all__ = [
     "Job",
     "JobAttempt",
     "LanePlace",
+    "LockFinding",
     "LockFloor",
     "LockRow",
+    "LockStat",
     "MutexRow",
     "OrderingKey",
     "OutboxEvent",

@@ -10,12 +10,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error, connections
 
-from jobqueue.cli import keys, unrunnable
+from jobqueue.cli import keys, locks, unrunnable
 from jobqueue.conf import load
 from jobqueue.exceptions import JobQueueError
 
 #: sub-command -> its module, with declare(parser) and run(out, using, given) -> exit status
-SUBCOMMANDS: dict[str, Any] = {"keys": keys, "unrunnable": unrunnable}
+SUBCOMMANDS: dict[str, Any] = {"keys": keys, "locks": locks, "unrunnable": unrunnable}
 
 
 class Command(BaseCommand):

@@ -17,7 +17,14 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import count, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import idempotency_cleaner, lane_keeper, lock_sweeper, outbox_cleaner, reaper
+from jobqueue.maintenance import (
+    idempotency_cleaner,
+    lane_keeper,
+    lock_history_cleaner,
+    lock_sweeper,
+    outbox_cleaner,
+    reaper,
+)
 
 
 class Command(BaseCommand):
@@ -69,7 +76,8 @@ class Command(BaseCommand):
             cleaned = outbox_cleaner.run_once(load(), using=using)
             forgotten = idempotency_cleaner.run_once(load(), using=using)
             kept = lane_keeper.run_once(load(), using=using)
-            facts = asdict(found) | asdict(swept) | asdict(cleaned) | asdict(forgotten) | asdict(kept)
+            history = lock_history_cleaner.run_once(load(), using=using)
+            facts = asdict(found) | asdict(swept) | asdict(cleaned) | asdict(forgotten) | asdict(kept) | asdict(history)
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"
