@@ -1,6 +1,8 @@
 """Django admin: shows state, offers verbs, edits nothing."""
 
+from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.job import JobAdmin
+from jobqueue.admin.outbox import OutboxEventAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
-__all__ = ["JobAdmin", "WorkerAdmin"]
+__all__ = ["IdempotencyRecordAdmin", "JobAdmin", "OutboxEventAdmin", "WorkerAdmin"]

@@ -7,7 +7,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance import idempotency_cleaner, outbox_cleaner
 from jobqueue.models import IdempotencyRecord, OutboxEvent, OutboxKey
-from jobqueue.outbox import publish
+from jobqueue.outbox import discard, publish
 from tests.outbox.helpers import drain, event, say
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -26,7 +26,12 @@ def test_delivered_events_are_deleted_by_age_in_batches_and_others_stay(listen):
     waiting, aside = say("t", "waiting", "k"), say("t", "aside")
     OutboxEvent.objects.filter(pk__in=[waiting, aside]).update(created_at=UtcNowPlus(-10_000_000))
     OutboxEvent.objects.filter(pk=aside).update(lane=None, failed_at=UtcNowPlus(-10_000_000))
+    gone = say("t", "discarded")
+    OutboxEvent.objects.filter(pk=gone).update(lane=None, failed_at=UtcNowPlus(-1))
+    assert discard(gone)
     assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 5
+    assert OutboxEvent.objects.filter(pk=gone).update(processed_at=UtcNowPlus(-604_801))
+    assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 1
     assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, aside}
 
 
