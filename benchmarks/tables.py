@@ -143,6 +143,16 @@ def locks(found: dict[str, Any]) -> Iterator[str]:
     yield from table(("", "lock", "acquired and released, per second", "compared, same round"), rows())
 
 
+def outbox(found: dict[str, Any]) -> Iterator[str]:
+    """Publishing and delivery."""
+    rows = [
+        (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
+        for part in ("publish", "deliver")
+        for name, entry in found[part].items()
+    ]
+    yield from table(("", "who", "events/s", "of raw, same round"), rows)
+
+
 #: title, what it says, the table
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
@@ -170,6 +180,13 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = 
         "Processes that acquire and release one key, all the time, and do nothing in between. A mutex is released by "
         "its commit.",
         locks,
+    ),
+    "outbox": (
+        "Outbox",
+        "100 events per commit are published, each by a call of its own; then one relay delivers them to a subscriber "
+        "that does nothing, up to 100 per claim. The raw relay claims 100 and marks them as delivered in the same "
+        "transaction: no keys, no leases, no attempts, and nothing is called.",
+        outbox,
     ),
     "scaling": ("Scaling", "One queue, one `runworker --processes N` against N reference processes.", scaling),
 }

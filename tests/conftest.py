@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 
 from tests.servers import binaries, control
+from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.provide import Provider
 from tests.servers.state import StateDir
 from tests.settings import VENDOR
@@ -54,6 +55,22 @@ def redis_server(tmp_path_factory):
 def redis_url(redis_server):
     """The URL of that server."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory):
+    """A RabbitMQ of this run's own."""
+    folder = tmp_path_factory.mktemp("rabbitmq")
+    program = rabbitmq_server.install(folder / "install.log")
+    if program is None:
+        assert not os.environ.get("CI"), (
+            "there is no rabbitmq-server (Debian's package), and CI must not pass without it"
+        )
+        pytest.skip("there is no rabbitmq-server on this machine")
+    found = rabbitmq_server.RabbitMQ(folder, program)
+    found.start()
+    yield found
+    found.remove()
 
 
 @pytest.fixture
