@@ -20,7 +20,7 @@ class Keeping:
     """What one pass did."""
 
     jobs_opened: int
-    keys_deleted: int
+    ordering_keys_deleted: int
 
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Keeping:

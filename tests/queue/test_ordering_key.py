@@ -417,7 +417,7 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries)
 def test_old_key_rows_are_deleted_and_made_anew():
     first, second = add(2)
     OrderingKey.objects.update(created_at=UtcNowPlus(-2 * lane_keeper.KEY_SECONDS))
-    assert lane_keeper.run_once(None, using="default").keys_deleted == 1
+    assert lane_keeper.run_once(None, using="default").ordering_keys_deleted == 1
     (third,) = add(1)
     for expected in (first, second, third):
         ack(take()[expected])
