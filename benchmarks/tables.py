@@ -153,6 +153,16 @@ def outbox(found: dict[str, Any]) -> Iterator[str]:
     yield from table(("", "who", "events/s", "of raw, same round"), rows)
 
 
+def keys(found: dict[str, Any]) -> Iterator[str]:
+    """Enqueue and drain."""
+    rows = [
+        (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
+        for part in ("enqueue", "drain")
+        for name, entry in found[part].items()
+    ]
+    yield from table(("", "ordering keys", "jobs/s", "of those without key, same round"), rows)
+
+
 #: title, what it says, the table
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
@@ -187,6 +197,12 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = 
         "that does nothing, up to 100 per claim. The raw relay claims 100 and marks them as delivered in the same "
         "transaction: no keys, no leases, no attempts, and nothing is called.",
         outbox,
+    ),
+    "keys": (
+        "Ordering keys",
+        "Single enqueues, each committed; then one worker drains no-op jobs. *Beside a hot one*: 20,000 jobs of "
+        "one more key wait there, are run, too, and not counted.",
+        keys,
     ),
     "scaling": ("Scaling", "One queue, one `runworker --processes N` against N reference processes.", scaling),
 }
