@@ -188,6 +188,12 @@ def _add_keyed(job: NewJob, using: str) -> int:
     )
 
 
+def _add_alone(job: NewJob, using: str) -> int:
+    (job_id,) = _insert([job], using)
+    _announce([job], [job_id], using)
+    return job_id
+
+
 def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
     """Jobs with keys: those that nobody holds in one INSERT, one by one only when a race was lost."""
     from jobqueue import dedupe
@@ -205,7 +211,7 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
                     dedupe.free(job.queue, job.dedupe_key, using=using)
             ids = _insert(fresh, using) if fresh else []
     except IntegrityError:
-        return [_add_keyed(job, using) if job.dedupe_key else _insert([job], using)[0] for job in jobs]
+        return [_add_keyed(job, using) if job.dedupe_key else _add_alone(job, using) for job in jobs]
     _announce(fresh, ids, using)
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}

@@ -70,6 +70,10 @@ class Vendor:
         """queryset.update(**changes) for rows that the queryset names by key; how many there were."""
         return queryset.update(**changes)
 
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """Delete the rows with these primary keys, reading no others; how many there were."""
+        return queryset.filter(pk__in=keys).delete()[0]
+
     def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
         return queryset

@@ -33,6 +33,7 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     """
     if _ack_group(lease.using, lease.token, [lease], [encode_result(result)], again=False):
         raise lost(lease, "ack")
+    go_on([(lease.queue, lease.ordering_key)], using=lease.using)
     _announce([lease])
 
 
@@ -51,6 +52,8 @@ def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None, 
         for chunk in _chunks(group, encoded):
             texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
             gone += _ack_group(using, token, chunk, texts, again=again)
+            # Now: the next statement may fail.
+            go_on(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
     for lease in gone:
         lost(lease, "ack")
     missing = {(lease.job_id, lease.fence) for lease in gone}
@@ -133,8 +136,6 @@ def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
 
 
 def _announce(leases: Sequence[Lease]) -> None:
-    for using in {lease.using for lease in leases}:
-        go_on(((lease.queue, lease.ordering_key) for lease in leases if lease.using == using), using=using)
     if job_done.receivers:
         for lease in leases:
             facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}

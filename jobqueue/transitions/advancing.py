@@ -8,11 +8,15 @@ between the two leaves the lane standing still until sweep() finds it, never goi
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from django.db import Error, connections, transaction
+from django.db.models import QuerySet
 
 from jobqueue import doorbell, lanes
 from jobqueue.conf import load
@@ -21,6 +25,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.insertion import KEY_GATE
 from jobqueue.lanes import Place, lane_of
 from jobqueue.models import Job, LanePlace
 from jobqueue.transitions.rows import in_state
@@ -30,7 +35,9 @@ logger = logging.getLogger("jobqueue.transitions")
 HALTED = "halted: an earlier job of its ordering key failed; resume() lets the key go on"
 # The usual lane has an ended head and the next one; where jobs were canceled by the thousand, more are read at once.
 _DEPTH, _DEPTH_MAX = 3, 1000
-_ROUNDS, _LANES = 1000, 500
+_LANES = 500
+# For lanes in which others have locks now: 0.3 to 0.6 s in all, then they, or the sweep, see to it.
+_TRIES, _TRY_SECONDS = 30, 0.02
 
 
 @dataclass(slots=True)
@@ -53,7 +60,7 @@ class _Step:
             return True
         if (self._halts or policy == "halt") and not place.halted:
             self.halted = place
-        elif not self._halts and place.status == Job.Status.READY and place.gate:
+        elif not self._halts and place.status == Job.Status.READY and place.gate == KEY_GATE:
             self.opened = place
         return False
 
@@ -69,8 +76,23 @@ def go_on(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> None:
     if not in_open_transaction(using):
         _advance_or_leave(found, using)
     elif connections[using].in_atomic_block:
-        transaction.on_commit(partial(_advance_or_leave, found, using), using=using, robust=True)
+        _pending(using).update(found)
+        transaction.on_commit(partial(_advance_pending, using), using=using, robust=True)
     # Else autocommit was turned off by hand, and nobody hears of the commit: the sweep will find them.
+
+
+def _pending(using: str) -> set[int]:
+    """Lanes to look at after this connection's next commit; those of a rollback that stay in it do no harm."""
+    found: set[int] = connections[using].__dict__.setdefault("jobqueue_lanes", set())
+    return found
+
+
+def _advance_pending(using: str) -> None:
+    # Every enqueue of a transaction has registered this: the first call does the work of all.
+    found = set(_pending(using))
+    _pending(using).clear()
+    if found:
+        _advance_or_leave(found, using)
 
 
 def advance(wanted: Collection[int], *, using: str) -> int:
@@ -85,8 +107,8 @@ def advance(wanted: Collection[int], *, using: str) -> int:
 
 
 def _advance(left: set[int], using: str) -> int:
-    opened = 0
-    for _ in range(_ROUNDS):
+    opened = vain = 0
+    while left and vain < _TRIES:
         # Without a lock: if a lane's head is open, whoever ends it will look again, and see what we see.
         steps = retry_transient(partial(_steps, left, using), using=using)
         if not steps:
@@ -98,6 +120,9 @@ def _advance(left: set[int], using: str) -> int:
         opened += len(queues)
         # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
         left = steps.keys() - {step.head.lane for step in done if not step.more}
+        vain = 0 if done else vain + 1
+        if vain:
+            time.sleep(random.uniform(0.5, 1.0) * _TRY_SECONDS)
     return opened
 
 
@@ -135,26 +160,36 @@ def _steps(wanted: Iterable[int], using: str) -> dict[int, _Step]:
 
 
 def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
-    """One transaction; the steps that were taken. A lane whose head another has removed meanwhile is left out."""
+    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
+
+    Another advance() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
+    operator's verb in a transaction of its own), will look at the lane after its commit.
+    """
+    wanted: set[int] = set()
+    for step in seen.values():
+        if len(wanted) < _DEPTH_MAX:
+            wanted |= {step.head.id, *step.ended}
     with vendor(using).transaction(connections[using]):
-        # By key, low to high, and committed places only: nobody waits for a business transaction.
-        heads = _locked([step.head.id for step in seen.values()], using)
+        mine = _locked(LanePlace.objects.using(using), wanted, using)
         # Read again: what was seen before the lock may be over.
-        now = _steps(seen, using)
-        steps = [step for step in now.values() if step.head.id in heads]
+        now = [step for step in _steps(seen, using).values() if {step.head.id, *step.ended} <= mine]
+        opening = {step.opened.job_id for step in now if step.opened}
+        free = _locked(Job.objects.using(using), opening, using) if opening else set()
+        steps = [step for step in now if step.opened is None or step.opened.job_id in free]
         _write(steps, using)
         return steps
 
 
-def _locked(place_ids: Iterable[int], using: str) -> set[int]:
-    rows = LanePlace.objects.using(using).filter(pk__in=sorted(place_ids)).order_by("pk").select_for_update()
-    return set(rows.values_list("pk", flat=True))
+def _locked(rows: QuerySet[Any], ids: Iterable[int], using: str) -> set[int]:
+    """Those that could be locked at once, by their keys alone: a scan would meet, and wait for, rows of others."""
+    found = vendor(using).force_index(rows.filter(pk__in=sorted(ids)).order_by("pk"), "PRIMARY")
+    return set(vendor(using).lock_rows(found).values_list("pk", flat=True))
 
 
 def _write(steps: Collection[_Step], using: str) -> None:
     places = LanePlace.objects.using(using)
     if ended := [place_id for step in steps for place_id in step.ended]:
-        places.filter(pk__in=sorted(ended)).delete()
+        vendor(using).delete_by_key(places, sorted(ended))
     halted = [step.halted for step in steps if step.halted]
     if halted:
         places.filter(pk__in=sorted(place.id for place in halted)).update(halted=True)
@@ -164,6 +199,6 @@ def _write(steps: Collection[_Step], using: str) -> None:
     ):
         if found:
             ids = sorted(place.job_id for place in found)
-            # Behind the gate still, and READY: somebody may have canceled it a moment ago.
-            closed = in_state(ids, Job.Status.READY, using=using).exclude(gate=0)
+            # Behind the gate still, and READY: not every database kept these rows locked since they were read.
+            closed = in_state(ids, Job.Status.READY, using=using).filter(gate=KEY_GATE)
             closed.update(**changes, updated_at=UtcNow())

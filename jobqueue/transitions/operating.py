@@ -126,11 +126,15 @@ def _make_due(job: Job, using: str) -> bool:
         "epoch": job.epoch + 1,
         **keys,
         **RELEASED,
-        **({} if job.ordering_key is None else return_to_lane(job, using)),
     }
     try:
         with transaction.atomic(using=using):
-            return _write(job, using, **changes)
+            if job.ordering_key is not None:
+                changes |= return_to_lane(job, using)
+            done = _write(job, using, **changes)
+            if not done:
+                transaction.set_rollback(True, using=using)
+            return done
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.
         return False

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.db import connections
+from django.db.models import F
 
 from jobqueue import lanes
 from jobqueue.conf import load
@@ -14,7 +15,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.insertion import KEY_GATE, WAITS
 from jobqueue.models import Job, LanePlace
 from jobqueue.names import check_key, check_queue
-from jobqueue.transitions.advancing import advance
+from jobqueue.transitions.advancing import go_on
 
 
 def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -> bool:
@@ -23,25 +24,25 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
     False if nothing holds the key up. Raises InvalidValue, InvalidType.
     """
     alias = using or load().database
-    lane = lanes.lane_of(check_queue(queue), check_key(ordering_key, "ordering_key"))
-    done = retry_transient(partial(_resume, lane, alias), using=alias)
+    raw = check_key(ordering_key, "ordering_key")
+    done = retry_transient(partial(_resume, lanes.lane_of(check_queue(queue), raw), alias), using=alias)
     if done:
-        advance([lane], using=alias)
+        go_on([(queue, raw)], using=alias)
     return done
 
 
 def _resume(lane: int, using: str) -> bool:
     with vendor(using).transaction(connections[using]):
-        places = LanePlace.objects.using(using)
-        for seen in lanes.front(lane, using=using, depth=1):
-            own = places.filter(pk=seen.id)
-            if not own.select_for_update().values_list("pk", flat=True):
+        for head in lanes.front(lane, using=using, depth=1):
+            # The job first, as in retry; and its state as it is now, whatever this transaction's snapshot shows.
+            jobs = Job.objects.using(using).filter(pk=head.job_id).select_for_update()
+            status = jobs.values_list("status", flat=True).first()
+            place = LanePlace.objects.using(using).filter(pk=head.id)
+            if not place.select_for_update().values_list("pk", flat=True):
                 break
-            # Read again: a retry may have been faster.
-            (head,) = lanes.front(lane, using=using, depth=1)
-            if head.status == Job.Status.FAILED:
-                return bool(own.delete()[0])
-            return bool(own.filter(halted=True).update(halted=False))
+            if status == Job.Status.FAILED:
+                return bool(vendor(using).delete_by_key(place, [head.id]))
+            return bool(place.filter(halted=True).update(halted=False))
     return False
 
 
@@ -52,8 +53,8 @@ def return_to_lane(job: Job, using: str) -> dict[str, Any]:
     assert job.ordering_key is not None
     places = LanePlace.objects.using(using)
     found = places.filter(job_id=job.pk).values_list("pk", flat=True).first()
-    # Locked by its key, as whoever removes it does.
-    if found is not None and places.filter(pk=found).select_for_update().values_list("pk", flat=True):
+    # By its key, as whoever removes it does, and written: a snapshot from before must not remove it after us.
+    if found is not None and places.filter(pk=found).update(halted=F("halted")):
         return {"wait_reason": WAITS if job.gate else None}
     lanes.hold([(job.queue, job.ordering_key)], using)
     lanes.join([(lanes.lane_of(job.queue, job.ordering_key), job.pk)], using)

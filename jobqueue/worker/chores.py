@@ -16,6 +16,7 @@ from jobqueue.maintenance import (
     lock_history_cleaner,
     lock_sweeper,
     lock_watch,
+    ordering_key_cleaner,
     outbox_cleaner,
 )
 
@@ -31,8 +32,8 @@ class Chores:
             lock_sweeper,
             outbox_cleaner,
             idempotency_cleaner,
-            lane_keeper,
             lock_history_cleaner,
+            ordering_key_cleaner,
         ]
         self.watches: list[Any] = [lock_watch]
         self.openers: list[Any] = [lane_keeper.Rounds()]

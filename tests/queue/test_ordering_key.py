@@ -1,11 +1,13 @@
 """Jobs with an ordering key: strictly one after another, in the order of enqueue."""
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.maintenance import lane_keeper
+from jobqueue.maintenance import lane_keeper, ordering_key_cleaner
 from jobqueue.models import Job, LanePlace, OrderingKey
 from jobqueue.transitions import (
     ack,
@@ -16,6 +18,7 @@ from jobqueue.transitions import (
     discard,
     fail,
     held_by,
+    operating,
     reap,
     release,
     release_many,
@@ -416,8 +419,51 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries)
 
 def test_old_key_rows_are_deleted_and_made_anew():
     first, second = add(2)
-    OrderingKey.objects.update(created_at=UtcNowPlus(-2 * lane_keeper.KEY_SECONDS))
-    assert lane_keeper.run_once(None, using="default").ordering_keys_deleted == 1
+    OrderingKey.objects.update(created_at=UtcNowPlus(-2 * ordering_key_cleaner.KEY_SECONDS))
+    assert ordering_key_cleaner.run_once(None, using="default").ordering_keys_deleted == 1
     (third,) = add(1)
     for expected in (first, second, third):
         ack(take()[expected])
+
+
+def test_a_retry_that_is_refused_for_its_dedupe_key_leaves_no_place(monkeypatch, settings):
+    settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "DEDUPE_SECONDS": 0}
+    first = enqueue("q", 1, ordering_key="k", dedupe_key="d")
+    kill(first)
+    resume("q", "k")
+    set_columns(first, finished_at=UtcNowPlus(-5))
+    assert enqueue("q", 2, dedupe_key="d") != first
+    # As if the enqueue had been committed between the look and the write.
+    monkeypatch.setattr(operating, "_take_key_back", lambda job, using: True)
+    assert retry(first) is False
+    assert places() == []
+
+
+def test_many_enqueues_of_one_transaction_look_at_their_lanes_once(django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks() as hooks, transaction.atomic():
+        for n in range(30):
+            enqueue("q", n, ordering_key=f"k{n % 3}")
+    with CaptureQueriesContext(connection) as seen:
+        for hook in hooks:
+            hook()
+    assert len(seen) < 15
+    assert len(taken()) == 3
+
+
+def test_a_job_that_somebody_has_gated_otherwise_is_not_opened():
+    first, second = add(2)
+    set_columns(second, gate=2)
+    ack(take()[first])
+    assert lane_keeper.run_once(None, using="default").jobs_opened == 0
+    assert taken() == []
+
+
+def test_a_claim_ends_a_bounded_number_of_expired_jobs_of_one_key():
+    ids = add(30)
+    Job.objects.filter(pk__in=ids).update(expires_at=UtcNowPlus(-1))
+    assert taken() == []
+    ended = Job.objects.filter(status=Job.Status.CANCELED).count()
+    assert 5 <= ended < 30
+    while Job.objects.filter(status=Job.Status.READY).exists():
+        assert taken() == []
+    assert places() == []

@@ -2,11 +2,11 @@
 
 import pytest
 
-from jobqueue import enqueue, enqueue_many
+from jobqueue import dedupe, enqueue, enqueue_many
 from jobqueue.lanes import lane_of
 from jobqueue.maintenance import lane_keeper
 from jobqueue.models import Job, LanePlace
-from jobqueue.transitions import ack, cancel, claim, discard, fail, resume, retry
+from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, resume, retry
 from jobqueue.transitions.advancing import advance
 from tests.factories import claim_one, lease_with, undone
 from tests.marks import committed
@@ -76,6 +76,54 @@ def test_enqueues_with_different_keys_and_without_do_not_wait():
         ids = Actor(lambda: [enqueue("q", 1, ordering_key="other"), enqueue("q", 2), enqueue("p", 3, ordering_key="k")])
         here = ids.result()[:2]
         assert claimed() == here
+
+
+@needs_row_locks
+def test_a_canceled_job_that_is_retried_while_the_one_before_it_ends_is_not_lost():
+    first, second, third = enqueue_many("q", range(3), ordering_key="k")
+    lease = claim_one()
+    assert lease.job_id == first
+    cancel(second)
+    with holding(lambda: retry(second)):
+        Actor(ack, lease).result()
+        assert claimed() == []
+    for expected in (second, third):
+        (lease,) = claim("q", 100, worker="w")
+        assert lease.job_id == expected
+        ack(lease)
+    assert not LanePlace.objects.exists()
+
+
+@needs_row_locks
+@pytest.mark.parametrize("verb", [cancel, discard])
+def test_an_ack_does_not_wait_for_a_transaction_that_cancels_the_next_job(verb):
+    _first, second, third = enqueue_many("q", range(3), ordering_key="k")
+    lease = claim_one()
+    with holding(lambda: verb(second)):
+        Actor(ack, lease).result()
+        assert claimed() == []
+    assert claimed() == [third]
+
+
+@needs_row_locks
+def test_other_keys_go_on_while_a_transaction_has_locked_a_job_of_one():
+    enqueue_many("q", range(2), ordering_key="k")
+    _other, next_of_other = enqueue_many("q", range(2), ordering_key="other")
+    leases = claim("q", 10, worker="w")
+    waiting = Job.objects.filter(gate=1).exclude(pk=next_of_other)
+    with holding(lambda: list(waiting.select_for_update())):
+        assert Actor(ack_many, leases).result() == []
+        assert claimed() == [next_of_other]
+    assert lane_keeper.run_once(None, using="default").jobs_opened == 1
+
+
+def test_a_job_without_dedupe_key_is_opened_although_its_neighbour_lost_a_race(monkeypatch):
+    held = enqueue("q", 0, dedupe_key="d")
+    # As if that had been committed between the look and the INSERT.
+    monkeypatch.setattr(dedupe, "holders", lambda *_, **__: dedupe.Holders())
+    monkeypatch.setattr(dedupe, "holder", lambda *_, **__: held)
+    _, second = enqueue_many("q", [1, 2], ordering_key="k", dedupe_keys=["d", None])
+    assert set(claimed()) == {held, second}
 
 
 def ack_all(*_):
