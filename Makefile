@@ -16,8 +16,8 @@ test: ## everything in short form, on real MySQL, MariaDB, PostgreSQL, SQLite an
 bench: ## measure against hand-written SQL and other queues; writes docs/benchmarks.md
 	@sh scripts/bench.sh
 
-prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one)
-	@sh scripts/prove.sh $(ISSUE)
+prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one, DB=name on one database)
+	@sh scripts/prove.sh "$(ISSUE)" "$(DB)"
 
 lint: ## ruff and mypy
 	@sh scripts/lint.sh
