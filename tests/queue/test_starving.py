@@ -114,7 +114,7 @@ def statements(limit=2):
 
 def test_without_the_setting_not_one_statement_more_is_sent(settings):
     make_jobs(20)
-    claimed(1)
+    statements()  # prepares what a claim of two sends
     plain = statements()
     settings.JOBQUEUE = SETTING
     looking = statements()
