@@ -5,11 +5,15 @@ import os
 import pytest
 from django.db import connection
 
+from tests.flush import flush_only_what_has_rows
 from tests.servers import binaries, control
 from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.provide import Provider
 from tests.servers.state import StateDir
 from tests.settings import VENDOR
+
+if VENDOR == "postgres":
+    flush_only_what_has_rows()
 
 
 def pytest_report_header(config):

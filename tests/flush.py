@@ -1,0 +1,19 @@
+"""Empty the tables of PostgreSQL between tests, and only those that have rows."""
+
+
+def flush_only_what_has_rows():
+    """TRUNCATE makes and syncs a new file for every table it names: 150 ms for all of ours, some thousand times."""
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    flush = DatabaseOperations.sql_flush
+
+    def flush_some(self, style, tables, **options):
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r' AND pg_table_is_visible(oid)"
+                " AND pg_relation_size(oid) > 0",
+                [list(tables)],
+            )
+            return flush(self, style, [name for (name,) in cursor.fetchall()], **options)
+
+    DatabaseOperations.sql_flush = flush_some
