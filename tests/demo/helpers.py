@@ -21,9 +21,9 @@ def manage(*words, redis_url="", timeout_seconds=90, **more):
 
 
 @cache
-def migrate(app):
-    """Make the tables of an app of the demo, once per run."""
-    migrated = manage("migrate", app, "-v0")
+def migrate(app, *to):
+    """Make the tables of an app of the demo, or with "zero" remove them."""
+    migrated = manage("migrate", app, *to, "-v0")
     assert migrated.returncode == 0, migrated.stderr
 
 
