@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from functools import cache
 from urllib.parse import quote
 
 from django.db import connection
@@ -20,7 +19,6 @@ def manage(*words, redis_url="", timeout_seconds=90, **more):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds)
 
 
-@cache
 def migrate(app, *to):
     """Make the tables of an app of the demo, or with "zero" remove them."""
     migrated = manage("migrate", app, *to, "-v0")
