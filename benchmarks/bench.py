@@ -77,7 +77,10 @@ class Bench:
 
     def finished(self, table: str) -> Callable[[], int]:
         """Counts committed finishes."""
-        sql = f"SELECT COUNT(*) FROM {table} WHERE status = 2"
+        return self.counting(f"SELECT COUNT(*) FROM {table} WHERE status = 2")
+
+    def counting(self, sql: str) -> Callable[[], int]:
+        """Runs a statement that counts."""
         return lambda: int(rows(self.connection, sql)[0][0])
 
     def watch(self, table: str, total: int, seconds: float | None = None) -> workers.Watch:

@@ -87,10 +87,18 @@ def _scaling(found: dict[str, Any]) -> Iterator[Bar]:
             yield f"{count} processes", entry["jobqueue"]["per_second"]["median"], True
 
 
+def _outbox(found: dict[str, Any]) -> Iterator[Bar]:
+    for part in ("publish", "deliver"):
+        for name, entry in found[part].items():
+            if entry["per_second"]:
+                yield name, entry["per_second"]["median"], not name.startswith("raw")
+
+
 _CHARTS = {
     "drain": ("Jobs a second, one worker, finishes committed", _drain),
     "enqueue": ("Single enqueues a second, each committed", _enqueue),
     "latency": ("Milliseconds from commit to start, median", _latency),
     "growth": ("Milliseconds for a claim of 100 jobs", _growth),
+    "outbox": ("Events a second, published and delivered", _outbox),
     "scaling": ("Jobs a second by number of worker processes", _scaling),
 }

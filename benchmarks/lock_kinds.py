@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,11 +40,18 @@ def main(kind: str, processes: int, seconds: float) -> None:
     for _ in range(processes):
         reader, writer = os.pipe()
         if not os.fork():
-            os.write(writer, str(count(OURS.get(kind, BARE.get(kind)), starting, seconds)).encode())  # type: ignore[arg-type]
-            os._exit(0)
+            try:
+                os.write(writer, str(count(OURS.get(kind, BARE.get(kind)), starting, seconds)).encode())  # type: ignore[arg-type]
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
         os.close(writer)
         readers.append(reader)
-    print(sum(int(os.read(reader, 20) or 0) for reader in readers))
+    counts = [os.read(reader, 20) for reader in readers]
+    if not all(counts):
+        sys.exit(f"{kind}: a process has ended without a count")
+    print(sum(map(int, counts)))
 
 
 def count(connect: Callable[[], Callable[[], Any]], starting: float, seconds: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-MEASURES = ("enqueue", "drain", "latency", "growth", "snapshot", "resources", "scaling", "locks")
+MEASURES = ("enqueue", "drain", "latency", "growth", "snapshot", "resources", "scaling", "locks", "outbox", "keys")
 DATABASES = ("mysql", "mariadb", "postgres", "sqlite")
 
 
@@ -32,6 +32,9 @@ class Plan:
     scaling: tuple[int, ...] = (1, 2, 4, 8)
     scaling_jobs: int = 40_000
     peer_jobs: int = 20_000
+    outbox_events: int = 20_000  # per contestant and round
+    key_jobs: int = 10_000  # with ordering keys, per contestant and round
+    key_seconds: float = 10.0  # whoever is slower is stopped here
     lock_seconds: float = 2.0  # per contestant and round
     lock_processes: tuple[int, ...] = (1, 4)
     only: tuple[str, ...] = MEASURES
@@ -65,6 +68,9 @@ QUICK = replace(
     idle_seconds=10.0,
     scaling_jobs=15_000,
     peer_jobs=8_000,
+    outbox_events=5_000,
+    key_jobs=5_000,
+    key_seconds=5.0,
     lock_seconds=1.0,
 )
 # Shows that everything works; its figures mean nothing.
@@ -88,6 +94,8 @@ TINY = replace(
     scaling=(1, 2),
     scaling_jobs=300,
     peer_jobs=50,
+    outbox_events=200,
+    key_jobs=200,
     lock_seconds=0.2,
     lock_processes=(2,),
 )

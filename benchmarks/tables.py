@@ -143,6 +143,26 @@ def locks(found: dict[str, Any]) -> Iterator[str]:
     yield from table(("", "lock", "acquired and released, per second", "compared, same round"), rows())
 
 
+def outbox(found: dict[str, Any]) -> Iterator[str]:
+    """Publishing and delivery."""
+    rows = [
+        (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
+        for part in ("publish", "deliver")
+        for name, entry in found[part].items()
+    ]
+    yield from table(("", "who", "events/s", "of raw, same round"), rows)
+
+
+def keys(found: dict[str, Any]) -> Iterator[str]:
+    """Enqueue and drain."""
+    rows = [
+        (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
+        for part in ("enqueue", "drain")
+        for name, entry in found[part].items()
+    ]
+    yield from table(("", "ordering keys", "jobs/s", "of those without key, same round"), rows)
+
+
 #: title, what it says, the table
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
@@ -170,6 +190,19 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = 
         "Processes that acquire and release one key, all the time, and do nothing in between. A mutex is released by "
         "its commit.",
         locks,
+    ),
+    "outbox": (
+        "Outbox",
+        "100 events per commit are published, each by a call of its own; then one relay delivers them to a subscriber "
+        "that does nothing, up to 100 per claim. The raw relay claims 100 and marks them as delivered in the same "
+        "transaction: no keys, no leases, no attempts, and nothing is called.",
+        outbox,
+    ),
+    "keys": (
+        "Ordering keys",
+        "Single enqueues, each committed; then one worker drains no-op jobs. *Beside a hot one*: 20,000 jobs of "
+        "one more key wait there, are run, too, and not counted.",
+        keys,
     ),
     "scaling": ("Scaling", "One queue, one `runworker --processes N` against N reference processes.", scaling),
 }

@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "jobqueue",
     "demo_project.auction",
     "demo_project.demo",
+    "demo_project.orders",
     "demo_project.serials",
     "demo_project.sources",
 ]
@@ -74,7 +75,19 @@ elif _database["ENGINE"].endswith("mysql"):
 TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
 # Only the Redis strategies of race_serials and race_auction need it; without it they are listed as not run.
 REDIS_URL = env.str("REDIS_URL", default="")
-JOBQUEUE = {"REDIS_URL": REDIS_URL or None}
+# Where the events of orders go: RabbitMQ, or without one e-mails in a folder.
+BROKER_URL = env.str("BROKER_URL", default="")
+ORDERS_QUEUE = "jobqueue-demo-orders"
+MAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+MAIL_DIR = BASE_DIR / ".demo" / "mail"
+JOBQUEUE = {
+    "REDIS_URL": REDIS_URL or None,
+    "OUTBOX": {
+        "ROUTES": {"order.*": {"URL": BROKER_URL, "QUEUE": ORDERS_QUEUE}} if BROKER_URL else {},
+        # Short, so that the demo need not wait long for what a killed relay had taken.
+        "LEASE_SECONDS": 3.0,
+    },
+}
 
 ROOT_URLCONF = "demo_project.urls"
 WSGI_APPLICATION = "demo_project.wsgi.application"

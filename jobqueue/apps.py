@@ -16,6 +16,9 @@ class JobQueueConfig(AppConfig):
     def ready(self) -> None:
         """Register system checks and the log receivers."""
         from jobqueue import checks, log_events
+        from jobqueue.locks.stories import on_retried
+        from jobqueue.signals import transaction_retried
 
         checks.register()
         log_events.connect()
+        transaction_retried.connect(on_retried, dispatch_uid="jobqueue.locks")

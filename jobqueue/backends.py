@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.core import checks
 
 from jobqueue import registry
@@ -35,6 +36,13 @@ class JobQueueBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, {**params, "QUEUES": params.get("QUEUES") or []})
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Django's own twins call these: what a subclass adds to one of them must not be left out on an event loop.
+        for name in ("enqueue", "get_result"):
+            if name in vars(cls) and f"a{name}" not in vars(cls):
+                setattr(cls, f"a{name}", getattr(BaseTaskBackend, f"a{name}"))
+
     @property
     def database(self) -> str:
         """The alias of the database that holds the jobs."""
@@ -56,30 +64,28 @@ class JobQueueBackend(BaseTaskBackend):
         With a dedupe key that is held, the result of the existing job. Raises InvalidTask, PayloadError (a TypeError
         and ValueError), PayloadTooLarge before anything is written.
         """
-        # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer import add, add_one
-        from jobqueue.results import load_result, new_result
+        return self._add(*self._prepare(task, args, kwargs))
 
-        self.validate_task(task)
-        if registry.find_task(task.module_path) is None:
-            # Made by another backend's task class and sent here with using(): only ours registers itself.
-            registry.add_task(task.module_path, task)
-        payload = _payload(task, args, kwargs)
-        job = self._job(task, payload)
-        if job.dedupe_key is None:
-            job_id, created_at = add_one(job, using=self.database)
-            result = new_result(job_id, created_at, task, payload, alias=self.alias)
-        else:
-            # It may be a job that was there before, in any state.
-            result = load_result(add(job, using=self.database), alias=self.alias, using=self.database)
-        signals.task_enqueued.send(type(self), task_result=result)
-        return result
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
+        """enqueue() on an event loop: what is wrong is raised there at once, the rest is one call in Django's thread.
+
+        Cancelled meanwhile, it raises CancelledError at once; the call goes on if it had begun, so the job is added
+        once with its signals, or not at all.
+        """
+        return await sync_to_async(self._add, thread_sensitive=True)(*self._prepare(task, args, kwargs))
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
         """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
-        from jobqueue.results import load_result
+        from jobqueue.results import id_of, load_result
 
-        return load_result(result_id, alias=self.alias, using=self.database)
+        return load_result(id_of(result_id), alias=self.alias, using=self.database)
+
+    async def aget_result(self, result_id: str) -> TaskResult[Any]:
+        """get_result() on an event loop: a malformed id is refused there, the rest is one call in Django's thread."""
+        from jobqueue.results import id_of, load_result
+
+        load = sync_to_async(load_result, thread_sensitive=True)
+        return await load(id_of(result_id), alias=self.alias, using=self.database)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """E020: the app is not installed."""
@@ -92,10 +98,36 @@ class JobQueueBackend(BaseTaskBackend):
                 id="jobqueue.E020",
             )
 
+    def _prepare(self, task: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any], NewJob]:
+        """Everything that needs no database, so all that is refused is refused here."""
+        self.validate_task(task)
+        if registry.find_task(task.module_path) is None:
+            # Made by another backend's task class and sent here with using(): only ours registers itself.
+            registry.add_task(task.module_path, task)
+        payload = _payload(task, args, kwargs)
+        return task, payload, self._job(task, payload)
+
+    def _add(self, task: Any, payload: dict[str, Any], job: NewJob) -> TaskResult[Any]:
+        """Insert it and tell: in one thread, so a caller that is cancelled meanwhile takes no signal with it."""
+        # Models are imported late: @task makes a backend before the app registry is ready.
+        from jobqueue.producer import add, add_one
+        from jobqueue.results import load_result, new_result
+
+        if (expires := getattr(task, "expires", None)) is not None:
+            job = replace(job, expires_at=self._expires_at(expires, job.run_at))
+        if job.dedupe_key is None:
+            job_id, created_at = add_one(job, using=self.database)
+            result = new_result(job_id, created_at, task, payload, alias=self.alias)
+        else:
+            # It may be a job that was there before, in any state.
+            result = load_result(add(job, using=self.database), alias=self.alias, using=self.database)
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
     def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
         from jobqueue.producer import new_job
 
-        own = {name: getattr(task, name, None) for name in ("max_attempts", "dedupe_key", "lease_seconds", "expires")}
+        own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
         job = new_job(
             task.queue_name,
             payload,
@@ -103,20 +135,17 @@ class JobQueueBackend(BaseTaskBackend):
             run_at=_aware(task.run_after),
             max_attempts=own["max_attempts"],
         )
-        key = own["dedupe_key"]
-        if callable(key):
-            key = key(*payload["args"], **payload["kwargs"])
         return replace(
             job,
             task=task.module_path,
-            dedupe_key=None if key is None else check_key(key),
+            dedupe_key=_key(task, "dedupe_key", payload),
+            ordering_key=_key(task, "ordering_key", payload),
             lease_seconds=own["lease_seconds"],
-            expires_at=self._expires_at(own["expires"], job.run_at),
             options=own_options(task),
         )
 
-    def _expires_at(self, expires: Any, run_at: datetime | None) -> datetime | None:
-        if expires is None or isinstance(expires, datetime):
+    def _expires_at(self, expires: Any, run_at: datetime | None) -> datetime:
+        if isinstance(expires, datetime):
             return expires
         now = read_now(self.database)
         after = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
@@ -132,6 +161,13 @@ def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
     return payload | {"version": version} if version > 1 else payload
+
+
+def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:
+    key = getattr(task, name, None)
+    if callable(key):
+        key = key(*payload["args"], **payload["kwargs"])
+    return None if key is None else check_key(key, name)
 
 
 def _aware(run_after: Any) -> Any:

@@ -24,6 +24,7 @@ class QueueSettings:
     max_attempts: int | None = None
     ack_each: bool = False  # every job's end is committed by itself, before its thread starts another
     starve_seconds: float | None = None  # a job due for longer is taken before higher priorities
+    failed_head: str | None = None  # as FAILED_HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,13 @@ class Settings:
     backoff_cap_seconds: float = 3600.0  # no wait is longer
     timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
     hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
+    failed_head: str = (
+        "block"  # a FAILED job's ordering key waits for it ("block"), for resume() ("halt"), or not ("skip")
+    )
     log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
+    lock_metrics_seconds: float | None = 86_400.0  # how long figures about locks are kept; None = nothing is counted
     redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
     outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay
@@ -81,6 +86,11 @@ class Settings:
         """Whether jobs of `queue` are acked one by one."""
         own = self.queues.get(queue)
         return own is not None and own.ack_each
+
+    def queue_failed_head(self, queue: str) -> str:
+        """What becomes of an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
+        own = self.queues.get(queue)
+        return own.failed_head if own and own.failed_head else self.failed_head
 
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that do not say otherwise."""
@@ -165,6 +175,7 @@ _NULLABLE = {
     "timeout_seconds",
     "hard_timeout_seconds",
     "redis_url",
+    "lock_metrics_seconds",
 }
 
 
@@ -184,6 +195,9 @@ def _problem(name: str, value: object) -> str | None:
         return None if isinstance(value, Mapping) else f"{key} must be a dict"
     if name == "poison":
         return None if value in ("block", "skip") else f"{key} must be 'block' or 'skip', is {value!r}"
+    if name == "failed_head":
+        ok = value in ("block", "halt", "skip")
+        return None if ok else f"{key} must be 'block', 'halt' or 'skip', is {value!r}"
     if name in ("ack_each", "in_workers"):
         return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -196,7 +210,7 @@ def _problem(name: str, value: object) -> str | None:
     if name == "backoff_factor":
         return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
     low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
-    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds") else SECONDS_MAX
+    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds", "lock_metrics_seconds") else SECONDS_MAX
     ok = low_ok and value <= most  # type: ignore[operator]
     return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
 

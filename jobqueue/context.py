@@ -151,11 +151,19 @@ def current_job() -> JobContext | None:
     return _current.get()
 
 
-@contextmanager
-def running(context: JobContext) -> Iterator[JobContext]:
-    """Make `context` the current job of this thread or coroutine."""
-    mark = _current.set(context)
-    try:
-        yield context
-    finally:
-        _current.reset(mark)
+class running:
+    """Make `context` the current job of this thread or coroutine, in a `with` block."""
+
+    # Not a @contextmanager: that takes four times as long, for every job.
+
+    __slots__ = ("_context", "_mark")
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> JobContext:
+        self._mark = _current.set(self._context)
+        return self._context
+
+    def __exit__(self, *raised: object) -> None:
+        _current.reset(self._mark)

@@ -27,7 +27,11 @@ _DEFAULTS = {
     "run_at": None,
     "expires_at": None,
     "options": None,
+    "ordering_key": None,
 }
+#: the gate of a job that waits for its turn among those of its ordering key, and why it waits
+KEY_GATE = 1
+WAITS = "waits for earlier jobs with its ordering key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,17 @@ class NewJob:
     lease_seconds: float | None = None
     expires_at: datetime | None = None
     options: Encoded | None = None
+    ordering_key: bytes | None = None
+
+    @property
+    def gate(self) -> int:
+        """Closed where others of the job's key may be before it."""
+        return 0 if self.ordering_key is None else KEY_GATE
+
+    @property
+    def wait_reason(self) -> str | None:
+        """Why."""
+        return None if self.ordering_key is None else WAITS
 
 
 def insert(jobs: Sequence[NewJob], using: str) -> list[int]:
@@ -83,6 +98,8 @@ def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[
     from jobqueue.models import Job
 
     given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
+    if "ordering_key" in given:
+        given += ["gate", "wait_reason"]
     columns = ["queue", "payload", *given]
     values = [_prepared(Job._meta.get_field(name), [getattr(job, name) for job in jobs], using) for name in columns]
     return columns, list(zip(*values, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
@@ -17,6 +18,7 @@ INT_LOW, INT_HIGH = -(2**63), 2**64 - 1
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_scan: Callable[[str | bytes, int], tuple[JSON, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def encode(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:
@@ -37,6 +39,13 @@ def encode(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", w
 
 def decode(text: str | bytes) -> JSON:
     """The value of JSON text that any program may have written. Raises PayloadError if it cannot be read."""
+    try:
+        # What json.loads() does, without its looks for white space on both sides.
+        value, end = _scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, TypeError, ValueError, RecursionError):
+        pass  # bytes, or white space before the value, or json.loads() says what is wrong
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ from jobqueue import doorbell, insertion
 from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, NotSupported, PayloadError, UnknownQueue
+from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
 from jobqueue.insertion import NewJob
 from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
@@ -41,9 +41,10 @@ def enqueue(
     """Add a raw job for the @handler of `queue`; its id. Part of the caller's transaction, if there is one.
 
     `run_at` is an aware datetime (default: now, by the database's clock); larger `priority` runs first. With a
-    `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Defaults:
-    max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge, UnknownQueue
-    before anything is written; OutcomeUnknown when the connection broke during the commit.
+    `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Jobs of the queue
+    with the same `ordering_key` run strictly one after another in the order of enqueue; it stays locked until COMMIT.
+    Defaults: max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge,
+    UnknownQueue before anything is written; OutcomeUnknown when the connection broke during the commit.
     """
     job = new_job(
         queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key
@@ -75,7 +76,7 @@ def enqueue_many(
     rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
     first = new_job(queue, None, ordering_key=ordering_key, **rest)
     same: dict[str, Any] = {"queue": first.queue, "priority": first.priority, "run_at": first.run_at}
-    make = partial(NewJob, **same, max_attempts=first.max_attempts)
+    make = partial(NewJob, **same, max_attempts=first.max_attempts, ordering_key=first.ordering_key)
     jobs = [make(payload=_encoded(payload, "payloads", index)) for index, payload in enumerate(payloads)]
     if dedupe_keys is not None:
         if len(dedupe_keys) != len(jobs):
@@ -108,8 +109,6 @@ def new_job(
             f"queue {queue!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}). Nothing was written; "
             "add it there, or set QUEUES to [] to allow any name."
         )
-    if ordering_key is not None:
-        raise NotSupported("ordering_key: order per key is not part of this version. Nothing was written.")
     return NewJob(
         queue=queue,
         payload=_encoded(payload, "payload"),
@@ -118,6 +117,7 @@ def new_job(
         max_attempts=load().queue_max_attempts(queue)
         if max_attempts is None
         else check_int(max_attempts, "max_attempts", 1),
+        ordering_key=None if ordering_key is None else check_key(ordering_key, "ordering_key"),
     )
 
 
@@ -125,7 +125,7 @@ def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
     alias = using or load().database
     if job.dedupe_key is None:
-        (job_id,) = retry_transient(lambda: insertion.insert([job], alias), using=alias, repeatable=False)
+        (job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)
         _announce([job], [job_id], alias)
         return job_id
     return retry_transient(lambda: _add_keyed(job, alias), using=alias)
@@ -133,7 +133,10 @@ def add(job: NewJob, *, using: str | None = None) -> int:
 
 def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    insert = partial(insertion.insert_one, job, using)
+
+    def insert() -> tuple[int, datetime | None]:
+        return (_insert([job], using)[0], None) if job.ordering_key else insertion.insert_one(job, using)
+
     job_id, created_at = retry_transient(insert, using=using, repeatable=False)
     _announce([job], [job_id], using)
     if created_at is None:
@@ -152,7 +155,7 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     def write() -> list[int]:
         with transaction.atomic(using=alias):
             if not keyed:
-                return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in insertion.insert(chunk, alias)]
+                return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in _insert(chunk, alias)]
             return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in _add_keyed_chunk(chunk, alias)]
 
     ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
@@ -174,7 +177,7 @@ def _add_keyed(job: NewJob, using: str) -> int:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
             with transaction.atomic(using=using):
                 dedupe.free(job.queue, job.dedupe_key, using=using)
-                (job_id,) = insertion.insert([job], using)
+                (job_id,) = _insert([job], using)
         except IntegrityError:
             continue
         _announce([job], [job_id], using)
@@ -183,6 +186,12 @@ def _add_keyed(job: NewJob, using: str) -> int:
         f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
         "see. Nothing was written; retry the transaction, or use READ COMMITTED."
     )
+
+
+def _add_alone(job: NewJob, using: str) -> int:
+    (job_id,) = _insert([job], using)
+    _announce([job], [job_id], using)
+    return job_id
 
 
 def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
@@ -200,13 +209,30 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
             for job in fresh:
                 if job.dedupe_key is not None and job.dedupe_key in known.stale:
                     dedupe.free(job.queue, job.dedupe_key, using=using)
-            ids = insertion.insert(fresh, using) if fresh else []
+            ids = _insert(fresh, using) if fresh else []
     except IntegrityError:
-        return [_add_keyed(job, using) if job.dedupe_key else insertion.insert([job], using)[0] for job in jobs]
+        return [_add_keyed(job, using) if job.dedupe_key else _add_alone(job, using) for job in jobs]
     _announce(fresh, ids, using)
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
     return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
+
+
+def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
+    """INSERT them; those with an ordering key also into their lanes."""
+    keyed = [job.ordering_key is not None for job in jobs]
+    if not any(keyed):
+        return insertion.insert(jobs, using)
+    from jobqueue import lanes
+
+    keys = [(job.queue, job.ordering_key) for job in jobs if job.ordering_key is not None]
+    with transaction.atomic(using=using):
+        # Before the ids are handed out, and until COMMIT: so the order of the ids is that of the commits.
+        lanes.hold(keys, using)
+        ids = insertion.insert(jobs, using)
+        joining = [job_id for job_id, ordered in zip(ids, keyed, strict=True) if ordered]
+        lanes.join([(lanes.lane_of(*key), job_id) for key, job_id in zip(keys, joining, strict=True)], using)
+    return ids
 
 
 def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
@@ -221,8 +247,13 @@ def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
 
 def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:
     # By this host's clock, which is enough for a hint: a wrong one costs a look, or the wait for the next poll.
-    for queue in {job.queue for job in jobs if job.run_at is None or job.run_at <= datetime.now(UTC)}:
+    now = datetime.now(UTC)
+    for queue in {job.queue for job in jobs if not job.gate and (job.run_at is None or job.run_at <= now)}:
         doorbell.ring(queue, using)
+    if any(job.ordering_key for job in jobs):
+        from jobqueue.transitions.advancing import go_on
+
+        go_on(((job.queue, job.ordering_key) for job in jobs), using=using)
     if job_enqueued.receivers:
         from jobqueue.models import Job
 

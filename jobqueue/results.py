@@ -102,17 +102,28 @@ def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
     )
 
 
-def load_result(job_id: object, *, alias: str, using: str) -> JobTaskResult:
-    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown and for malformed ids."""
+def id_of(result_id: object) -> int:
+    """The job's id. Raises TaskResultDoesNotExist for what cannot be one."""
     try:
-        number = check_job_id(job_id)
+        number = check_job_id(result_id)
     except (InvalidType, InvalidValue):
-        raise TaskResultDoesNotExist(f"{str(job_id)[:80]!r} is not a job id") from None
-    job = Job.objects.using(using).filter(pk=number, task__isnull=False).first() if number < 2**63 else None
+        raise TaskResultDoesNotExist(f"{str(result_id)[:80]!r} is not a job id") from None
+    if number >= 2**63:
+        raise _unknown(number)
+    return number
+
+
+def _unknown(job_id: int) -> Exception:
+    return TaskResultDoesNotExist(f"no job {job_id} of a task that this process knows")
+
+
+def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
+    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown ids."""
+    job = Job.objects.using(using).filter(pk=job_id, task__isnull=False).first()
     task = registry.find_task(job.task) if job is not None and job.task else None
     if job is None or task is None:
-        raise TaskResultDoesNotExist(f"no job {number} of a task that this process knows")
-    history = JobAttempt.objects.using(using).filter(job_id=number).order_by("id")
+        raise _unknown(job_id)
+    history = JobAttempt.objects.using(using).filter(job_id=job_id).order_by("id")
     # A job that has never failed has no history: a new one is read with one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 

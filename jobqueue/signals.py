@@ -24,7 +24,7 @@ job_parked = Signal()  # job_id, queue, task, reason, using: READY again without
 job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease ran out
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
 # Deadlock, lock wait or lost connection; the transaction is redone.
-transaction_retried = Signal()  # using, code, attempt
+transaction_retried = Signal()  # using, code, attempt, error
 # One run in a worker came to its end and is settled: ok, retry, dead, canceled, parked, lost.
 attempt_ended = Signal()  # outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error
 worker_started = Signal()  # name, using

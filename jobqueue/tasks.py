@@ -49,6 +49,7 @@ DEFAULT_BACKEND, DEFAULT_QUEUE = "default", "default"
 
 #: a key, or a function of the task's arguments that returns one (or None: no key)
 DedupeKey: TypeAlias = str | bytes | Callable[..., str | bytes | None]
+OrderingKey: TypeAlias = DedupeKey
 #: seconds from the moment it is due, or an instant
 Expires: TypeAlias = float | timedelta | datetime
 Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
@@ -69,6 +70,7 @@ class UsingFields(TypedDict, total=False):
     timeout_seconds: float | None
     hard_timeout_seconds: float | None
     dedupe_key: DedupeKey | None
+    ordering_key: OrderingKey | None
     expires: Expires | None
     ack_each: bool | None
 
@@ -87,6 +89,7 @@ class TaskFields(TypedDict, total=False):
     timeout_seconds: float | None
     hard_timeout_seconds: float | None
     dedupe_key: DedupeKey | None
+    ordering_key: OrderingKey | None
     expires: Expires | None
     ack_each: bool
     version: int
@@ -105,6 +108,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
     timeout_seconds: after this long SoftTimeout is raised inside the task (None: JOBQUEUE's, no limit).
     hard_timeout_seconds: after this long its worker process is killed and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; while held, enqueue returns that job.
+    ordering_key: the same; jobs of the queue with an equal one run strictly one after another in the order of enqueue.
     expires: no attempt begins after this: an aware datetime, or seconds from the moment the job is due.
     ack_each: commit the end of every job by itself, before its thread starts another: a crash repeats only what was
         running. Slower; by default ends are written together, a few milliseconds after.
@@ -120,6 +124,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
     dedupe_key: DedupeKey | None = None
+    ordering_key: OrderingKey | None = None
     expires: Expires | None = None
     ack_each: bool = False
     version: int = 1
@@ -137,8 +142,9 @@ class JobTask(_Base[P, T], Generic[P, T]):
         for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
             if getattr(self, name) is not None:
                 check_seconds(getattr(self, name), name)
-        if self.dedupe_key is not None and not callable(self.dedupe_key):
-            check_key(self.dedupe_key)
+        for name in ("dedupe_key", "ordering_key"):
+            if (key := getattr(self, name)) is not None and not callable(key):
+                check_key(key, name)
         if self.expires is not None:
             _check_expires(self.expires)
         if not isinstance(self.ack_each, bool):

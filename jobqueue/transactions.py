@@ -95,7 +95,7 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
                     f"{name}() was tried {attempts} times, each time undone by the database. Nothing is stored."
                 )
                 raise
-            count(using, fault_vendor(using).error_code(error), attempt)
+            count(using, fault_vendor(using).error_code(error), attempt, error)
             time.sleep(random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.02 * 2**attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -1,8 +1,10 @@
 #!/bin/sh
-# make prove [ISSUE=core|locks|outbox|tasks]: every "Must show" at full size on the real servers; writes docs/proof/.
+# make prove [ISSUE=core|locks|outbox|tasks] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real
+# servers, all of them or one; writes docs/proof/.
 . "$(dirname "$0")/venv.sh"
 
 issue=${1:-core}
+db=${2:-}
 case $issue in
 core) proofs="tests/proofs tests/faults --ignore=tests/proofs/locks --ignore=tests/proofs/outbox --ignore=tests/proofs/tasks" ;;
 outbox) proofs="tests/proofs/outbox" ;;
@@ -28,7 +30,11 @@ for run in $([ "$issue" != core ] || echo first second); do
     printf '{"test": "make demo, %s run in a fresh clone", "says": "make demo on a machine with Python, git and make", "on": "sqlite", "seconds with set-up": %d, "proofs": "%s"}\n' \
         "$run" "$(($(date +%s) - begun))" "$(grep 'proofs hold' "$clone/demo.log")" >>"$figures"
 done
-JOBQUEUE_PROVE=1 JOBQUEUE_PROVE_OUT=$figures \
+export JOBQUEUE_PROVE=1 JOBQUEUE_PROVE_OUT="$figures"
+if [ -n "$db" ]; then
+    JOBQUEUE_TEST_DB=$db "$PY" -m tests.servers run -- "$PY" -m pytest -q -p no:cacheprovider $proofs --timeout 1200
+else
     "$PY" -m tests.servers run -- "$PY" -m tests.suite $proofs --timeout 1200 --only-given
-"$PY" -m tests.proofs.report "$issue" "$figures" >"docs/proof/$issue.md"
+fi
+"$PY" -m tests.proofs.report "$issue" "$figures" "$db" >"docs/proof/$issue.md"
 echo "docs/proof/$issue.md written"

@@ -1,9 +1,14 @@
 # Sourced by demo.sh and serve.sh: the environment of the demo, its driver and its tables.
 . "$(dirname "$0")/venv.sh"
 
-if [ -z "${DATABASE_URL:-}" ] && [ -f .env ]; then
-    DATABASE_URL=$(sed -n 's/^DATABASE_URL=//p' .env | tail -n 1 | tr -d "\"'")
-    [ -z "$DATABASE_URL" ] || export DATABASE_URL
+if [ -f .env ]; then
+    for name in DATABASE_URL REDIS_URL BROKER_URL; do
+        eval "given=\${$name:-}"
+        value=$(sed -n "s/^$name=//p" .env | tail -n 1 | tr -d "\"'")
+        if [ -z "$given" ] && [ -n "$value" ]; then
+            export "$name=$value"
+        fi
+    done
 fi
 install -e '.[demo]'
 case "${DATABASE_URL:-}" in
@@ -15,5 +20,8 @@ postgres://* | postgresql://*) install -e '.[postgres]' ;;
 esac
 if [ -n "${REDIS_URL:-}" ]; then
     install -e '.[redis]'
+fi
+if [ -n "${BROKER_URL:-}" ]; then
+    install -e '.[kombu]'
 fi
 "$PY" manage.py migrate -v 0

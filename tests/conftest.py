@@ -5,10 +5,15 @@ import os
 import pytest
 from django.db import connection
 
+from tests.flush import flush_only_what_has_rows
 from tests.servers import binaries, control
+from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.provide import Provider
 from tests.servers.state import StateDir
 from tests.settings import VENDOR
+
+if VENDOR == "postgres":
+    flush_only_what_has_rows()
 
 
 def pytest_report_header(config):
@@ -54,6 +59,22 @@ def redis_server(tmp_path_factory):
 def redis_url(redis_server):
     """The URL of that server."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory):
+    """A RabbitMQ of this run's own."""
+    folder = tmp_path_factory.mktemp("rabbitmq")
+    program = rabbitmq_server.install(folder / "install.log")
+    if program is None:
+        assert not os.environ.get("CI"), (
+            "there is no rabbitmq-server (Debian's package), and CI must not pass without it"
+        )
+        pytest.skip("there is no rabbitmq-server on this machine")
+    found = rabbitmq_server.RabbitMQ(folder, program)
+    found.start()
+    yield found
+    found.remove()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import itertools
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 
 from asgiref.sync import async_to_sync
@@ -89,7 +88,7 @@ def make_in_state(name, queue="q", **columns):
 
 def lease_with(lease, **changes):
     """A lease that differs from `lease`."""
-    return replace(lease, **changes)
+    return lease._replace(**changes)
 
 
 @contextmanager

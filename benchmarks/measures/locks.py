@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -37,5 +38,7 @@ def held(bench: Bench, kind: str, processes: int) -> float:
     """How often a second the processes together held the lock."""
     seconds = bench.plan.lock_seconds
     command = [sys.executable, "-m", "benchmarks.lock_kinds", kind, str(processes), str(seconds)]
-    done = subprocess.run(command, cwd=ROOT, env=bench.env, capture_output=True, text=True, check=True)
+    # With what names the Redis server.
+    env = {**os.environ, **bench.env}
+    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout) / seconds

@@ -1,4 +1,4 @@
-"""The first half of the demo: one job per source file, a worker, a kill -9, and the proof."""
+"""The first stage of the demo: one job per source file, a worker, a kill -9, and the proof."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from django.db.models import Count, F, Max, Min, Sum
 
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
-from demo_project.demo.worker import Killed, WorkerCommand
+from demo_project.demo.worker import DRAIN_SECONDS, Killed, WorkerCommand
 from demo_project.sources.files import Found, all_paths, examine
 from demo_project.sources.models import Effect, SourceFile
 from demo_project.sources.tasks import read_source
@@ -62,8 +62,8 @@ class FilesStage:
     def work(self) -> None:
         """Run the worker until every job has ended; kill one of its processes half-way."""
         began = time.monotonic()
-        worker, progress = WorkerCommand(), Progress(len(self.paths), self.out)
-        progress.say(f"$ manage.py {' '.join(worker.arguments)}")
+        worker, progress = WorkerCommand(), Progress(len(self.paths), "files", self.out)
+        progress.say(worker.typed)
         try:
             worker.start()
             while (left := self._left()) and time.monotonic() - began < DEADLINE_SECONDS:
@@ -71,7 +71,7 @@ class FilesStage:
                 self._step(worker, progress, left)
                 time.sleep(LOOK_SECONDS)
             progress.show(len(self.paths) - self._left())
-            worker.wait()
+            worker.wait(DRAIN_SECONDS)
         finally:
             worker.stop()
             progress.close()

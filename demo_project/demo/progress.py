@@ -6,10 +6,10 @@ WIDTH = 40
 
 
 class Progress:
-    """Show `done` of `total`."""
+    """Show `done` of `total` things."""
 
-    def __init__(self, total: int, out: OutputWrapper) -> None:
-        self.total, self.out = total, out
+    def __init__(self, total: int, things: str, out: OutputWrapper) -> None:
+        self.total, self.things, self.out = total, things, out
         self.on_terminal = out.isatty()
         self.shown = -1
 
@@ -23,7 +23,7 @@ class Progress:
             bar = "#" * (WIDTH * done // max(1, self.total))
             self.out.write(f"\r[{bar:<{WIDTH}}] {done}/{self.total}", ending="")
         else:
-            self.out.write(f"{10 * tenths:3d} %  {done} of {self.total} files")
+            self.out.write(f"{10 * tenths:3d} %  {done} of {self.total} {self.things}")
         self.shown = state
         self.out.flush()
 

@@ -1,6 +1,9 @@
 """Django admin: shows state, offers verbs, edits nothing."""
 
+from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.job import JobAdmin
+from jobqueue.admin.lock_activity import LockActivityAdmin
+from jobqueue.admin.outbox import OutboxEventAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
-__all__ = ["JobAdmin", "WorkerAdmin"]
+__all__ = ["IdempotencyRecordAdmin", "JobAdmin", "LockActivityAdmin", "OutboxEventAdmin", "WorkerAdmin"]

@@ -112,6 +112,11 @@ class JobColumns:
         """The key as text where it is text."""
         return plain(job.dedupe_key.decode("utf-8", "backslashreplace")) if job.dedupe_key else NOTHING
 
+    @admin.display(description=_("ordering key"))
+    def order_key(self, job: Any) -> str:
+        """The key as text where it is text."""
+        return plain(job.ordering_key.decode("utf-8", "backslashreplace")) if job.ordering_key else NOTHING
+
     @admin.display(description=_("progress"))
     def progress_text(self, job: Any) -> str:
         """3 / 10 (30 %): what the job said last."""

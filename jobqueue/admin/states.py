@@ -8,7 +8,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.shown import plain, span
-from jobqueue.models import Job
+from jobqueue.conf import load
+from jobqueue.models import Job, LanePlace
 
 LABELS: dict[str, Any] = {
     "ready": _("ready"),
@@ -60,9 +61,16 @@ def what_next(job: Any) -> str:
     if state == "running":
         text = gettext("Its worker renews the lease while it runs; without renewal the job is given back in %(time)s.")
         return text % {"time": span((job.lock_until - job.now).total_seconds())}
+    if state == "failed" and _holds_up_its_key(job):
+        return gettext("Nothing, until somebody retries or discards it; jobs with its ordering key wait for that.")
     if state == "failed":
         return gettext("Nothing, until somebody retries or discards it.")
     return gettext("Nothing: it has ended.")
+
+
+def _holds_up_its_key(job: Any) -> bool:
+    places = LanePlace.objects.using(load().database)
+    return job.ordering_key is not None and places.filter(job_id=job.pk).exists()
 
 
 def _waiting(job: Any, state: str) -> str:

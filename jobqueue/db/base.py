@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_report import LockMonitor
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 
 M = TypeVar("M", bound=models.Model)
@@ -52,7 +53,7 @@ class Vendor:
     takes_at_once = False
     #: sessions can send each other words (NOTIFY)
     notifies = False
-    #: an instant for a list of selected columns: as text where the driver is slow at parsing it
+    #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
     selected_instant_sql = "%(expressions)s"
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True
@@ -68,6 +69,10 @@ class Vendor:
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
         """queryset.update(**changes) for rows that the queryset names by key; how many there were."""
         return queryset.update(**changes)
+
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """Delete the rows with these primary keys, reading no others; how many there were."""
+        return queryset.filter(pk__in=keys).delete()[0]
 
     def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
@@ -206,6 +211,8 @@ class Vendor:
         """Whether this session held the lock; now nobody does."""
         raise NotImplementedError
 
+    #: who waits for whom, deadlocks, slow statements
+    monitor = LockMonitor()
     #: what held_locks() cannot know here, for people
     held_unseen = ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,6 +14,8 @@ from django.utils.dateparse import parse_datetime
 from jobqueue.db import vendor_of
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnsignedBigAutoField(models.BigAutoField):
@@ -154,6 +156,8 @@ class UtcDateTimeField(models.DateTimeField):
         """Aware UTC."""
         if isinstance(value, str):
             value = parse_datetime(value)
+        elif isinstance(value, int):
+            return _EPOCH + timedelta(microseconds=value)
         if value is None:
             return None
         if value.tzinfo is None:

@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.base import Vendor
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mariadb_held import mariadb_held
+from jobqueue.db.mariadb_monitor import MariaDBMonitor
 from jobqueue.db.mysql import MySQL
 
 
@@ -19,6 +20,7 @@ class MariaDB(MySQL):
     name = "MariaDB"
     binary_collation = "utf8mb4_nopad_bin"
     oldest = (10, 6, 0)
+    monitor = MariaDBMonitor()
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]

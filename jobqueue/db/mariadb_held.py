@@ -40,8 +40,8 @@ def mariadb_held(connection: BaseDatabaseWrapper) -> HeldLocks:
     """This session's locks. Raises NotSupported without PROCESS, and without SUPER if the locks' output is off."""
     with connection.cursor() as cursor:
         try:
-            cursor.execute("SELECT CONNECTION_ID(), DATABASE(), @@tx_isolation")
-            session, database, level = cursor.fetchone()
+            cursor.execute("SELECT CONNECTION_ID(), @@tx_isolation")
+            session, level = cursor.fetchone()
             part, cut = _status(cursor, int(session))
             level = (_isolation(cursor, part[0].partition(",")[0]) if part else None) or level
         except Error as error:
@@ -49,7 +49,7 @@ def mariadb_held(connection: BaseDatabaseWrapper) -> HeldLocks:
                 f"this account may not ask InnoDB for its locks ({error}). Nothing was changed; GRANT PROCESS to it, "
                 "and either SUPER or, once and for all, SET GLOBAL innodb_status_output_locks=ON."
             ) from error
-        locks = list(_Reader(cursor, str(database)).locks(part))
+        locks = list(MonitorReader(cursor).locks(part))
     complete = not cut and sum(bool(lock.index) for lock in locks) >= _counted(part)
     return HeldLocks(frozenset(locks), str(level).lower().replace("-", " "), complete)
 
@@ -107,11 +107,13 @@ def _output_locks(cursor: Any) -> Iterator[None]:
         cursor.execute("SET GLOBAL innodb_status_output_locks = OFF")
 
 
-class _Reader:
+class MonitorReader:
     """Turns the monitor's text into locks; keys come as bytes, so the columns' types are looked up."""
 
-    def __init__(self, cursor: Any, database: str) -> None:
-        self.cursor, self.database = cursor, database
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+        cursor.execute("SELECT DATABASE()")
+        self.database = str(cursor.fetchone()[0])
         self._types: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
 
     def locks(self, lines: list[str]) -> Iterator[HeldLock]:
@@ -132,6 +134,15 @@ class _Reader:
                 schema, table, index, mode = head
                 yield innodb_lock(self._table(schema, table), index, mode, self._key(schema, table, index, fields))
                 fields = None
+
+    def words(self, text: str) -> list[str]:
+        """The locks in `text`, each as: table, index, record; kind and mode."""
+        found = []
+        for lock in self.locks(text.splitlines()):
+            where = f"{lock.table}, index {lock.index}" if lock.index else lock.table
+            record = f"{where}, record {lock.key}" if lock.key is not None else where
+            found.append(f"{record}: {lock.kind} lock, {lock.mode}")
+        return found
 
     def _table(self, schema: str, table: str) -> str:
         return table if schema == self.database else f"{schema}.{table}"

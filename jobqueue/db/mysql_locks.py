@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mysql_held import mysql_held
+from jobqueue.db.mysql_monitor import MySQLMonitor
 
 _KNOWN_MAX = 10_000
 # Lock wait timeout (MariaDB's NOWAIT too), NOWAIT.
@@ -27,6 +28,8 @@ _known: set[tuple[str, str, str]] = set()
 
 class MySQLLocks(Vendor):
     """What MySQL and MariaDB do for jobqueue.locks."""
+
+    monitor = MySQLMonitor()
 
     def session_level(self, connection: BaseDatabaseWrapper) -> str:
         """Asked once per session: Django's option need not be what init_command or a driver made of it."""

@@ -41,6 +41,13 @@ class PostgreSQL(PostgreSQLLocks):
     now_sql = "STATEMENT_TIMESTAMP()"
     now_plus_sql = "(STATEMENT_TIMESTAMP() + make_interval(secs => (%(expressions)s)::double precision))"
 
+    # Microseconds since 1970, exact until the year 2255: the driver reads a number in C, and an instant by functions in
+    # Python, which took a fifth of a worker's time. Bounded: Python has no infinity and no year 0.
+    selected_instant_sql = (
+        "(CASE WHEN %(expressions)s IS NOT NULL THEN date_part('epoch', LEAST(GREATEST(%(expressions)s, "
+        "'0001-01-02 00:00+00'), '9999-12-30 00:00+00')) * 1000000 END)::bigint"
+    )
+
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """Typed, so that it is JSON inside CASE as well."""
         return connection.ops.adapt_json_value(text, _AsIs)

@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.base import Vendor, stale_snapshot
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.postgresql_held import postgresql_held
+from jobqueue.db.postgresql_monitor import PostgreSQLMonitor
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
@@ -22,6 +23,8 @@ _INERROR = 3
 
 class PostgreSQLLocks(Vendor):
     """What PostgreSQL does for jobqueue.locks."""
+
+    monitor = PostgreSQLMonitor()
 
     def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
         """One upsert: waits for an uncommitted row of the same key, and locks it once it is there.

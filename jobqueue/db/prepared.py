@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
-from django.db.models import Expression, Field, Lookup, QuerySet
+from django.db.models import DateTimeField, Expression, Field, Lookup, QuerySet
 from django.db.models.sql import UpdateQuery
 
 
@@ -104,10 +104,10 @@ class Prepared:
             found = cursor.fetchall()
         if not found or not self._converters:
             return list(found)
-        columns = [list(column) for column in zip(*found, strict=True)]
+        columns: list[Sequence[Any]] = list(zip(*found, strict=True))
         for position, (functions, expression) in self._converters.items():
             for convert in functions:
-                columns[position] = [convert(value, expression, connection) for value in columns[position]]
+                columns[position] = _converted(columns[position], convert, expression, connection)
         return list(zip(*columns, strict=True))
 
     def change(self, **values: Any) -> int:
@@ -129,6 +129,14 @@ class Prepared:
                 params.append(param)
             text.append(piece)
         return "".join(text), params
+
+
+def _converted(values: Sequence[Any], convert: Any, expression: Any, connection: Any) -> list[Any]:
+    if isinstance(expression.output_field, DateTimeField):
+        # Jobs that were added or claimed together share their instants. (Decoded JSON must not be shared.)
+        known = {value: convert(value, expression, connection) for value in set(values)}
+        return [known[value] for value in values]
+    return [convert(value, expression, connection) for value in values]
 
 
 def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:

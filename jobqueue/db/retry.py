@@ -50,7 +50,7 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
             fault = reader.fault(error)
             if fault is None:
                 raise
-            count(using, reader.error_code(error), attempt)
+            count(using, reader.error_code(error), attempt, error)
             if fault is Fault.GONE:
                 unsure = not repeatable and not reader.never_sent(error)
                 connection.close()
@@ -94,15 +94,15 @@ def close_if_ended(connection: BaseDatabaseWrapper) -> None:
 def met(error: Error, *, using: str) -> None:
     """Count an error after which the transaction is not redone; a session that is gone is closed."""
     reader = fault_vendor(using)
-    count(using, reader.error_code(error), 1)
+    count(using, reader.error_code(error), 1, error)
     connection = connections[using]
     if reader.fault(error) is Fault.GONE and not in_callers_transaction(connection):
         connection.close()
 
 
-def count(using: str, code: str, attempt: int) -> None:
+def count(using: str, code: str, attempt: int, error: BaseException | None = None) -> None:
     """Count one redone transaction and tell the receivers of transaction_retried."""
     with _counting:
         retries[code] += 1
     logger.debug("transaction on %r redone after %s (attempt %d)", using, code, attempt)
-    send(transaction_retried, type(connections), using=using, code=code, attempt=attempt)
+    send(transaction_retried, type(connections), using=using, code=code, attempt=attempt, error=error)

@@ -58,8 +58,7 @@ class LeaseLock(TimedLock):
         asked = time.monotonic()
         alive = self._rows().filter(owner_token=self._token, expires_at__gt=UtcNow())
         if not retry_transient(lambda: self._update(alive, expires_at=UtcNowPlus(seconds)), using=self.using):
-            self._held = False
-            raise self._lost("its renewal")
+            raise self._lose("its renewal")
         self._ends_at = asked + seconds
 
     def _prepare(self) -> None:

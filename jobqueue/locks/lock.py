@@ -13,6 +13,7 @@ from typing import Self
 from asgiref.sync import sync_to_async
 
 from jobqueue.exceptions import InvalidType, LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.locks import metrics
 from jobqueue.locks.patience import Patience
 from jobqueue.names import check_lock_name, check_seconds
 
@@ -29,6 +30,8 @@ class Lock:
     kind = "lock"
     #: what happens to the lock if the holder cannot release it
     ends = ""
+    #: whether it shows in the figures about locks
+    _counted = True
 
     def __init__(self, name: str, timeout_seconds: float | None) -> None:
         self.name = check_lock_name(name)
@@ -36,6 +39,7 @@ class Lock:
             None if timeout_seconds is None else check_seconds(timeout_seconds, "timeout_seconds", zero=True)
         )
         self._held = self._was_held = False
+        self._held_since = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r}{', held' if self._held else ''}>"
@@ -48,7 +52,7 @@ class Lock:
             while not self._attempt(patience.left_seconds()):
                 pause = patience.pause_seconds()
                 if pause is None:
-                    raise self._not_acquired()
+                    raise self._give_up(patience)
                 time.sleep(pause)
         except LockNotAcquired:
             raise
@@ -56,7 +60,7 @@ class Lock:
             # Interrupted: the lock may have been granted all the same.
             self._forget()
             raise
-        self._held = self._was_held = True
+        self._hold(patience)
         return self
 
     def release(self) -> None:
@@ -64,7 +68,9 @@ class Lock:
         self._require_held("release")
         self._held = False
         if not self._give_back():
-            raise self._lost("its release")
+            raise self._lose("its release")
+        if self._counted:
+            metrics.released(self.kind, self.name, time.monotonic() - self._held_since)
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -93,14 +99,14 @@ class Lock:
             while not await sync_to_async(self._attempt)(0.0):
                 pause = patience.pause_seconds()
                 if pause is None:
-                    raise self._not_acquired()
+                    raise self._give_up(patience)
                 await asyncio.sleep(pause)
         except LockNotAcquired:
             raise
         except BaseException:
             await sync_to_async(self._forget)()
             raise
-        self._held = self._was_held = True
+        self._hold(patience)
         return self
 
     async def arelease(self) -> None:
@@ -122,6 +128,24 @@ class Lock:
                 f"{self.kind} {self.name!r}: this object holds it already, and locks are not re-entrant. "
                 "Nothing changed; pass the object on instead of acquiring it again."
             )
+
+    def _hold(self, patience: Patience) -> None:
+        self._held = self._was_held = True
+        self._held_since = time.monotonic()
+        if self._counted:
+            metrics.acquired(self.kind, self.name, patience.waited_seconds(), contended=patience.tried)
+
+    def _give_up(self, patience: Patience) -> LockNotAcquired:
+        if self._counted:
+            metrics.failed(self.kind, self.name, patience.waited_seconds())
+        return self._not_acquired()
+
+    def _lose(self, before: str) -> LockLost:
+        """The holder came back too late."""
+        self._held = False
+        if self._counted:
+            metrics.reentered(self.kind, self.name)
+        return self._lost(before)
 
     def _attempt(self, wait_seconds: float | None) -> bool:
         """One try, which may wait up to `wait_seconds` (None = any time) where the server can."""

@@ -1,4 +1,4 @@
-"""Does the lock end before the job that takes it must?"""
+"""Does the lock end before the job that takes it must? Said once per task in the log, and kept for the lock pages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import logging
 from jobqueue import registry
 from jobqueue.conf import load
 from jobqueue.context import current_job
+from jobqueue.locks import metrics
+from jobqueue.locks.history import Finding
+from jobqueue.models import LockFinding
 
 logger = logging.getLogger("jobqueue.locks")
 
@@ -15,7 +18,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def warn_if_outlived(kind: str, name: str, ttl_seconds: float) -> None:
-    """Log, once per task and time to live, that the running job may go on for longer than this lock lasts.
+    """Warn, once per task and time to live, that the running job may go on for longer than this lock lasts.
 
     Silent outside a job, and where neither the task nor JOBQUEUE limits its time: then nobody knows.
     """
@@ -32,6 +35,9 @@ def warn_if_outlived(kind: str, name: str, ttl_seconds: float) -> None:
     if most is None or ttl_seconds >= most or told in _told or len(_told) >= _TOLD_MAX:
         return
     _told.add(told)
+    facts = {"lock": kind, "key": name, "task": told[0], "ttl_seconds": ttl_seconds, "limit_seconds": most}
+    # The same row for all workers and keys: it is about the task's code.
+    metrics.found(Finding(LockFinding.Kind.TTL, f"{told[0]} {kind} {told[1]} {most:g}", facts, ttl_seconds))
     logger.warning(
         "%s %r ends %g s after it is acquired, but its job %s may run for %g s: others may get the lock meanwhile. "
         "Raise ttl_seconds, renew() between steps, or lower timeout_seconds. Said once",

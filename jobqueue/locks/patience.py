@@ -13,8 +13,15 @@ class Patience:
     """From now on for `timeout_seconds`: None = for ever, 0 = one try."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
-        self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self._begun = time.monotonic()
+        self._deadline = None if timeout_seconds is None else self._begun + timeout_seconds
         self._pause_seconds = _FIRST_SECONDS
+        #: whether a try has been in vain
+        self.tried = False
+
+    def waited_seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._begun
 
     def left_seconds(self) -> float | None:
         """What is left, 0 at least; None = any time."""
@@ -22,6 +29,7 @@ class Patience:
 
     def pause_seconds(self) -> float | None:
         """How long to sleep before the next try: at random, up to 0.2 s, twice as long each time; None = give up."""
+        self.tried = True
         left = self.left_seconds()
         if left == 0:
             return None

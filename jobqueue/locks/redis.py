@@ -50,8 +50,7 @@ class RedisLock(TimedLock):
         try:
             self._lock.extend(seconds, replace_ttl=True)
         except LockError as error:
-            self._held = False
-            raise self._lost("its renewal") from error
+            raise self._lose("its renewal") from error
         self._ends_at = asked + seconds
 
     def _attempt(self, wait_seconds: float | None) -> bool:

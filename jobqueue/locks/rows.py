@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import uuid
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
+from jobqueue.locks import metrics
 from jobqueue.locks.patience import Patience
 from jobqueue.models import MutexRow
 from jobqueue.names import LOCK_CHARS, check_seconds
 
 Part = str | int | uuid.UUID
+KIND = "mutex"
 
 
 class Mutex:
@@ -99,9 +105,30 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
         )
     patience = Patience(seconds)
     for key in sorted(set(keys)):
+        waited = Patience(None)
         if not vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds()):
+            metrics.failed(KIND, key, waited.waited_seconds())
             raise LockNotAcquired(
                 f"mutex {key} was not free in time: another transaction holds it. Nothing was written, and this "
                 "transaction can go on; try again later, or wait longer with timeout_seconds."
             )
+        metrics.acquired(KIND, key, waited.waited_seconds(), contended=False)
+        _count_release(connection, key)
     return [Mutex(key) for key in keys]
+
+
+def _count_release(connection: BaseDatabaseWrapper, key: str) -> None:
+    """Count how long it is held: until the transaction ends, by commit or rollback.
+
+    Either way the connection lets go of a hook for the commit; its going is what counts. In a test case the hook would
+    show among those of the code under test.
+    """
+    if not connection.in_atomic_block or in_test_case(connection):
+        return
+    begun = time.monotonic()
+
+    def hook() -> None:
+        """Nothing: a rollback does not call it."""
+
+    weakref.finalize(hook, lambda: metrics.released(KIND, key, time.monotonic() - begun)).atexit = False
+    connection.on_commit(hook, robust=True)

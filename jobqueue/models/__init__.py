@@ -5,7 +5,9 @@ from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
+from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
+from jobqueue.models.ordering import LanePlace, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
 
@@ -15,9 +17,13 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "LanePlace",
+    "LockFinding",
     "LockFloor",
     "LockRow",
+    "LockStat",
     "MutexRow",
+    "OrderingKey",
     "OutboxEvent",
     "OutboxKey",
     "Worker",

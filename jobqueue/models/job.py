@@ -63,6 +63,9 @@ class Job(models.Model):
     # The key a newer job took over; retry must not bring this job back while that one lives.
     released_key = KeyField(_("released key"), null=True)
 
+    # Jobs of one queue with the same one run strictly one after another: models/ordering.py.
+    ordering_key = KeyField(_("ordering key"), null=True)
+
     task = NameField(_("task"), max_length=255, null=True)
     gate = TinyIntegerField(_("gate"), db_default=0)
     wait_reason = NameField(_("wait reason"), max_length=200, null=True)

@@ -33,6 +33,7 @@ class OutboxEvent(models.Model):
     attempts = models.IntegerField(_("attempts"), default=0, db_default=0)
     last_error = ErrorField(_("last error"), null=True)
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
+    # Delivered; with failed_at: discarded.
     processed_at = UtcDateTimeField(_("processed at"), null=True)
     failed_at = UtcDateTimeField(_("set aside at"), null=True)
 

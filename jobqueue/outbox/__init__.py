@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jobqueue.outbox.destinations import Destination
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.operating import aside, retry, skip
+from jobqueue.outbox.operating import aside, discard, retry, skip
 from jobqueue.outbox.publishing import publish
 from jobqueue.outbox.relay import Relay
 from jobqueue.outbox.subscribers import subscriber
 
-__all__ = ["Destination", "Event", "Relay", "aside", "publish", "retry", "skip", "subscriber"]
+__all__ = ["Destination", "Event", "Relay", "aside", "discard", "publish", "retry", "skip", "subscriber"]

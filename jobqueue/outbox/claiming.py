@@ -22,6 +22,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import lanes
 from jobqueue.outbox.event import Event, readable
+from jobqueue.outbox.floors import Floors
 from jobqueue.transitions.claiming import refuse_open_transaction
 
 
@@ -55,6 +56,7 @@ class Claimer:
         # Relays that begin at the same place would take turns at the same lanes.
         self._after = random.randrange(lanes.LOWEST, -lanes.LOWEST)
         self._fruitless_rounds = 0
+        self._floors = Floors()
         #: a whole round has found nothing to take
         self.idle = False
 
@@ -103,7 +105,7 @@ class Claimer:
         with vendor(using).transaction(connections[using]):
             taken = _with_locked_head(self._fronts(keys, max(1, limit // len(found))), using)
             for left, lane in zip(range(len(topics), 0, -1), topics, strict=True):
-                taken.append(_lock_due(lane, max(1, (limit - sum(map(len, taken))) // left), using))
+                taken.append(self._lock_due(lane, max(1, (limit - sum(map(len, taken))) // left)))
             ids, lapsed = _alone_if_lapsed(taken)
             if not ids:
                 return None
@@ -124,13 +126,28 @@ class Claimer:
         fronts: dict[int, list[_Candidate]] = defaultdict(list)
         ended = set()
         topics = None if self._topics is None else tuple(self._topics)
-        rows = _front(self._using, share, topics).rows_of_each([{"lane": lane} for lane in found])
+        since = {lane: self._floors.of(lane) or 1 for lane in found}
+        rows = _front(self._using, share, topics).rows_of_each([{"lane": n, "since": since[n]} for n in found])
+        seen: dict[int, list[int]] = defaultdict(list)
         for event_id, lane, takeable, token in sorted(rows, key=lambda row: row[0]):
+            seen[lane].append(event_id)
             if not takeable:
                 ended.add(lane)
             elif lane not in ended:
                 fronts[lane].append(_Candidate(event_id, token is not None))
+        for lane in found:
+            self._floors.keep(lane, seen[lane][0] if len(seen[lane]) == share else None)
         return list(fronts.values())
+
+    def _lock_due(self, lane: int, limit: int) -> list[_Candidate]:
+        """Those of a topic that are due, from where the last look ended; from the first if that is not enough."""
+        floor, rows = self._floors.of(lane), list[Any]()
+        if floor is not None:
+            rows = _due(lane, limit, self._using, since=floor)
+        if len(rows) < limit:
+            rows = _due(lane, limit, self._using)
+        self._floors.keep(lane, rows[-1][2] if len(rows) == limit else None)
+        return [_Candidate(event_id, token is not None) for event_id, token, _ in rows]
 
 
 def _with_locked_head(fronts: list[list[_Candidate]], using: str) -> list[list[_Candidate]]:
@@ -143,11 +160,12 @@ def _with_locked_head(fronts: list[list[_Candidate]], using: str) -> list[list[_
     return [front for front in fronts if front[0].event_id in locked]
 
 
-def _lock_due(lane: int, limit: int, using: str) -> list[_Candidate]:
+def _due(lane: int, limit: int, using: str, since: Any = None) -> list[tuple[int, Any, Any]]:
     due = OutboxEvent.objects.using(using).filter(lane=lane, due_at__lte=UtcNow()).order_by("due_at", "id")
+    if since is not None:
+        due = due.filter(due_at__gte=since)
     hinted = vendor(using).force_index(due, "ix_outbox_due")
-    rows = vendor(using).lock_rows(hinted).values_list("pk", "lock_token")[:limit]
-    return [_Candidate(event_id, token is not None) for event_id, token in rows]
+    return list(vendor(using).lock_rows(hinted).values_list("pk", "lock_token", "due_at")[:limit])
 
 
 def _alone_if_lapsed(taken: list[list[_Candidate]]) -> tuple[list[int], bool]:
@@ -161,7 +179,9 @@ def _alone_if_lapsed(taken: list[list[_Candidate]]) -> tuple[list[int], bool]:
 
 @cache
 def _front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
-    rows = OutboxEvent.objects.using(using).filter(lane=Slot("lane", OutboxEvent._meta.get_field("lane")))
+    columns = OutboxEvent._meta
+    lane, since = Slot("lane", columns.get_field("lane")), Slot("since", columns.get_field("id"))
+    rows = OutboxEvent.objects.using(using).filter(lane=lane, id__gte=since)
     if topics is not None:
         rows = rows.filter(topic__in=topics)
     takeable = ExpressionWrapper(Q(due_at__lte=UtcNow()), output_field=BooleanField())

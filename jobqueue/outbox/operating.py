@@ -7,14 +7,17 @@ from django.db.models import QuerySet
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
+from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.lanes import key_lane, topic_lane
 
+REASON_BYTES = 1000
+
 
 def aside(using: str | None = None) -> QuerySet[OutboxEvent]:
-    """Events that were set aside, the longest first. Those with a lane block their key."""
+    """Events that were set aside, the longest first, without discarded ones. Those with a lane block their key."""
     events: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using or load().database)
-    return events.filter(failed_at__isnull=False).order_by("failed_at")
+    return events.filter(failed_at__isnull=False, processed_at__isnull=True).order_by("failed_at")
 
 
 def retry(event_id: int, *, using: str | None = None) -> bool:
@@ -36,3 +39,17 @@ def skip(event_id: int, *, using: str | None = None) -> bool:
     alias = using or load().database
     blocking = aside(alias).filter(pk=event_id, lane__isnull=False).order_by()
     return bool(retry_transient(lambda: blocking.update(lane=None), using=alias))
+
+
+def discard(event_id: int, reason: str = "", *, using: str | None = None) -> bool:
+    """Take an event out that was set aside: it is never delivered, and its key goes on. False if there is none.
+
+    `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
+    """
+    alias = using or load().database
+    event = aside(alias).filter(pk=event_id).first()
+    if event is None:
+        return False
+    told = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
+    gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": told}
+    return bool(retry_transient(lambda: aside(alias).filter(pk=event_id).order_by().update(**gone), using=alias))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.fields import Encoded
+from jobqueue.db.holding import hold_key
 from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
@@ -41,18 +42,9 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
         )
     if raw is not None:
-        _hold(raw, alias)
+        # Others wait before they publish with this key, so that ids follow commits.
+        hold_key(OutboxKey, raw, alias)
     values = [topic, raw, text, topic_lane(topic) if raw is None else key_lane(raw)]
     fields: list[Any] = [OutboxEvent._meta.get_field(name) for name in _COLUMNS]
     row = [field.get_db_prep_save(value, connection) for field, value in zip(fields, values, strict=True)]
     return vendor(alias).insert(connection, OutboxEvent._meta.db_table, _COLUMNS, [row])[0]
-
-
-def _hold(key: bytes, using: str) -> None:
-    """Keep others from publishing with this key until the transaction ends, so that ids follow commits."""
-    connection = connections[using]
-    quote = connection.ops.quote_name
-    field: Any = OutboxKey._meta.get_field("key")
-    sql = vendor(using).hold_row_sql(quote(OutboxKey._meta.db_table), quote("key"), quote("created_at"))
-    with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
-        cursor.execute(sql, [field.get_db_prep_save(key, connection)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from typing import Any
 
 from django.db.models import F
@@ -61,4 +60,4 @@ def take_lease(job_id: int, *, using: str, attempt: int | None = None) -> Lease 
         return None
     job = rows.get()
     granted = max(job.lease_seconds or 0.0, LEASE_SECONDS)
-    return replace(lease_of(job, using), payload=job.payload, lease_seconds=granted)
+    return lease_of(job, using)._replace(payload=job.payload, lease_seconds=granted)

@@ -6,6 +6,7 @@ from jobqueue.transitions.failing import fail, fail_many
 from jobqueue.transitions.leases import Lease, heartbeat, heartbeat_many, held_by
 from jobqueue.transitions.operating import cancel, discard, release_held, retry
 from jobqueue.transitions.reaping import Reaped, reap
+from jobqueue.transitions.resuming import resume
 from jobqueue.transitions.settling import cancel_held, release, release_many, snooze
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "release",
     "release_held",
     "release_many",
+    "resume",
     "retry",
     "snooze",
 ]

@@ -16,6 +16,7 @@ from jobqueue.exceptions import PayloadError, ResultError
 from jobqueue.models import Job
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
 from jobqueue.transitions.rows import any_in_state
 
@@ -32,6 +33,7 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     """
     if _ack_group(lease.using, lease.token, [lease], [encode_result(result)], again=False):
         raise lost(lease, "ack")
+    go_on([(lease.queue, lease.ordering_key)], using=lease.using)
     _announce([lease])
 
 
@@ -50,6 +52,8 @@ def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None, 
         for chunk in _chunks(group, encoded):
             texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
             gone += _ack_group(using, token, chunk, texts, again=again)
+            # Now: the next statement may fail.
+            go_on(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
     for lease in gone:
         lost(lease, "ack")
     missing = {(lease.job_id, lease.fence) for lease in gone}
@@ -131,7 +135,7 @@ def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
     return {job_id: finished_at for job_id, fence, finished_at in found if fences[job_id] == fence}
 
 
-def _announce(leases: Iterable[Lease]) -> None:
+def _announce(leases: Sequence[Lease]) -> None:
     if job_done.receivers:
         for lease in leases:
             facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}

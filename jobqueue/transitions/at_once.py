@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from operator import itemgetter
 
 from django.db import Error, transaction
 from django.db.models import Expression, F, FloatField, Value
@@ -13,7 +14,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue import candidates
 from jobqueue.db import retry, vendor
-from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change_returning
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
@@ -29,12 +30,14 @@ logger = logging.getLogger("jobqueue.transitions")
 
 #: what RETURNING gives after the write: a Row, and when the lease ends
 _ELSE: dict[str, str | Expression] = {
-    "fence": F("fence") - 1,
-    "due_at": "run_at",
-    "made_at": "created_at",
-    "now": "locked_at",
+    "due_at": Selected("run_at"),
+    "made_at": Selected("created_at"),
+    "valid_until": Selected("expires_at"),
+    "now": Selected("locked_at"),
 }
-_COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), "lock_until"]
+_COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), Selected("lock_until")]
+# RETURNING promises no order.
+_ORDER = itemgetter(Row._fields.index("due_at"), Row._fields.index("pk"))
 
 
 def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
@@ -85,9 +88,8 @@ def _take(request: Request, limit: int, level: int | None, floor: Floor, token: 
     values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **floor.values()}
     prepared = _statement(request.using, limit, level is None, **condition)
     found = prepared.rows(**values, seconds=request.seconds)
-    pairs = [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in found]
-    # RETURNING promises no order.
-    return sorted(pairs, key=lambda pair: (pair[0].due_at, pair[0].pk))
+    found.sort(key=_ORDER)
+    return [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in found]
 
 
 @lru_cache(maxsize=256)

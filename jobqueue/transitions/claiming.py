@@ -25,6 +25,7 @@ from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.request import NOTHING, Request, Taken
 
 LIMIT_MAX = 10_000
+PASSES_MAX = 10  # each may let the next job of an ordering key in, which has expired, too
 FLOOR_BATCH = 10  # smaller claims keep the exact order
 
 
@@ -90,7 +91,7 @@ def _take(
     """Passes until there are enough, or one has met no job that expired: behind those may be others."""
     leases: list[Lease] = []
     request = Request(queue, limit, limit, worker, seconds, using)
-    while True:
+    for _ in range(PASSES_MAX):
         try:
             taken = retry_transient(partial(_pass, request, floors, head), using=using)
         except (Error, DatabaseBusy):
@@ -102,6 +103,7 @@ def _take(
         if not taken.late or len(leases) >= limit:
             return leases
         request, head = replace(request, limit=limit - len(leases), look=max(limit, EXPIRED_BATCH)), None
+    return leases
 
 
 def _pass(request: Request, floors: Floors | None, head: Head | None) -> Taken:

@@ -16,6 +16,7 @@ from jobqueue.failures import FailureCause, class_path, classify, describe, is_p
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_seconds
 from jobqueue.signals import job_canceled, job_dead, job_failed, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, Lease, held, lost
 from jobqueue.transitions.settling import canceled
 
@@ -112,6 +113,7 @@ def _fail(
 
     status = retry_transient(write, using=lease.using)
     if status is not None:
+        go_on([(lease.queue, lease.ordering_key)], using=lease.using)
         _announce(lease, status, cause, delay)
     return None if status is None else Job.Status(status)
 

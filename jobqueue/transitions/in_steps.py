@@ -68,7 +68,12 @@ def _lock(using: str, limit: int, **above: Slot) -> Prepared:
 
 
 def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
-    instants = {"due_at": Selected("run_at"), "made_at": Selected("created_at"), "now": Selected(UtcNow())}
+    instants = {
+        "due_at": Selected("run_at"),
+        "made_at": Selected("created_at"),
+        "valid_until": Selected("expires_at"),
+        "now": Selected(UtcNow()),
+    }
     free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*Row._fields)
     return free[:limit]
 

@@ -16,7 +16,9 @@ from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.names import INT_MAX, check_job_id
 from jobqueue.signals import job_canceled, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, lease_of
+from jobqueue.transitions.resuming import return_to_lane
 from jobqueue.transitions.rows import in_state
 from jobqueue.transitions.settling import canceled, release
 
@@ -38,7 +40,8 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     """FAILED or CANCELED -> READY with a fresh allowance of attempts; READY but delayed -> due now.
 
     `attempts` stays, max_attempts grows, expires_at is forgotten. False in any other state, and while another live job
-    holds the dedupe key this job once had.
+    holds the dedupe key this job once had. A job with an ordering key runs at its old place in the order if that still
+    waits for it, else after those that are there now.
     """
     return _operate(job_id, using, _retry)
 
@@ -63,12 +66,16 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
 def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], bool]) -> bool:
     number, alias = check_job_id(job_id), using or load().database
 
-    def write() -> bool:
+    def write() -> Job | None:
         with vendor(alias).transaction(connections[alias]):
-            job = _rows(number, alias).select_for_update().first()
-            return job is not None and change(job, alias)
+            job: Job | None = _rows(number, alias).select_for_update().first()
+            return job if job is not None and change(job, alias) else None
 
-    return retry_transient(write, using=alias)
+    changed = retry_transient(write, using=alias)
+    if changed is None:
+        return False
+    go_on([(changed.queue, changed.ordering_key)], using=alias)
+    return True
 
 
 def _rows(job_id: int, using: str) -> Any:
@@ -96,7 +103,8 @@ def _make_due(job: Job, using: str) -> bool:
     if job.status == Job.Status.READY:
         if job.run_at <= read_now(using):
             return False
-        return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=None)
+        reason = job.wait_reason if job.gate else None
+        return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=reason)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
     keys: dict[str, Any] = {}
@@ -121,7 +129,12 @@ def _make_due(job: Job, using: str) -> bool:
     }
     try:
         with transaction.atomic(using=using):
-            return _write(job, using, **changes)
+            if job.ordering_key is not None:
+                changes |= return_to_lane(job, using)
+            done = _write(job, using, **changes)
+            if not done:
+                transaction.set_rollback(True, using=using)
+            return done
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.
         return False

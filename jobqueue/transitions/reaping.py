@@ -18,6 +18,7 @@ from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_int
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.failing import attempt_row, failed_columns
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.rows import in_state
@@ -48,6 +49,7 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     alias = using or load().database
     outcomes = retry_transient(lambda: _reap(limit, alias), using=alias)
     for status, leases in outcomes.items():
+        go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)
         for lease in leases:
             _announce(lease, status)
     sizes = {status: len(leases) for status, leases in outcomes.items()}

@@ -20,7 +20,7 @@ _WORKER = Slot("worker", NameField())
 
 
 class Row(NamedTuple):
-    """A job as a claim reads it, before its fence is raised."""
+    """A job as a claim reads it, before its fence is raised, or after that with the end of its lease beside it."""
 
     pk: int
     payload: JSON
@@ -30,10 +30,11 @@ class Row(NamedTuple):
     fence: int
     due_at: datetime
     made_at: datetime
-    expires_at: datetime | None
+    valid_until: datetime | None
     options: JSON
     lease_seconds: float | None
     priority: int
+    ordering_key: bytes | None
     now: datetime
 
 
@@ -66,26 +67,28 @@ class Request:
     floor: Floor = NO_FLOOR
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
-        """The lease on `row`, from its own now until `lock_until`, by default as long as was asked for."""
+        """The lease on `row`, from its own now for as long as was asked for; `lock_until`: it is leased, until then."""
         # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
         granted = min(max(self.seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
+        # By position, in the order of the fields: names would take as long again.
         return Lease(
-            job_id=row.pk,
-            token=token,
-            fence=row.fence + 1,
-            attempt=row.attempts + 1,
-            payload=row.payload,
-            lock_until=lock_until or row.now + timedelta(seconds=granted),
-            queue=self.queue,
-            task=row.task,
-            max_attempts=row.max_attempts,
-            worker=self.worker,
-            locked_at=row.now,
-            run_at=row.due_at,
-            created_at=row.made_at,
-            lease_seconds=granted,
-            using=self.using,
-            options=row.options,
+            row.pk,
+            token,
+            row.fence + (lock_until is None),
+            row.attempts + 1,
+            row.payload,
+            lock_until or row.now + timedelta(seconds=granted),
+            self.queue,
+            row.task,
+            row.max_attempts,
+            self.worker,
+            row.now,
+            row.due_at,
+            row.made_at,
+            granted,
+            self.using,
+            row.options,
+            row.ordering_key,
         )
 
 

@@ -16,6 +16,7 @@ from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 from jobqueue.names import check_seconds
 from jobqueue.signals import job_canceled, job_parked, send
+from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, held, lost
 from jobqueue.transitions.rows import in_state
 
@@ -41,6 +42,7 @@ def release_many(leases: Sequence[Lease]) -> list[Lease]:
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         gone += _release_group(using, token, group)
+        go_on(((lease.queue, lease.ordering_key) for lease in group), using=using)
     for lease in gone:
         lost(lease, "release")
     return gone
@@ -66,6 +68,7 @@ def canceled() -> dict[str, Any]:
 def _settle(lease: Lease, verb: str, write: Callable[[JobQuerySet], int]) -> None:
     if not retry_transient(lambda: write(held(lease)), using=lease.using):
         raise lost(lease, verb)
+    go_on([(lease.queue, lease.ordering_key)], using=lease.using)
 
 
 def _release_group(using: str, token: bytes, group: list[Lease]) -> list[Lease]:

@@ -79,7 +79,8 @@ class Entry(ctypes.Structure):
         if len(raw) > RESULT_BYTES:
             self.hold = Hold.OVER
             return
-        ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
+        if raw:
+            ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
         self.result_size = -1 if encoded is None else len(raw)
         # Last: from here on the keeper may settle it.
         self.hold = Hold.RETURNED
@@ -110,7 +111,17 @@ class Region(ctypes.Structure):
         ("lost", ctypes.c_int64),
         ("level", ctypes.c_int32),  # how many jobs it may run at once now
         ("queues_slowed", ctypes.c_int32),  # queues whose runs fail, claimed one job at a time
+        ("locks_acquired", ctypes.c_int64),
+        ("locks_failed", ctypes.c_int64),
+        ("locks_contended", ctypes.c_int64),
+        ("locks_reentered", ctypes.c_int64),
+        ("locks_wait_us", ctypes.c_int64),
     ]
+
+
+#: what goes on counting when a child is replaced
+SUMS = ["claimed", "finished", "failed", "lost"]
+SUMS += ["locks_acquired", "locks_failed", "locks_contended", "locks_reentered", "locks_wait_us"]
 
 
 class Header(ctypes.Structure):
@@ -149,11 +160,12 @@ class Board:
         """Prepare region `index` for a new process; its generation, 1 for the first."""
         region = self.regions[index]
         generation = region.generation + 1
-        counts = region.claimed, region.finished, region.failed, region.lost
+        counts = {name: getattr(region, name) for name in SUMS}
         ctypes.memset(ctypes.addressof(region), 0, ctypes.sizeof(Region))
         ctypes.memset(ctypes.addressof(self.entries[index]), 0, ctypes.sizeof(self.entries[index]))
         region.generation, region.state = generation, State.STARTING
-        region.claimed, region.finished, region.failed, region.lost = counts
+        for name, count in counts.items():
+            setattr(region, name, count)
         return int(generation)
 
     def in_hand(self, index: int) -> dict[tuple[int, int], Any]:

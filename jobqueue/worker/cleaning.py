@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from django.db import close_old_connections, connections
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def clean_connections() -> None:
     """The next job gets no open transaction and no broken or expired connection from this one."""
-    drop_open_transactions()
-    close_old_connections()
+    for connection in connections.all(initialized_only=True):
+        if not _drop_if_open(connection):
+            connection.close_if_unusable_or_obsolete()
 
 
 def drop_open_transactions() -> list[str]:
     """Close the connections of this thread that are inside a transaction, which undoes it; their aliases."""
-    dropped = []
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block or (connection.connection is not None and not connection.get_autocommit()):
-            alias = connection.alias
-            with suppress(Exception):
-                if connection.connection is not None:
-                    connection.connection.close()
-            del connections[alias]
-            dropped.append(alias)
-    return dropped
+    return [connection.alias for connection in connections.all(initialized_only=True) if _drop_if_open(connection)]
+
+
+def _drop_if_open(connection: BaseDatabaseWrapper) -> bool:
+    if not (connection.in_atomic_block or (connection.connection is not None and not connection.get_autocommit())):
+        return False
+    with suppress(Exception):
+        if connection.connection is not None:
+            connection.connection.close()
+    del connections[connection.alias]
+    return True

@@ -14,21 +14,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from django.db import Error, connections
 
 from jobqueue import signals, transitions, workers
 from jobqueue.conf import load
-from jobqueue.db import fault_vendor
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
-from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
+from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
+from jobqueue.worker.chores import Chores
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
@@ -50,10 +49,11 @@ class Keeper:
         self.options, self.board = options, board
         self.using = options.database
         self.parent = board.supervisor_pid
-        self.next_renewal = self.next_reaping = self.next_flags = self.next_overtime = self.next_sweep = 0.0
+        self.next_renewal = self.next_reaping = self.next_flags = 0.0
+        self.next_overtime = self.next_sweep = self.next_watch = 0.0
         self.down_since: float | None = None
         self.orphaned_since: float | None = None
-        self.sweepers: list[Any] = [lock_sweeper, outbox_cleaner, idempotency_cleaner]
+        self.chores = Chores(self.using)
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -77,7 +77,10 @@ class Keeper:
                 self._duty(self.reap)
             if self.options.reaper and now >= self.next_sweep:
                 self.next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
-                self._duty(self.sweep)
+                self._duty(self.chores.sweep)
+            if self.options.reaper and now >= self.next_watch:
+                self.next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
+                self._duty(self.chores.watch)
             if self._given_up():
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
@@ -138,21 +141,7 @@ class Keeper:
         if found.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
             self.board.header.reaped += found.total
-
-    def sweep(self) -> None:
-        """Delete what is over. An account without a right to one of these tables is told once, and works on."""
-        for sweeper in list(self.sweepers):
-            try:
-                found = sweeper.run_once(load(), using=self.using)
-            except Error as error:
-                if fault_vendor(self.using).fault(error) is not None:
-                    raise
-                name = sweeper.__name__.rpartition(".")[2]
-                logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
-                self.sweepers.remove(sweeper)
-            else:
-                if any(asdict(found).values()):
-                    logger.info("deleted what was over: %s", found)
+        self.chores.open_lanes()
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port

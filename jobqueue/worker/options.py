@@ -11,8 +11,8 @@ from jobqueue.worker.selection import Selection
 
 #: sessions of the queue's database: the keeper's and its listener's
 KEEPERS = 2
-#: of each child, beside its jobs': one claims, two write ends, one is for coroutines
-PER_CHILD = 4
+#: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
+PER_CHILD = 5
 
 
 def default_name() -> str:

@@ -15,6 +15,7 @@ from jobqueue.transitions import Lease
 from jobqueue.worker import forked
 from jobqueue.worker.board import CANCEL, LOST, Hold
 from jobqueue.worker.lane import Lane
+from jobqueue.worker.mailbox import Mailbox
 from jobqueue.worker.perform import Ending, Outcome, Run, is_coroutine, perform
 from jobqueue.worker.timeouts import Watch
 
@@ -45,8 +46,8 @@ class Pool:
         self._in_lane: dict[tuple[int, int], Any] = {}
         self._stopping = stopping
         self._todo: SimpleQueue[tuple[Lease, Any]] = SimpleQueue()
-        self._ended: SimpleQueue[Outcome] = SimpleQueue()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._ended: Mailbox[Outcome] = Mailbox()
+        self._bell: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
         self._watches: list[Watch] = []
         self._lane = Lane(coroutines, self._hand_over, stopping, self._asked_to_stop)
@@ -150,12 +151,12 @@ class Pool:
 
     def wait(self, seconds: float) -> None:
         """Return when there is something to do for the claimer, or after `seconds`."""
-        _drain(self._bell, max(0.0, seconds))
+        self._bell.take(seconds)
         self._rung = False
 
     def ended(self, seconds: float) -> list[Outcome]:
         """Outcomes in the order they ended, as soon as there is one; [] after `seconds` without."""
-        return _drain(self._ended, seconds)
+        return self._ended.take(seconds)
 
     def enforce_limits(self) -> None:
         """Raise SoftTimeout in the threads whose job has run for too long."""
@@ -193,10 +194,17 @@ class Pool:
                 forked.leave(outcome.error)
             # From here on it did not kill this process, and if it returned it need not run again.
             outcome.note_on(entry)
-            free = threading.Event()
-            self._hand_over(outcome, free.set)
+            self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        if not outcome.ack_each:
+            self._ended.put(outcome)
             self._ask_for_more()
-            free.wait()
+            return
+        free = threading.Event()
+        self._hand_over(outcome, free.set)
+        self._ask_for_more()
+        free.wait()
 
     def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
         if outcome.ack_each:
@@ -216,15 +224,3 @@ class Pool:
 def _unended(held: dict[tuple[int, int], Any]) -> int:
     # list() first: the settler takes entries out meanwhile.
     return sum(entry.hold <= Hold.RUNNING for entry in list(held.values()))
-
-
-def _drain(queue: SimpleQueue[Any], seconds: float) -> list[Any]:
-    try:
-        found = [queue.get(timeout=seconds)]
-    except Empty:
-        return []
-    while True:
-        try:
-            found.append(queue.get_nowait())
-        except Empty:
-            return found

@@ -17,6 +17,15 @@ logger = logging.getLogger("jobqueue.worker")
 STALE_SECONDS = 30.0
 
 
+_LOCKS = {
+    "locks_acquired": "Locks that jobs acquired, told every ten seconds",
+    "locks_failed": "Locks that jobs did not get in time",
+    "locks_contended": "Locks that jobs got, and not at once",
+    "locks_reentered": "Jobs that came back to a lock after its end",
+    "locks_wait_us": "Microseconds that jobs waited for locks",
+}
+
+
 class Probe:
     """GET /live: the keeper ticks. /ready: and a child runs, and the database answers. /metrics: Prometheus text."""
 
@@ -82,6 +91,7 @@ class Probe:
                 self._sum("queues_slowed"),
             ),
             ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in regions)),
+            *((name, words, sum(getattr(r, name) for r in regions)) for name, words in _LOCKS.items()),
             ("leases_reaped", "Lapsed leases ended by this worker", self._board.header.reaped),
             ("database_down", "1 while the database is away", self._board.header.database_down),
         ]

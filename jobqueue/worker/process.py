@@ -18,9 +18,11 @@ from django.db import Error, connections
 from jobqueue import doorbell, job_log, registry, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.locks import metrics as lock_metrics
 from jobqueue.worker import forked, task_signals
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Exit, State, Stop
+from jobqueue.worker.lock_report import LockReport
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
 from jobqueue.worker.relaying import Relaying
@@ -80,11 +82,13 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     task_signals.carry(announcer)
     relaying = Relaying(options.database)
     relaying.start()
+    lock_metrics.report_to(LockReport(board.regions[index]))
     try:
         return loop.run()
     finally:
         relaying.stop()
         announcer.end()
+        lock_metrics.close()
 
 
 def _answer(options: Options, index: int, board: Board, queue: str, using: str) -> None:

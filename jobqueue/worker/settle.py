@@ -50,16 +50,17 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
 def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
     gone = transitions.ack_many([o.lease for o in outcomes], results=[o.result for o in outcomes], again=again)
     lost = {(lease.job_id, lease.fence) for lease in gone}
+    _count(region, len(outcomes), lost=len(lost))
     for outcome in outcomes:
-        _tell(outcome, "lost" if outcome.key in lost else "ok", region)
+        _tell(outcome, "lost" if outcome.key in lost else "ok")
 
 
 def _settle_one(outcome: Outcome, region: Any) -> bool:
     """True when written, or when nothing more can be done."""
     try:
-        _tell(outcome, _write(outcome), region)
+        _count_and_tell(outcome, _write(outcome), region)
     except LeaseLost:
-        _tell(outcome, "lost", region)
+        _count_and_tell(outcome, "lost", region)
     except DatabaseBusy:
         return False
     except DatabaseError as error:
@@ -101,9 +102,9 @@ def _settle_plain(outcome: Outcome, problem: Exception, region: Any) -> bool:
     error: Any = ResultError(words) if outcome.ending is Ending.OK else words
     try:
         transitions.fail(outcome.lease, error=error)
-        _tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
+        _count_and_tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
     except LeaseLost:
-        _tell(outcome, "lost", region)
+        _count_and_tell(outcome, "lost", region)
     except DatabaseBusy:
         return False
     except Error as again:
@@ -117,11 +118,19 @@ def _away(error: Error, outcome: Outcome) -> bool:
     return fault_vendor(outcome.lease.using).fault(error) is not None
 
 
-def _tell(outcome: Outcome, what: str, region: Any) -> None:
+def _count_and_tell(outcome: Outcome, what: str, region: Any) -> None:
+    _count(region, 1, failed=what in ("retry", "dead"), lost=what == "lost")
+    _tell(outcome, what)
+
+
+def _count(region: Any, finished: int, *, failed: int = 0, lost: int = 0) -> None:
     with _counting:
-        region.finished += 1
-        region.failed += what in ("retry", "dead")
-        region.lost += what == "lost"
+        region.finished += finished
+        region.failed += failed
+        region.lost += lost
+
+
+def _tell(outcome: Outcome, what: str) -> None:
     lease = outcome.lease
     task_signals.finished(outcome, what)
     if attempt_ended.receivers:

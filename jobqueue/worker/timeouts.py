@@ -7,20 +7,22 @@ import ctypes
 import threading
 import time
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.exceptions import SoftTimeout
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Seconds a body may run; None = no limit."""
 
     soft_seconds: float | None
     hard_seconds: float | None
+
+
+_UNLIMITED = Limits(None, None)
+_NO_LIMITS: AbstractContextManager[None] = nullcontext()
 
 
 def limits_of(task: Any) -> Limits:
@@ -65,9 +67,14 @@ class Watch:
         self._lock = threading.Lock()
         self._soft_until: float | None = None
 
-    @contextmanager
-    def limited(self, limits: Limits, entry: Any) -> Iterator[None]:
+    def limited(self, limits: Limits, entry: Any) -> AbstractContextManager[None]:
         """Within the block SoftTimeout may be raised at any line; the hard limit stands on the board for the keeper."""
+        if limits == _UNLIMITED and not entry.hard_until:
+            return _NO_LIMITS
+        return self._limited(limits, entry)
+
+    @contextmanager
+    def _limited(self, limits: Limits, entry: Any) -> Iterator[None]:
         now = time.monotonic()
         entry.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
         self._soft_until = None if limits.soft_seconds is None else now + limits.soft_seconds

@@ -8,13 +8,15 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 
 from django.db.models import F
 
 from jobqueue import current_job, handler, task
 from jobqueue.compat import TaskContext
-from jobqueue.exceptions import SoftTimeout
+from jobqueue.exceptions import LockNotAcquired, SoftTimeout
 from jobqueue.idempotency import once
+from jobqueue.locks import lease_lock
 from jobqueue.outbox import subscriber
 from tests.app.models import Account
 
@@ -76,6 +78,19 @@ def counts(context, total, how="returns"):
     if how == "finishes":
         with context.finish(result="kept"):
             context.progress(total + 1, total)
+
+
+@task
+def ordered(n):
+    """Notes its number, and when it is over."""
+    note("begins", n)
+    time.sleep(0.002)
+    note("ends", n)
+
+
+@task(ordering_key=lambda key: key or None)
+def keyed(key):
+    """Runs in order with those of the same argument."""
 
 
 @task(max_attempts=1)
@@ -389,6 +404,13 @@ def finishes_and_rolls_back():
         with current_job().finish("done"):
             pass
         raise ValueError("after finish()")
+
+
+@task
+def takes_a_lock(name: str) -> None:
+    """Holds a lease lock for a moment, and does not get it a second time."""
+    with lease_lock(name, 60), suppress(LockNotAcquired):
+        lease_lock(name, 60, timeout_seconds=0).acquire()
 
 
 from tests.app import coroutines, finishing, kit  # noqa: E402, F401

@@ -16,10 +16,11 @@ LEVELS = {
     0: ["__init__", "exceptions", "backoff", "names", "payload", "failures", "durations", "conf", "signals", "compat"],
     1: ["db"],
     2: ["models"],
-    3: ["allocate", "allocation_arguments", "allocation_records", "bulk", "candidates", "context", "counter", "dedupe",
-        "doorbell", "fencing", "handlers", "idempotency", "insertion", "inspect", "job_log", "job_options", "locks",
-        "outbox", "outside", "producer", "progress", "queues", "redis_client", "registry", "results", "starving",
-        "task_context", "tasks", "transactions", "transitions", "unrunnable", "upcasting", "workers"],
+    3: ["allocate", "allocation_arguments", "allocation_records", "bulk", "candidates", "context", "counter",
+        "dedupe", "doorbell", "fencing", "handlers", "idempotency", "insertion", "inspect", "job_log", "job_options",
+        "lanes", "locks", "ordering_keys", "outbox", "outside", "producer", "progress", "queues", "redis_client",
+        "registry", "results", "starving", "task_context", "tasks", "transactions", "transitions", "unrunnable",
+        "upcasting", "workers"],
     4: ["maintenance", "worker"],
     5: ["admin", "apps", "backends", "checks", "cli", "log_events", "management", "migrations",
         "testing"],
@@ -30,7 +31,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: columns that only the transitions may write
 OWNED = {
     "status", "locked_by", "lock_token", "locked_at", "lock_until", "attempts", "fence", "finished_at", "epoch",
-    "crashes", "cancel_requested_at", "last_error", "cause", "max_attempts",
+    "crashes", "gate", "cancel_requested_at", "last_error", "cause", "max_attempts",
 }  # fmt: skip
 WRITERS = {"update", "bulk_update", "create", "bulk_create", "get_or_create", "update_or_create"}
 

@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """One tiny run of drain, enqueue and locks, without other queues: (record, page)."""
+    """One tiny run of drain, enqueue, locks and outbox, without other queues: (record, page)."""
     folder = tmp_path_factory.mktemp("bench")
     page = folder / "docs" / "benchmarks.md"
     page.parent.mkdir()
     page.write_text(f"# Mine\n\nbefore\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
-    command = ["--tiny", "--db", VENDOR, "--only", "drain,enqueue,locks", "--peers", "none"]
+    command = ["--tiny", "--db", VENDOR, "--only", "drain,enqueue,locks,outbox,keys", "--peers", "none"]
     where = ["--page", str(page), "--results", str(folder / "results")]
     env = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
     done = subprocess.run(
@@ -45,7 +45,7 @@ def test_the_record_is_complete(run):
     assert found["errors"] == {}
     assert found["server"]["version"]
     assert found["server"]["durability"]
-    assert set(found["measures"]) == {"drain", "enqueue", "locks"}
+    assert set(found["measures"]) == {"drain", "enqueue", "locks", "outbox", "keys"}
     assert {"mutex", "lease_lock"} <= set(found["measures"]["locks"]["2 processes"])
     drain = found["measures"]["drain"]["1 worker"]
     assert {"jobqueue", "raw, 100", "jobqueue, results", "jobqueue, delayed", "raw, one ack each"} <= set(drain)
@@ -59,6 +59,9 @@ def test_ratios_are_numbers(run):
         measures["drain"]["1 worker"]["jobqueue, results"]["ratio"],
         measures["enqueue"]["single"]["enqueue()"]["ratio"],
         measures["enqueue"]["bulk"]["enqueue_many()"]["ratio"],
+        measures["outbox"]["publish"]["publish(), 200 keys"]["ratio"],
+        measures["outbox"]["deliver"]["relay, no key"]["ratio"],
+        measures["keys"]["drain"]["500 keys beside a hot one"]["ratio"],
     ]
     for ratio in ratios:
         assert ratio["n"] == 1

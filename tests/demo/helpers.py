@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from functools import cache
 from urllib.parse import quote
 
 from django.db import connection
@@ -12,18 +11,17 @@ from tests.docs.markdown import ROOT
 from tests.settings import VENDOR
 
 
-def manage(*words, redis_url="", timeout_seconds=90):
+def manage(*words, redis_url="", timeout_seconds=90, **more):
     """Run manage.py with the demo's settings; the finished process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO_")}
-    environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True"}
+    environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True", **more}
     command = [sys.executable, "manage.py", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds)
 
 
-@cache
-def migrate_auction():
-    """Make the tables of the auction, once per run."""
-    migrated = manage("migrate", "auction", "-v0")
+def migrate(app, *to):
+    """Make the tables of an app of the demo, or with "zero" remove them."""
+    migrated = manage("migrate", app, *to, "-v0")
     assert migrated.returncode == 0, migrated.stderr
 
 

@@ -14,7 +14,9 @@ ADR_LINES_MAX = 60
 @pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)
 def test_a_page_is_short(page):
     most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
-    assert page.read_text().count("\n") < most
+    # Without the tables that the benchmarks write: they have as many rows as were measured.
+    written = re.sub(r"<!-- bench: begin -->.*?<!-- bench: end -->", "", page.read_text(), flags=re.DOTALL)
+    assert written.count("\n") < most
 
 
 @pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)

@@ -1,5 +1,6 @@
 """The reference pages list exactly what the code has."""
 
+import argparse
 import dataclasses
 import inspect
 import re
@@ -16,6 +17,7 @@ from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import OutboxSettings, QueueSettings, Settings
 from jobqueue.db import mariadb, mysql
 from jobqueue.db.simulated import KINDS
+from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
 from tests.docs.markdown import ROOT, code, table
 
@@ -81,6 +83,14 @@ def test_commands_lists_every_option(command):
     }  # fmt: skip
     rows = table(REFERENCE / "commands.md", f"{command} options")
     assert {code(row[0])[0].split()[0] for row in rows} == options
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_commands_lists_every_option_of_jobs(name):
+    parser = argparse.ArgumentParser()
+    SUBCOMMANDS[name].declare(parser)
+    options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
+    assert {code(row[0])[0].split()[0] for row in table(REFERENCE / "commands.md", f"jobs {name} options")} == options
 
 
 def test_commands_shows_the_defaults_of_runworker():

@@ -1,6 +1,6 @@
 """Who may see and do what: the button and the request are refused alike."""
 
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from django.contrib import admin
@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import AnonymousUser
 
 from jobqueue.admin import actions
-from jobqueue.models import Job, Worker
+from jobqueue.models import IdempotencyRecord, Job, OutboxEvent, Worker
 from tests.edges.helpers import JOBS, VERBS, WORKERS, act, client_of, job_page, person, root, text_of, viewer
 from tests.factories import claim_one, job, make_in_state, make_job, row, state
 
@@ -173,12 +173,12 @@ def test_pages_and_actions_use_the_queues_own_database(settings, monkeypatch, rf
     settings.JOBQUEUE = {"DATABASE": "elsewhere"}
     request = rf.get(JOBS)
     request.user = AnonymousUser()
-    for model in (Job, Worker):
+    for model in (Job, Worker, OutboxEvent, IdempotencyRecord):
         assert admin.site.get_model_admin(model).get_queryset(request).db == "elsewhere"
     used = []
     monkeypatch.setattr(actions.transitions, "cancel", lambda job_id, using: used.append(using) or True)
-    chosen, page = Mock(), Mock()
-    chosen.order_by.return_value.values_list.return_value = [(1, 0), (2, 0)]
+    chosen, page = MagicMock(), Mock()
+    page.words_of.return_value = [(1, "READY"), (2, "READY")]
     actions.cancel(page, request, chosen)
     assert used == ["elsewhere"] * 2
     page.log_verb.assert_called_once()

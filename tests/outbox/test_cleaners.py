@@ -5,9 +5,9 @@ from django.test import override_settings
 
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance import idempotency_cleaner, outbox_cleaner
+from jobqueue.maintenance import idempotency_cleaner, old_rows, outbox_cleaner
 from jobqueue.models import IdempotencyRecord, OutboxEvent, OutboxKey
-from jobqueue.outbox import publish
+from jobqueue.outbox import discard, publish
 from tests.outbox.helpers import drain, event, say
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -26,7 +26,12 @@ def test_delivered_events_are_deleted_by_age_in_batches_and_others_stay(listen):
     waiting, aside = say("t", "waiting", "k"), say("t", "aside")
     OutboxEvent.objects.filter(pk__in=[waiting, aside]).update(created_at=UtcNowPlus(-10_000_000))
     OutboxEvent.objects.filter(pk=aside).update(lane=None, failed_at=UtcNowPlus(-10_000_000))
+    gone = say("t", "discarded")
+    OutboxEvent.objects.filter(pk=gone).update(lane=None, failed_at=UtcNowPlus(-1))
+    assert discard(gone)
     assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 5
+    assert OutboxEvent.objects.filter(pk=gone).update(processed_at=UtcNowPlus(-604_801))
+    assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 1
     assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, aside}
 
 
@@ -65,3 +70,14 @@ def test_expired_records_are_deleted_in_batches():
         IdempotencyRecord.objects.create(digest=bytes([n]), label=str(n), expires_at=UtcNowPlus(60 if n == 4 else -1))
     assert idempotency_cleaner.run_once(load(), using="default", limit=2).records_deleted == 4
     assert IdempotencyRecord.objects.get().label == "4"
+
+
+@plain
+def test_one_pass_is_bounded_and_the_next_one_goes_on(monkeypatch):
+    monkeypatch.setattr(old_rows, "BATCHES_MAX", 2)
+    for n in range(5):
+        IdempotencyRecord.objects.create(digest=bytes([n]), label=str(n), expires_at=UtcNowPlus(n - 10))
+    assert idempotency_cleaner.run_once(load(), using="default", limit=2).records_deleted == 4
+    # The longest expired first.
+    assert IdempotencyRecord.objects.get().label == "4"
+    assert idempotency_cleaner.run_once(load(), using="default", limit=2).records_deleted == 1

@@ -6,7 +6,7 @@ from django.test import override_settings
 
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
-from jobqueue.outbox import Relay, aside, delivery, publish, retry, skip
+from jobqueue.outbox import Relay, aside, delivery, discard, publish, retry, skip
 from jobqueue.outbox.claiming import Claimer
 from tests.app.models import Ticket
 from tests.factories import seconds_from_now
@@ -134,6 +134,22 @@ def test_an_event_that_was_set_aside_can_be_retried_or_skipped(listen):
         drain()
         assert heard[-1].id == first
         assert not aside()
+
+
+@plain
+def test_an_event_that_is_discarded_is_never_delivered_and_its_key_goes_on(listen):
+    trouble = [True]
+    heard = listen("t", lambda e: trouble and broken(e))
+    with outbox(MAX_ATTEMPTS=1):
+        first, second = say("t", 1, "k"), say("t", 2, "k")
+        drain()
+        trouble.clear()
+        assert (discard(second), discard(first, "sent by\x00hand")) == (False, True)
+        assert (discard(first), retry(first), skip(first)) == (False, False, False)
+        drain()
+    assert [e.id for e in heard] == [first, second]
+    assert not aside()
+    assert event(first).last_error.endswith("\nDiscarded: sent by\\x00hand")
 
 
 @plain

@@ -1,4 +1,4 @@
-"""python -m tests.proofs.report NAME FIGURES: the figures of a proof run as a page."""
+"""python -m tests.proofs.report NAME FIGURES [DB]: the figures of a proof run as a page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections import defaultdict
 from pathlib import Path
 
 
-def main(name: str, figures: str) -> None:
+def main(name: str, figures: str, db: str = "") -> None:
     """Print the page."""
     lines = [json.loads(line) for line in Path(figures).read_text().splitlines()]
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
     print(f"# Proof: {name}\n")
-    print(f"Command: `make prove ISSUE={name}`, commit `{commit}`, Python {platform.python_version()}, ", end="")
+    command = f"make prove ISSUE={name}" + (f" DB={db}" if db else "")
+    print(f"Command: `{command}`, commit `{commit}`, Python {platform.python_version()}, ", end="")
     print(f"{platform.system()} on {platform.machine()}.\n")
     print("Each row is what a test measured while it held; a test that fails writes no row. The tests are in")
     print("`tests/proofs/` and run in short form with every `make test`.\n")

@@ -232,3 +232,23 @@ def test_a_malformed_task_payload_fails_its_job_alone(sql, evidence):
         assert run_lease(lease).ending is Ending.FAILED
         ack(lease_with(lease, payload=None))
     assert evidence.read() == []
+
+
+def test_a_lease_tells_the_instants_of_its_row_to_the_microsecond(foreign, sql):
+    job_id = foreign.enqueue()
+    sql(f"UPDATE job_queue SET created_at = {NOW}, expires_at = {LATER} WHERE id = %s", [job_id])
+    lease = claim_one()
+    found = Job.objects.values_list("run_at", "created_at", "locked_at", "lock_until").get(pk=job_id)
+    assert (lease.run_at, lease.created_at, lease.locked_at, lease.lock_until) == found
+
+
+@pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL has infinite instants")
+@pytest.mark.parametrize("instant", ["infinity", "-infinity", "4000-01-01 BC", "20000-01-01"])
+def test_an_instant_that_python_cannot_read_does_not_stop_its_queue(foreign, sql, instant):
+    early, late = foreign.enqueue(), foreign.enqueue()
+    sql("UPDATE job_queue SET created_at = %s WHERE id = %s", [instant, early])
+    if "-" in instant[:1] or "BC" in instant:
+        sql("UPDATE job_queue SET run_at = %s WHERE id = %s", [instant, early])
+    else:
+        sql("UPDATE job_queue SET expires_at = %s WHERE id = %s", [instant, early])
+    assert {lease.job_id for lease in claim("q", 2, worker="w")} == {early, late}

@@ -33,3 +33,17 @@ def calls() -> None:
     with_fields.using(version=2)  # type: ignore[call-arg]
     with_context.enqueue("1")  # type: ignore[arg-type]
     task(retries=3)(lambda: None)  # type: ignore[call-overload]
+
+
+async def awaited() -> None:
+    """The same on an event loop."""
+    made = await plain.using(queue_name="mail").aenqueue(1, note="x")
+    await made.arefresh()
+    text: str | None = (await plain.aget_result(made.id)).return_value
+    number: int | None = (await with_fields.using(expires=60, ack_each=True).aenqueue(2)).return_value
+    print(text, number)
+    await plain.aenqueue("1")  # type: ignore[arg-type]
+    await with_fields.aenqueue(1, note="x")  # type: ignore[call-arg]
+    await with_context.using(priority=3).aenqueue("1")  # type: ignore[arg-type]
+    with_fields.using(expire=60)  # type: ignore[call-arg]
+    with_fields.using(ack_each="yes")  # type: ignore[arg-type]

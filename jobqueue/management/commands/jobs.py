@@ -1,4 +1,4 @@
-"""python manage.py jobs: look at the queue."""
+"""python manage.py jobs: look at the queue, and put it right."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error, connections
 
-from jobqueue.cli import unrunnable
+from jobqueue.cli import keys, locks, unrunnable
 from jobqueue.conf import load
+from jobqueue.exceptions import JobQueueError
 
 #: sub-command -> its module, with declare(parser) and run(out, using, given) -> exit status
-SUBCOMMANDS: dict[str, Any] = {"unrunnable": unrunnable}
+SUBCOMMANDS: dict[str, Any] = {"keys": keys, "locks": locks, "unrunnable": unrunnable}
 
 
 class Command(BaseCommand):
     """Exit status: 0 done, 2 usage, 3 the database cannot be used, 4 bad settings; others: the sub-command's."""
 
-    help = "Look at the queue."
+    help = "Look at the queue, and put it right."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -40,6 +41,8 @@ class Command(BaseCommand):
             raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
         try:
             status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
+        except JobQueueError as error:
+            raise CommandError(str(error), returncode=2) from None
         except Error as error:
             self.stderr.write(f"the queue on {using!r} cannot be read: {error}. Is it migrated?")
             sys.exit(3)

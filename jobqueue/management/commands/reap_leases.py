@@ -17,7 +17,15 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import count, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import idempotency_cleaner, lock_sweeper, outbox_cleaner, reaper
+from jobqueue.maintenance import (
+    idempotency_cleaner,
+    lane_keeper,
+    lock_history_cleaner,
+    lock_sweeper,
+    ordering_key_cleaner,
+    outbox_cleaner,
+    reaper,
+)
 
 
 class Command(BaseCommand):
@@ -61,14 +69,19 @@ class Command(BaseCommand):
     def _pass(self, using: str, given: dict[str, Any]) -> None:
         if given["dry_run"]:
             expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
-            facts = {"expired": expired, "locks": ended}
+            facts: dict[str, int] = {"expired": expired, "locks": ended}
             text = f"{expired} leases have run out, {ended} locks have ended"
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
             cleaned = outbox_cleaner.run_once(load(), using=using)
             forgotten = idempotency_cleaner.run_once(load(), using=using)
-            facts = asdict(found) | asdict(swept) | asdict(cleaned) | asdict(forgotten)
+            kept = lane_keeper.run_once(load(), using=using)
+            history = lock_history_cleaner.run_once(load(), using=using)
+            keys = ordering_key_cleaner.run_once(load(), using=using)
+            facts = {}
+            for done in (found, swept, cleaned, forgotten, kept, history, keys):
+                facts |= asdict(done)
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"

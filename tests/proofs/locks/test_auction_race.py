@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from tests.demo.helpers import manage, migrate_auction
+from tests.demo.helpers import manage, migrate
 from tests.marks import committed
 from tests.proofs.conftest import FULL
 from tests.settings import VENDOR
@@ -17,8 +18,8 @@ pytestmark = [committed, pytest.mark.timeout(600)]
 @pytest.mark.skipif(not FULL, reason="make prove ISSUE=locks; a short race is in tests/demo")
 def test_the_rules_of_the_auction_hold_under_every_lock_that_claims_it(redis_url, figure):
     """The auction: 16 processes, 10 s per strategy, the rules looked at after every commit."""
-    migrate_auction()
-    options = ["--processes", "16", "--seconds", "10s", "--json", "-v0"]
+    migrate("auction")
+    options = ["--processes", "16", "--seconds", os.environ.get("JOBQUEUE_PROVE_SECONDS", "10s"), "--json", "-v0"]
     done = manage("race_auction", *options, redis_url=redis_url, timeout_seconds=400)
     assert done.returncode == 0, done.stderr
     verdicts = json.loads(done.stdout)["strategies"]

@@ -46,6 +46,10 @@ class Publishers:
     def left(self):
         return self._left
 
+    def send(self, key, number):
+        """Publish within the open transaction; the id."""
+        return publish("proof.turn", {"n": number}, key)
+
     def _work(self):
         try:
             while True:
@@ -66,7 +70,7 @@ class Publishers:
             with transaction.atomic():
                 for key in chosen:
                     number = random.getrandbits(50)
-                    event_id = publish("proof.turn", {"n": number}, key)
+                    event_id = self.send(key, number)
                     turns = Account.objects.filter(owner=f"turn {key}")
                     turns.update(balance=F("balance") + 1)
                     found.append((key, turns.get().balance, event_id, number))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from argparse import ArgumentParser
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from demo_project.demo import tasks
+from demo_project.orders.shop import place
 
 USER = "admin"
 STOP_SECONDS = 35
@@ -65,6 +67,8 @@ def _enqueue_samples() -> None:
     tasks.add.enqueue(2, 3)
     tasks.fail.enqueue("a sample failure")
     tasks.slow.enqueue(30)
+    number = uuid.uuid4().hex[:8]
+    place(f"sample-{number}", "customer-1", "lamp", 1, run="serve")
     tasks.add.using(run_after=timezone.now() + timedelta(minutes=2)).enqueue(20, 22)
 
 

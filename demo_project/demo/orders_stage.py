@@ -1,0 +1,158 @@
+"""The second stage of the demo: orders and their events, a relay that is killed, and a warehouse that books once."""
+
+import shutil
+import signal
+import time
+import uuid
+from contextlib import suppress
+
+from django.conf import settings
+from django.core.management.base import OutputWrapper
+from django.db.models import Count, Max, Min, QuerySet
+
+from demo_project.demo.program import Program
+from demo_project.demo.progress import Progress
+from demo_project.demo.proof import Proof
+from demo_project.orders.mailbox import MailFolder
+from demo_project.orders.models import Booking, Order, Receipt, Stock
+from demo_project.orders.shop import CardDeclined, place
+from jobqueue.models import OutboxEvent
+
+ORDERS, CUSTOMERS, QUANTITY = 500, 50, 3
+#: every so many customers cannot pay, and their order is rolled back
+DECLINED_EVERY = 8
+PRODUCT, IN_STOCK = "lamp", 10_000
+DEADLINE_SECONDS = 90
+LOOK_SECONDS = 0.02
+#: a relay that is frozen has sent nothing more if the warehouse gets nothing for so long
+FREEZE_SECONDS = 0.3
+
+
+class OrdersStage:
+    """One run: place orders, relay them, kill a relay, book."""
+
+    def __init__(self, out: OutputWrapper, orders: int = ORDERS) -> None:
+        self.out, self.orders = out, orders
+        self.run_id = uuid.uuid4().hex
+        self.declined: set[str] = set()
+        self.killed = 0
+        self.seconds = 0.0
+        self._relays = [Program("relay_outbox")]
+        self._warehouse = Program("book_stock")
+
+    @property
+    def mailbox(self) -> str:
+        """How and where the messages go."""
+        if settings.BROKER_URL:
+            return "messages to RabbitMQ"
+        return f"e-mails to {settings.MAIL_DIR.relative_to(settings.BASE_DIR)} (to RabbitMQ if BROKER_URL is set)"
+
+    def place(self) -> None:
+        """All orders, each in a transaction of its own; what an earlier run has left is dropped."""
+        shutil.rmtree(settings.MAIL_DIR, ignore_errors=True)
+        settings.MAIL_DIR.mkdir(parents=True)
+        for model in (Order, Receipt, Booking, Stock):
+            model.objects.all().delete()
+        Stock.objects.create(product=PRODUCT, on_hand=IN_STOCK)
+        for n in range(self.orders):
+            reference, pays = f"{self.run_id[:8]}-{n}", n % DECLINED_EVERY != 0
+            with suppress(CardDeclined):
+                place(reference, f"customer-{n % CUSTOMERS}", PRODUCT, QUANTITY, run=self.run_id, pays=pays)
+            if not pays:
+                self.declined.add(reference)
+
+    def work(self) -> None:
+        """Until every order is booked; the relay is killed on the way."""
+        began = time.monotonic()
+        orders = Order.objects.filter(run=self.run_id).count()
+        progress = Progress(orders, "orders booked", self.out)
+        programs = [*self._relays, self._warehouse]
+        try:
+            for program in programs:
+                progress.say(program.typed)
+                program.start()
+            while min(self._delivered(), self._booked()) < orders and time.monotonic() - began < DEADLINE_SECONDS:
+                progress.show(self._booked())
+                if not self.killed and 4 * self._delivered() >= orders:
+                    self._kill_a_relay(progress)
+                time.sleep(LOOK_SECONDS)
+            progress.show(self._booked())
+        finally:
+            # The warehouse last: it books what is still in its mailbox.
+            for program in [*self._relays, self._warehouse]:
+                program.stop()
+            progress.close()
+        self.seconds = time.monotonic() - began
+        for program in [*self._relays, self._warehouse]:
+            for line in program.warnings():
+                progress.say(f"  {program.arguments[0]}: {line}")
+
+    def proofs(self) -> list[Proof]:
+        """Every committed order arrived and was booked once, and no other."""
+        orders = Order.objects.filter(run=self.run_id)
+        committed = orders.count()
+        references = set(orders.values_list("reference", flat=True))
+        arrived = self._arrived()
+        bookings = Booking.objects.filter(run=self.run_id)
+        per_order = bookings.values("reference").annotate(n=Count("pk")).aggregate(least=Min("n"), most=Max("n"))
+        booked = IN_STOCK - Stock.objects.get(product=PRODUCT).on_hand
+        where = "RabbitMQ" if settings.BROKER_URL else "the mail folder"
+        return [
+            Proof("orders committed", self.orders - len(self.declined), committed),
+            Proof("their events marked as delivered", committed, self._delivered()),
+            Proof(f"orders with a message in {where}", committed, len(references & arrived)),
+            Proof(f"rolled-back orders with a message in {where}", 0, len(self.declined & arrived)),
+            Proof("relays killed by SIGKILL between send and mark", 1, self.killed),
+            Proof("messages that came again to the warehouse", "at least 1", self.repeats(), at_least=1),
+            Proof("bookings per order, least and most", "1 and 1", f"{per_order['least']} and {per_order['most']}"),
+            Proof("taken from stock, orders x quantity", committed * QUANTITY, booked),
+        ]
+
+    def repeats(self) -> int:
+        """Messages the warehouse got more than once."""
+        got = Receipt.objects.filter(run=self.run_id)
+        return got.count() - got.values("event_id").distinct().count()
+
+    def _arrived(self) -> set[str]:
+        """The references of all messages: of the e-mails that lie there, else of what came out of the broker."""
+        if settings.BROKER_URL:
+            return set(Receipt.objects.filter(run=self.run_id).values_list("reference", flat=True))
+        return {message.payload["reference"] for message in MailFolder(settings.MAIL_DIR).receive()}
+
+    def _booked(self) -> int:
+        return Booking.objects.filter(run=self.run_id).count()
+
+    def _events(self) -> "QuerySet[OutboxEvent]":
+        return OutboxEvent.objects.filter(pk__in=Order.objects.filter(run=self.run_id).values("event_id"))
+
+    def _delivered(self) -> int:
+        return self._events().exclude(processed_at=None).count()
+
+    def _kill_a_relay(self, progress: Progress) -> None:
+        """kill -9 in the gap that no program can close: the message is out and the mark is not yet written."""
+        (relay,) = self._relays
+        if not self._events().exclude(lock_token=None).exists():
+            return
+        relay.send(signal.SIGSTOP)
+        received, still_since = -1, time.monotonic()
+        # Until the warehouse has what was sent.
+        while not (found := self._has_unmarked()) and time.monotonic() - still_since < FREEZE_SECONDS:
+            count = Receipt.objects.filter(run=self.run_id).count()
+            if count != received:
+                received, still_since = count, time.monotonic()
+            time.sleep(LOOK_SECONDS)
+        if not found:
+            # It was between two sends; another moment will do.
+            relay.send(signal.SIGCONT)
+            return
+        relay.kill()
+        self.killed = 1
+        progress.say(f"kill -9 {relay.pid}: the relay, which has sent messages that it has not marked as delivered")
+        for successor in (Program("relay_outbox"), Program("relay_outbox")):
+            progress.say(successor.typed)
+            successor.start()
+            self._relays.append(successor)
+
+    def _has_unmarked(self) -> bool:
+        got = Receipt.objects.filter(run=self.run_id).values("event_id")
+        return self._events().filter(processed_at=None, pk__in=got).exists()

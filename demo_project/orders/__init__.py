@@ -1,0 +1,1 @@
+"""A shop whose orders reach its stock through the outbox and an inbox."""

@@ -1,0 +1,41 @@
+"""python manage.py book_stock: the warehouse, until SIGTERM and its mailbox is empty."""
+
+import signal
+import threading
+from contextlib import closing
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from demo_project.orders.mailbox import open_mailbox
+from demo_project.orders.warehouse import book
+
+LOOK_SECONDS = 0.05
+
+
+class Command(BaseCommand):
+    """Exit status 0."""
+
+    help = "Book stock for each order that arrives by e-mail, or by RabbitMQ with BROKER_URL. SIGTERM ends it."
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        """Messages until told to stop, and then those that are still there."""
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        booked = repeats = 0
+        with closing(open_mailbox()) as mailbox:
+            last_round = False
+            while not last_round:
+                last_round = stop.is_set()
+                for message in mailbox.receive():
+                    # A message that was under way when the signal came is not the last.
+                    last_round = False
+                    if book(message):
+                        booked += 1
+                    else:
+                        repeats += 1
+                if not last_round:
+                    stop.wait(LOOK_SECONDS)
+        if given["verbosity"] > 0:
+            self.stdout.write(f"{booked} orders booked, {repeats} messages dropped: they had come before")

@@ -1,0 +1,201 @@
+"""Lock activity in the admin: one page of what locks did, what they do now, and what was found before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.utils import translation
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.readonly import ReadOnlyAdmin
+from jobqueue.admin.shown import NOTHING, badge, block, moment, plain, relative, span
+from jobqueue.conf import load
+from jobqueue.locks import activity
+from jobqueue.locks.activity import LockFigures, ServerLocks
+from jobqueue.locks.tally import OTHER
+from jobqueue.locks.words import blocker, finding_lines
+from jobqueue.models import LockFinding, LockStat
+
+KEYS_SHOWN = 25
+ROWS_SHOWN = 20
+RANGES: dict[str, tuple[int, Any]] = {
+    "15m": (900, _("15 minutes")),
+    "1h": (3600, _("1 hour")),
+    "24h": (86400, _("24 hours")),
+}
+KINDS: dict[str, Any] = {
+    "mutex": _("mutex"),
+    "lease lock": _("lease lock"),
+    "named lock": _("named lock"),
+    "redis lock": _("redis lock"),
+}
+FIGURES = (
+    _("acquired"),
+    _("had to wait"),
+    _("not acquired"),
+    _("failure rate"),
+    _("wait, mean and longest"),
+    _("held, mean and longest"),
+    _("came back after its end"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One section of the page."""
+
+    title: str
+    head: tuple[Any, ...]
+    rows: list[tuple[Any, ...]]
+    #: what is said below it, and instead of it when it is empty
+    note: str = ""
+    empty: str = ""
+
+
+@admin.register(LockStat)
+class LockActivityAdmin(ReadOnlyAdmin):
+    """The page; there is nothing to open in it. Statements and stories are for those who may see findings."""
+
+    list_display_links = None
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """The page, over the chosen range."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        chosen = request.GET.get("range", "1h")
+        chosen = chosen if chosen in RANGES else "1h"
+        using = load().database
+        tables = _figures(RANGES[chosen][0], using)
+        problems: tuple[str, ...] = ()
+        if request.user.has_perm("jobqueue.view_lockfinding"):
+            server = activity.read_server(using=using)
+            problems = tuple(translation.gettext(problem) for problem in server.problems)
+            tables += [*_server(server), *_found(using)]
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Lock activity"),
+            "opts": self.opts,
+            "tables": tables,
+            "problems": [plain(problem) for problem in problems],
+            "ranges": [(key, title, key == chosen) for key, (_seconds, title) in RANGES.items()],
+            "off": load().lock_metrics_seconds is None,
+            "media": self.media,
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/jobqueue/lock_activity.html", context)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The page is about all locks: no page of one row."""
+        return obj is None and bool(super().has_view_permission(request))
+
+
+def _figures(seconds: int, using: str) -> list[Table]:
+    kinds = activity.read_kinds(seconds=seconds, using=using)
+    keys = activity.read_keys(seconds=seconds, limit=KEYS_SHOWN, using=using)
+    held: Any = activity.read_held(limit=ROWS_SHOWN, using=using)
+    return [
+        Table(
+            gettext("Kinds of locks"),
+            (_("kind of lock"), *FIGURES),
+            [(KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in kinds],
+            empty=gettext("No lock was asked for in this time."),
+        ),
+        Table(
+            gettext("Most contended keys"),
+            (_("lock key"), _("kind of lock"), *FIGURES),
+            [(_key(one), KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in keys],
+            note=gettext("Keys that were not had at once come first. The figures are up to ten seconds old."),
+            empty=gettext("No lock was asked for in this time."),
+        ),
+        Table(
+            gettext("Lease locks held now"),
+            (_("lock key"), _("owner"), _("fence"), _("acquired at"), _("expires at")),
+            [
+                (plain(row.lock_key), plain(row.owner), row.fence, moment(row.acquired_at, row.now),
+                 moment(row.expires_at, row.now))
+                for row in held
+            ],
+            empty=gettext("None."),
+        ),
+    ]  # fmt: skip
+
+
+def _key(one: LockFigures) -> str:
+    return gettext("(all other keys)") if one.key == OTHER else plain(one.key)
+
+
+def _cells(one: LockFigures) -> Iterable[Any]:
+    figures = one.figures
+    yield figures.acquired
+    yield figures.contended
+    yield badge("failed", str(figures.failed)) if figures.failed else 0
+    yield f"{one.failure_rate:.1%}"
+    yield f"{span(one.wait_seconds)} / {span(figures.wait_us_max / 1e6)}"
+    yield f"{span(one.held_seconds)} / {span(figures.held_us_max / 1e6)}" if figures.released else NOTHING
+    yield badge("expired", str(figures.reentries)) if figures.reentries else 0
+
+
+def _server(server: ServerLocks) -> list[Table]:
+    tables = []
+    if server.waits is not None:
+        titles = (_("waiting session"), _("time waited"), _("locked record"), _("its statement"))
+        tables.append(
+            Table(
+                gettext("Sessions that wait for a lock now"),
+                (*titles, _("held by session"), _("its statement"), _("transaction open for")),
+                [
+                    (wait.waiting, span(wait.seconds), plain(f"{wait.locked} ({wait.mode})"),
+                     plain(wait.waiting_statement or NOTHING), wait.blocking, plain(blocker(wait)), _age(wait))
+                    for wait in server.waits
+                ],
+                empty=gettext("None."),
+            )
+        )  # fmt: skip
+    if server.slow is not None:
+        tables.append(
+            Table(
+                gettext("Statements by the time they waited for locks"),
+                (_("statement"), _("runs"), _("waited for locks"), _("of the whole time")),
+                [
+                    (plain(slow.statement), slow.runs, span(slow.lock_seconds), span(slow.total_seconds))
+                    for slow in server.slow
+                ],
+                note=gettext("As the server counts, since its start or the last reset."),
+                empty=gettext("None."),
+            )
+        )
+    if server.deadlocks is not None:
+        rows = [(gettext("deadlocks since the server counts"), server.deadlocks)]
+        tables.append(Table(gettext("Deadlocks"), (_("what was counted"), _("number")), list(rows)))
+    return tables
+
+
+def _age(wait: Any) -> str:
+    return NOTHING if wait.blocking_seconds is None else span(wait.blocking_seconds)
+
+
+def _found(using: str) -> list[Table]:
+    titles = {
+        LockFinding.Kind.DEADLOCK: gettext("Stories of deadlocks"),
+        LockFinding.Kind.WAIT: gettext("Lock waits that were seen"),
+        LockFinding.Kind.SLOW: gettext("Slow locking statements that were seen"),
+        LockFinding.Kind.TTL: gettext("Locks that end before their job must"),
+    }
+    tables = []
+    for kind, title in titles.items():
+        rows = activity.read_findings(kind, limit=ROWS_SHOWN, using=using)
+        cells = [(relative(row.last_seen_at, row.now), _text(row)) for row in rows]  # type: ignore[attr-defined]
+        tables.append(Table(title, (_("last seen"), _("what was seen")), list(cells), empty=gettext("None.")))
+    return tables
+
+
+def _text(row: LockFinding) -> str:
+    lines = finding_lines(row)
+    return block("\n".join(lines)) if len(lines) > 1 else plain(lines[0])

@@ -1,0 +1,142 @@
+"""jobs locks: what locks did, who waits for whom now, deadlocks."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from django.utils import translation
+
+from jobqueue.cli.arguments import count, duration
+from jobqueue.durations import format_seconds
+from jobqueue.locks import activity
+from jobqueue.locks.activity import LockFigures, ServerLocks
+from jobqueue.locks.tally import OTHER
+from jobqueue.locks.words import blocker, finding_lines
+from jobqueue.log_events import one_line
+from jobqueue.models import LockFinding
+
+
+def declare(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--since", type=duration, default=3600.0, metavar="D", help="figures of this time (default 1h)")
+    parser.add_argument("--limit", type=count(1000), default=20, metavar="N", help="rows of each list (default 20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--database", default=None, metavar="ALIAS")
+
+
+def run(out: Any, using: str, given: dict[str, Any]) -> int:
+    """Print it; the exit status."""
+    seconds, limit = given["since"], given["limit"]
+    server = activity.read_server(using=using, limit=limit)
+    kinds = activity.read_kinds(seconds=seconds, using=using)
+    keys = activity.read_keys(seconds=seconds, limit=limit, using=using)
+    held = activity.read_held(limit=limit, using=using)
+    found = {kind: list(activity.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
+    if given["json"]:
+        out.write(json.dumps(_object(seconds, server, kinds, keys, held, found)))
+        return 0
+    if given["verbosity"] == 0:
+        return 0
+    # The words of the terminal are English, as everywhere on the command line.
+    with translation.override(None):
+        for line in [*_figures(seconds, kinds, keys), *_held(held), *_server(server), *_found(found)]:
+            out.write(line)
+    return 0
+
+
+def _object(seconds: float, server: ServerLocks, kinds: Any, keys: Any, held: Any, found: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "since_seconds": seconds,
+        "kinds": [_figures_of(one) for one in kinds],
+        "keys": [_figures_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
+        "held": [
+            {
+                "key": row.lock_key,
+                "owner": row.owner,
+                "fence": row.fence,
+                "acquired_at": row.acquired_at.isoformat(),
+                "expires_at": row.expires_at.isoformat(),
+            }
+            for row in held
+        ],
+        "waits": None if server.waits is None else [asdict(wait) for wait in server.waits],
+        "deadlocks": server.deadlocks,
+        "slow_statements": None if server.slow is None else [asdict(slow) for slow in server.slow],
+        "problems": list(server.problems),
+        "found": [
+            {
+                "kind": row.kind,
+                "first_seen_at": row.first_seen_at.isoformat(),
+                "last_seen_at": row.last_seen_at.isoformat(),
+                "seconds": row.seconds,
+                "detail": row.detail,
+            }
+            for rows in found.values()
+            for row in rows
+        ],
+    }
+
+
+def _figures_of(one: LockFigures) -> dict[str, Any]:
+    return {"kind": one.kind, **asdict(one.figures), "failure_rate": round(one.failure_rate, 4)}
+
+
+def _figures(seconds: float, kinds: list[LockFigures], keys: list[LockFigures]) -> Iterator[str]:
+    yield f"Locks of the last {format_seconds(seconds)}"
+    for one in kinds:
+        yield "  " + _line(one, f"{one.kind}s")
+    if not kinds:
+        yield "  none was asked for"
+    yield "Most contended keys"
+    for one in keys:
+        key = "(all other keys)" if one.key == OTHER else one.key
+        yield "  " + one_line(_line(one, f"{one.kind}  {key}"))
+
+
+def _line(one: LockFigures, name: str) -> str:
+    figures = one.figures
+    held = format_seconds(one.held_seconds) if figures.released else "-"
+    return (
+        f"{name}  acquired {figures.acquired}  waited {figures.contended}  failed {figures.failed} "
+        f"({one.failure_rate:.1%})  wait {format_seconds(one.wait_seconds)} (longest "
+        f"{format_seconds(figures.wait_us_max / 1e6)})  held {held}  re-entries {figures.reentries}"
+    )
+
+
+def _held(held: Any) -> Iterator[str]:
+    yield "Lease locks held now"
+    for row in held:
+        left = format_seconds((row.expires_at - row.now).total_seconds())
+        yield "  " + one_line(f"{row.lock_key}  {row.owner}  fence {row.fence}  {left} left")
+
+
+def _server(server: ServerLocks) -> Iterator[str]:
+    yield "Sessions that wait for a lock now"
+    for wait in server.waits or []:
+        yield "  " + one_line(
+            f"{wait.waiting} for {format_seconds(wait.seconds)}  {wait.locked} ({wait.mode})  {wait.waiting_statement}"
+        )
+        age = "" if wait.blocking_seconds is None else f", open for {format_seconds(wait.blocking_seconds)}"
+        yield "    " + one_line(f"held by {wait.blocking}{age}: {blocker(wait)}")
+    if server.slow:
+        yield "Statements by the time they waited for locks"
+        for slow in server.slow:
+            yield "  " + one_line(f"{format_seconds(slow.lock_seconds)}  {slow.runs} runs  {slow.statement}")
+    if server.deadlocks is not None:
+        yield f"Deadlocks since the server counts: {server.deadlocks}"
+    for problem in server.problems:
+        yield one_line(f"Not shown: {problem}")
+
+
+def _found(found: dict[LockFinding.Kind, list[Any]]) -> Iterator[str]:
+    for kind, rows in found.items():
+        for row in rows:
+            ago = format_seconds(max(0.0, (row.now - row.last_seen_at).total_seconds()))
+            yield f"{kind.label}, {ago} ago"
+            for line in finding_lines(row):
+                yield "  " + one_line(line)

@@ -1,0 +1,21 @@
+"""A row that stands for a key: who writes it keeps others out until the transaction ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, models, transaction
+
+from jobqueue.db import vendor
+
+
+def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
+    """Make or lock the row of `key`, the primary key of `model`, until the transaction ends; waits for other holders.
+
+    The model has a column created_at, which stays as it is.
+    """
+    quote = connections[using].ops.quote_name
+    field: Any = model._meta.pk
+    sql = vendor(using).hold_row_sql(quote(model._meta.db_table), quote(field.column), quote("created_at"))
+    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
+        cursor.execute(sql, [field.get_db_prep_save(key, connections[using])])

@@ -1,0 +1,136 @@
+"""What a server tells about locks, in words that are the same for every database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.exceptions import NotSupported
+
+STATEMENT_CHARS = 600
+#: of strings on MySQL and MariaDB
+MYSQL_QUOTES = "'\""
+# An unfinished string, too: servers cut statements.
+_STRING = r"{q}(?:[^{q}\\]|\\.|{q}{q})*(?:{q}|$)"
+_NUMBER = r"\b0x[0-9a-fA-F]+\b|(?<![\w`\"$.])-?\d+(?:\.\d+)?(?![\w`\"])"
+_VALUES = {
+    quotes: re.compile("|".join([*(_STRING.format(q=quote) for quote in quotes), _NUMBER]), re.DOTALL)
+    for quotes in ("'", MYSQL_QUOTES)
+}
+_LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*(?:\)|$)")
+
+
+def marked(text: str) -> str:
+    """Text to be translated where it is shown: Django's gettext_noop asks for the settings, too early at import."""
+    return text
+
+
+_ = marked
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A session that waits for another one, now."""
+
+    #: names this wait for as long as it lasts
+    identity: str
+    waiting: int
+    blocking: int
+    #: how long it has waited
+    seconds: float
+    #: the record, row or table it waits for
+    locked: str
+    mode: str
+    #: statements without their values; of the blocker: what it runs, or ran last; "" = not told
+    waiting_statement: str
+    blocking_statement: str
+    #: it does nothing, and keeps its transaction open
+    blocker_idles: bool
+    #: how old the blocker's transaction is
+    blocking_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStatement:
+    """A kind of statement, by the time it spent waiting for locks since the server counts."""
+
+    statement: str
+    runs: int
+    lock_seconds: float
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One transaction of a deadlock."""
+
+    session: int
+    statement: str
+    holds: tuple[str, ...]
+    waits_for: tuple[str, ...]
+    rolled_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """Who held what, who waited for what, who was rolled back."""
+
+    #: names this deadlock
+    identity: str
+    parties: tuple[Party, ...]
+    #: what the story cannot tell here; "" = nothing
+    unseen: str = ""
+
+
+class LockMonitor:
+    """Asks a server about locks; each method raises NotSupported with a sentence for people where it does not tell."""
+
+    #: whether there is anything to ask for
+    available = False
+    refusal = _(
+        "This database does not tell who waits for whom: on SQLite a writer waits for the whole file. "
+        "The figures about your own locks are complete."
+    )
+
+    def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
+        """Up to `limit` waits for locks that go on now, the longest first."""
+        raise NotSupported(self.refusal)
+
+    def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
+        """How many deadlocks the server has ended since it counts."""
+        raise NotSupported(self.refusal)
+
+    def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
+        """The story of the newest one, where the server keeps it."""
+        raise NotSupported(self.refusal)
+
+    def met(self, error: BaseException) -> Deadlock | None:
+        """The story in an error that this process met; None where the server itself keeps it, or it was no deadlock."""
+        return None
+
+    def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
+        """Up to `limit` kinds of statements of this database by their time spent waiting for locks."""
+        raise NotSupported(self.refusal)
+
+
+def statement_of(error: BaseException) -> str:
+    """The SQL, with its placeholders, that met a database error; "" if that cannot be told."""
+    trace = error.__traceback__
+    while trace is not None:
+        # Django's cursor; no error of a driver has its statement.
+        sql = trace.tb_frame.f_locals.get("sql") if trace.tb_frame.f_code.co_name == "_execute" else None
+        if isinstance(sql, str):
+            return sql
+        trace = trace.tb_next
+    return ""
+
+
+def without_values(statement: str | None, quotes: str = "'") -> str:
+    """A statement with ? for each value, at most 600 characters: values may be secrets, and would hide its kind.
+
+    `quotes`: what strings are written in.
+    """
+    masked = _VALUES[quotes].sub("?", statement or "")
+    return " ".join(_LISTS.sub("(?, ...)", masked).split())[:STATEMENT_CHARS]

@@ -1,0 +1,116 @@
+"""Looks at the server's locks now and then, and keeps what a person should see: long waits, deadlocks, slow statements.
+
+One worker at a time: whoever gets the turn's lease looks; the lease is left to run out, so turns do not come faster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.conf import Settings
+from jobqueue.db import vendor
+from jobqueue.exceptions import LockNotAcquired, NotSupported
+from jobqueue.locks.history import Finding, keep_findings
+from jobqueue.locks.leasing import LeaseLock
+from jobqueue.locks.stories import story_finding
+from jobqueue.models import LockFinding
+
+logger = logging.getLogger("jobqueue.locks")
+
+#: how often somebody looks
+INTERVAL_SECONDS = 15.0
+TURN = "jobqueue: lock watch"
+#: shorter waits are everyday, and not kept
+WAIT_SECONDS = 1.0
+#: statements that have waited for less, in all their runs, are not kept
+SLOW_SECONDS = 1.0
+KEPT_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What one pass found that was new."""
+
+    waits: int = 0
+    deadlocks: int = 0
+    slow: int = 0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process knows from its last look."""
+
+    deadlocks: int | None = None
+    lock_seconds: dict[str, float] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+
+
+_memories: dict[str, _Memory] = {}
+
+
+def run_once(settings: Settings, *, using: str) -> Watching:
+    """One look, if it is this process's turn. Idle it costs two statements on job_lock and three of the server's."""
+    monitor = vendor(using).monitor
+    if settings.lock_metrics_seconds is None or not monitor.available or not _my_turn(using):
+        return Watching()
+    memory = _memories.setdefault(using, _Memory())
+    parts = [_ask(memory, look, using) for look in (_waits, _deadlocks, _slow)]
+    for findings in parts:
+        keep_findings(findings, using=using)
+    return Watching(*(len(findings) for findings in parts))
+
+
+def _my_turn(using: str) -> bool:
+    lock = LeaseLock(TURN, INTERVAL_SECONDS * 0.75, 0, using)
+    lock._counted = False
+    try:
+        lock.acquire()
+    except LockNotAcquired:
+        return False
+    return True
+
+
+def _ask(memory: _Memory, look: Callable[[_Memory, Any, str], list[Finding]], using: str) -> list[Finding]:
+    try:
+        return look(memory, vendor(using).monitor, using)
+    except NotSupported as error:
+        if str(error) not in memory.told:
+            memory.told.add(str(error))
+            logger.info("the watch over locks does without: %s", error)
+        return []
+
+
+def _waits(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
+    waits = [wait for wait in monitor.waits(connections[using], KEPT_MAX) if wait.seconds >= WAIT_SECONDS]
+    return [Finding(LockFinding.Kind.WAIT, wait.identity, asdict(wait), wait.seconds) for wait in waits]
+
+
+def _deadlocks(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
+    """The text is only asked for when the counter has moved, and at the first look."""
+    count = monitor.deadlocks(connections[using])
+    if count == memory.deadlocks:
+        return []
+    first, memory.deadlocks = memory.deadlocks is None, count
+    story = monitor.latest_deadlock(connections[using])
+    if story is None:
+        return []
+    if not first:
+        logger.warning("a deadlock was ended by the database; see manage.py jobs locks")
+    return [story_finding(story)]
+
+
+def _slow(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
+    found = []
+    for slow in monitor.slow_statements(connections[using], KEPT_MAX):
+        if slow.lock_seconds < SLOW_SECONDS or slow.lock_seconds == memory.lock_seconds.get(slow.statement):
+            continue
+        memory.lock_seconds[slow.statement] = slow.lock_seconds
+        identity = hashlib.sha256(slow.statement.encode()).hexdigest()
+        found.append(Finding(LockFinding.Kind.SLOW, identity, asdict(slow), slow.lock_seconds))
+    return found

@@ -1,0 +1,56 @@
+"""Jobs that wait for each other: those of one queue and ordering key, strictly one after another."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import KeyField, UnsignedBigAutoField, UtcDateTimeField
+
+
+class LanePlace(models.Model):
+    """A job's place in the lane of its ordering key, until it has ended; the lowest id is the lane's head.
+
+    Only the head's job may have gate 0. Written by enqueue and the transitions, which remove those of ended jobs.
+    """
+
+    id = UnsignedBigAutoField(primary_key=True)
+    # A number of queue and key: jobqueue.lanes.lane_of().
+    lane = models.BigIntegerField(_("lane"))
+    # No constraint in the database: a foreign key would lock the job's row, and a job may be deleted by anybody.
+    job = models.OneToOneField("jobqueue.Job", models.DO_NOTHING, null=True, db_constraint=False, related_name="+")
+    # An earlier job failed and the policy is "halt": whoever is the head stays closed until resume().
+    halted = models.BooleanField(_("halted"), default=False, db_default=False)
+
+    class Meta:
+        db_table = "job_lane"
+        verbose_name = _("place in a lane")
+        verbose_name_plural = _("places in lanes")
+        indexes = [
+            # lanes.active(): one seek per lane; transitions.lanes: the first places of each
+            models.Index(fields=["lane", "id"], name="ix_lane_place"),
+        ]
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} in lane {self.lane}"
+
+
+class OrderingKey(models.Model):
+    """Locked by everybody who enqueues with this key, until COMMIT. Nothing is read from it; may be deleted."""
+
+    #: SHA-256 of queue and key
+    digest = KeyField(_("digest"), primary_key=True)
+    created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
+
+    class Meta:
+        db_table = "job_ordering_key"
+        verbose_name = _("ordering key")
+        verbose_name_plural = _("ordering keys")
+        indexes = [
+            # lane_keeper: oldest first
+            models.Index(fields=["created_at"], name="ix_ordering_key_age"),
+        ]
+
+    def __str__(self) -> str:
+        return bytes(self.digest).hex()

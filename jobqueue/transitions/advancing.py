@@ -1,0 +1,204 @@
+"""Opening the gate of the job whose turn it is among those of its ordering key.
+
+A lane's next job is opened after the commit that ended the one before, and the first after the commit that added it, by
+a transaction of its own: no settling statement waits for a lane, no lane for a business transaction. Whoever dies
+between the two leaves the lane standing still until sweep() finds it, never going too fast. ADR 0013.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.db import Error, connections, transaction
+from django.db.models import QuerySet
+
+from jobqueue import doorbell, lanes
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.insertion import KEY_GATE
+from jobqueue.lanes import Place, lane_of
+from jobqueue.models import Job, LanePlace
+from jobqueue.transitions.rows import in_state
+
+logger = logging.getLogger("jobqueue.transitions")
+
+HALTED = "halted: an earlier job of its ordering key failed; resume() lets the key go on"
+# The usual lane has an ended head and the next one; where jobs were canceled by the thousand, more are read at once.
+_DEPTH, _DEPTH_MAX = 3, 1000
+_LANES = 500
+# For lanes in which others have locks now: 0.3 to 0.6 s in all, then they, or the sweep, see to it.
+_TRIES, _TRY_SECONDS = 30, 0.02
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one lane needs now."""
+
+    head: Place
+    ended: list[int] = field(default_factory=list)  # places whose jobs have ended
+    opened: Place | None = None
+    halted: Place | None = None
+    more: bool = False  # everything that was read has ended: there may be others behind
+    _halts: bool = False
+
+    def meet(self, place: Place) -> bool:
+        """Take in the next place from the head on; whether its job has ended, so that another is to come."""
+        self._halts = self._halts or place.halted
+        policy = load().queue_failed_head(place.queue or "") if place.status == Job.Status.FAILED else ""
+        if policy == "skip" or place.status in (None, Job.Status.DONE, Job.Status.CANCELED):
+            self.ended.append(place.id)
+            return True
+        if (self._halts or policy == "halt") and not place.halted:
+            self.halted = place
+        elif not self._halts and place.status == Job.Status.READY and place.gate == KEY_GATE:
+            self.opened = place
+        return False
+
+
+def go_on(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> None:
+    """Jobs of these (queue, ordering key) are new, or something happened to them: open those whose turn it is.
+
+    Now, or when the open transaction is committed. Costs next to nothing for jobs without a key (None). Never raises.
+    """
+    found = {lane_of(queue, key) for queue, key in keys if key is not None}
+    if not found:
+        return
+    if not in_open_transaction(using):
+        _advance_or_leave(found, using)
+    elif connections[using].in_atomic_block:
+        _pending(using).update(found)
+        transaction.on_commit(partial(_advance_pending, using), using=using, robust=True)
+    # Else autocommit was turned off by hand, and nobody hears of the commit: the sweep will find them.
+
+
+def _pending(using: str) -> set[int]:
+    """Lanes to look at after this connection's next commit; those of a rollback that stay in it do no harm."""
+    found: set[int] = connections[using].__dict__.setdefault("jobqueue_lanes", set())
+    return found
+
+
+def _advance_pending(using: str) -> None:
+    # Every enqueue of a transaction has registered this: the first call does the work of all.
+    found = set(_pending(using))
+    _pending(using).clear()
+    if found:
+        _advance_or_leave(found, using)
+
+
+def advance(wanted: Collection[int], *, using: str) -> int:
+    """Remove ended heads from these lanes and open the next ones; how many jobs were opened.
+
+    Repeatable: whoever looks finds the same head. Raises DatabaseBusy after repeated deadlocks.
+    """
+    lanes_in_order = sorted(wanted)
+    return sum(
+        _advance(set(lanes_in_order[start : start + _LANES]), using) for start in range(0, len(lanes_in_order), _LANES)
+    )
+
+
+def _advance(left: set[int], using: str) -> int:
+    opened = vain = 0
+    while left and vain < _TRIES:
+        # Without a lock: if a lane's head is open, whoever ends it will look again, and see what we see.
+        steps = retry_transient(partial(_steps, left, using), using=using)
+        if not steps:
+            break
+        done = retry_transient(partial(_apply, steps, using), using=using)
+        queues = [step.opened.queue or "" for step in done if step.opened]
+        for queue in set(queues):
+            doorbell.ring(queue, using)
+        opened += len(queues)
+        # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
+        left = steps.keys() - {step.head.lane for step in done if not step.more}
+        vain = 0 if done else vain + 1
+        if vain:
+            time.sleep(random.uniform(0.5, 1.0) * _TRY_SECONDS)
+    return opened
+
+
+def sweep(after: int, *, using: str, limit: int = 1000) -> tuple[int, int | None]:
+    """advance() for up to `limit` lanes above `after`: a crash or foreign SQL may have left some standing still.
+
+    How many jobs it opened, and the last lane it saw, None when there are no more.
+    """
+    found = retry_transient(partial(lanes.active, after, using=using, limit=limit), using=using)
+    opened = advance(found, using=using) if found else 0
+    return opened, found[-1] if len(found) == limit else None
+
+
+def _advance_or_leave(wanted: Collection[int], using: str) -> None:
+    try:
+        advance(wanted, using=using)
+    except (Error, DatabaseBusy) as error:
+        logger.warning("%d ordering keys wait for the next sweep: %s", len(wanted), error)
+
+
+def _steps(wanted: Iterable[int], using: str) -> dict[int, _Step]:
+    """The lanes that need something."""
+    met = lanes.next_places(dict.fromkeys(wanted, 0), using=using)
+    steps = {lane: _Step(place) for lane, place in met.items()}
+    for _ in range(_DEPTH):
+        ended = {lane: place.id for lane, place in met.items() if steps[lane].meet(place)}
+        met = lanes.next_places(ended, using=using)
+        if not met:
+            break
+    for lane in met:
+        steps[lane] = _Step(steps[lane].head)
+        places = lanes.front(lane, using=using, depth=_DEPTH_MAX)
+        steps[lane].more = all(map(steps[lane].meet, places))
+    return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
+
+
+def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
+    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
+
+    Another advance() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
+    operator's verb in a transaction of its own), will look at the lane after its commit.
+    """
+    wanted: set[int] = set()
+    for step in seen.values():
+        if len(wanted) < _DEPTH_MAX:
+            wanted |= {step.head.id, *step.ended}
+    with vendor(using).transaction(connections[using]):
+        mine = _locked(LanePlace.objects.using(using), wanted, using)
+        # Read again: what was seen before the lock may be over.
+        now = [step for step in _steps(seen, using).values() if {step.head.id, *step.ended} <= mine]
+        opening = {step.opened.job_id for step in now if step.opened}
+        free = _locked(Job.objects.using(using), opening, using) if opening else set()
+        steps = [step for step in now if step.opened is None or step.opened.job_id in free]
+        _write(steps, using)
+        return steps
+
+
+def _locked(rows: QuerySet[Any], ids: Iterable[int], using: str) -> set[int]:
+    """Those that could be locked at once, by their keys alone: a scan would meet, and wait for, rows of others."""
+    found = vendor(using).force_index(rows.filter(pk__in=sorted(ids)).order_by("pk"), "PRIMARY")
+    return set(vendor(using).lock_rows(found).values_list("pk", flat=True))
+
+
+def _write(steps: Collection[_Step], using: str) -> None:
+    places = LanePlace.objects.using(using)
+    if ended := [place_id for step in steps for place_id in step.ended]:
+        vendor(using).delete_by_key(places, sorted(ended))
+    halted = [step.halted for step in steps if step.halted]
+    if halted:
+        places.filter(pk__in=sorted(place.id for place in halted)).update(halted=True)
+    for found, changes in (
+        ([step.opened for step in steps if step.opened], {"gate": 0, "wait_reason": None}),
+        (halted, {"wait_reason": HALTED}),
+    ):
+        if found:
+            ids = sorted(place.job_id for place in found)
+            # Behind the gate still, and READY: not every database kept these rows locked since they were read.
+            closed = in_state(ids, Job.Status.READY, using=using).filter(gate=KEY_GATE)
+            closed.update(**changes, updated_at=UtcNow())

@@ -1,0 +1,65 @@
+"""What a keeper does for the whole database now and then: open lanes, delete what is over, look at locks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from django.db import Error
+
+from jobqueue.conf import load
+from jobqueue.db import fault_vendor
+from jobqueue.maintenance import (
+    idempotency_cleaner,
+    lane_keeper,
+    lock_history_cleaner,
+    lock_sweeper,
+    lock_watch,
+    ordering_key_cleaner,
+    outbox_cleaner,
+)
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+class Chores:
+    """Each may be done by any number of workers. One that this account has no right to is told once and left out."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.sweepers: list[Any] = [
+            lock_sweeper,
+            outbox_cleaner,
+            idempotency_cleaner,
+            lock_history_cleaner,
+            ordering_key_cleaner,
+        ]
+        self.watches: list[Any] = [lock_watch]
+        self.openers: list[Any] = [lane_keeper.Rounds()]
+
+    def sweep(self) -> None:
+        """Delete what is over."""
+        self._do(self.sweepers, "deleted what was over")
+
+    def watch(self) -> None:
+        """Keep what the server tells of locks."""
+        self._do(self.watches, "seen among the server's locks")
+
+    def open_lanes(self) -> None:
+        """Let ordering keys go on that a crash left standing still."""
+        self._do(self.openers, "opened")
+
+    def _do(self, chores: list[Any], what: str) -> None:
+        for chore in list(chores):
+            try:
+                found = chore.run_once(load(), using=self.using)
+            except Error as error:
+                if fault_vendor(self.using).fault(error) is not None:
+                    raise
+                name = chore.__name__.rpartition(".")[2]
+                logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
+                chores.remove(chore)
+            else:
+                if any(asdict(found).values()):
+                    logger.info("%s: %s", what, found)

@@ -1,0 +1,285 @@
+"""What locks did is counted, cheaply, and written down in rows that nobody else writes."""
+
+import os
+import threading
+import time
+
+import pytest
+from django.db import connection, transaction
+
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import LockLost, LockNotAcquired
+from jobqueue.locks import lease_lock, metrics, mutex, tally
+from jobqueue.locks.activity import read_keys, read_kinds
+from jobqueue.locks.tally import KEYS_KEPT, KEYS_MAX, OTHER, PERIOD_SECONDS, Book, Tally
+from jobqueue.maintenance import lock_history_cleaner
+from jobqueue.models import LockFinding, LockStat
+from tests.locks.helpers import expire, make_lock
+from tests.marks import committed
+from tests.settings import VENDOR
+
+KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    """Counts of earlier tests are forgotten, like those of a process that forks."""
+    metrics._begin_anew()
+
+
+@pytest.fixture
+def server(request, settings):
+    """Redis, for the kind that needs it."""
+    if "redis" in request.node.callspec.params.values():
+        settings.JOBQUEUE = {"REDIS_URL": request.getfixturevalue("redis_url")}
+
+
+def figures(key):
+    """What is written down about a key."""
+    metrics.flush()
+    (found,) = [line for line in read_keys(seconds=60, limit=100, using="default") if line.key == key]
+    return found.figures
+
+
+@committed
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server):
+    with make_lock(kind, "k1"):
+        time.sleep(0.02)
+    got = figures("k1")
+    assert (got.acquired, got.contended, got.failed, got.released, got.reentries) == (1, 0, 0, 1, 0)
+    assert 20_000 <= got.held_us == got.held_us_max < 5_000_000
+    assert 0 < got.wait_us == got.wait_us_max < 1_000_000
+
+
+@committed
+@pytest.mark.parametrize("kind", ["lease", "redis"])
+def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind, server, monkeypatch):
+    # On a busy machine even a free lock takes a while.
+    monkeypatch.setattr(tally, "CONTENDED_SECONDS", 60)
+    with make_lock(kind, "k2"), pytest.raises(LockNotAcquired):
+        make_lock(kind, "k2", timeout_seconds=0.05).acquire()
+    holder = make_lock(kind, "k2").acquire()
+    threading.Timer(0.1, lambda: (holder.release(), connection.close())).start()
+    make_lock(kind, "k2", timeout_seconds=30).acquire().release()
+    got = figures("k2")
+    assert (got.acquired, got.contended, got.failed) == (3, 1, 1)
+    assert got.wait_us_max >= 80_000
+
+
+@committed
+@pytest.mark.parametrize("verb", ["renew", "release"])
+def test_a_holder_that_comes_back_to_a_lock_it_lost_is_a_reentry(verb):
+    lock = lease_lock("k3", 60).acquire()
+    expire("k3")
+    with lease_lock("k3", 60), pytest.raises(LockLost):
+        getattr(lock, verb)()
+    got = figures("k3")
+    assert (got.acquired, got.released, got.reentries) == (2, 1, 1)
+
+
+@committed
+@pytest.mark.parametrize("undone", [False, True], ids=["commit", "rollback"])
+def test_a_mutex_is_held_until_its_transaction_ends(undone):
+    with transaction.atomic():
+        with transaction.atomic():
+            mutex("k", 4)
+        time.sleep(0.02)
+        transaction.set_rollback(undone)
+    got = figures('["k",4]')
+    assert (got.acquired, got.failed, got.released) == (1, 0, 1)
+    assert 20_000 <= got.held_us < 5_000_000
+
+
+@committed
+def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
+    @transaction.atomic
+    def work():
+        mutex("k", 41)
+        time.sleep(0.02)
+
+    for _ in range(2):
+        work()
+    got = figures('["k",41]')
+    assert (got.acquired, got.released) == (2, 2)
+    assert 40_000 <= got.held_us < 5_000_000
+
+
+@pytest.mark.django_db
+def test_hooks_of_the_code_under_test_are_its_own(django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks() as hooks, transaction.atomic():
+        mutex("k", 42)
+    assert hooks == []
+
+
+@committed
+@pytest.mark.skipif(VENDOR == "sqlite", reason="a second writer would wait for the file")
+def test_a_mutex_that_was_not_got_is_a_failure():
+    other = connection.copy()
+    with transaction.atomic():
+        mutex("k", 5)
+        from django.db import connections
+
+        mine, connections["default"] = connections["default"], other
+        try:
+            with transaction.atomic(), pytest.raises(LockNotAcquired):
+                mutex("k", 5, timeout_seconds=0)
+        finally:
+            connections["default"] = mine
+            other.close()
+    got = figures('["k",5]')
+    assert (got.acquired, got.failed, got.released) == (1, 1, 1)
+
+
+@committed
+def test_nothing_is_written_in_a_callers_transaction(django_assert_num_queries):
+    with transaction.atomic():
+        mutex("k", 6)
+        with django_assert_num_queries(0):
+            metrics.flush()
+    assert not LockStat.objects.exists()
+    assert figures('["k",6]').acquired == 1
+
+
+@committed
+def test_a_second_flush_writes_totals_and_one_without_news_writes_nothing(django_assert_num_queries):
+    for _ in range(2):
+        with lease_lock("k7", 60):
+            pass
+        assert figures("k7").acquired in (1, 2)
+    assert LockStat.objects.get().acquired == 2
+    with django_assert_num_queries(0):
+        metrics.flush()
+
+
+@committed
+def test_another_process_writes_rows_of_its_own():
+    for _ in range(2):
+        with lease_lock("k8", 60):
+            pass
+        assert figures("k8")
+        metrics._begin_anew()
+    assert LockStat.objects.count() == 2
+    assert figures_sum("k8") == 2
+
+
+def figures_sum(key):
+    """Over all processes."""
+    return next(line for line in read_keys(seconds=60, limit=9, using="default") if line.key == key).figures.acquired
+
+
+@committed
+def test_a_forked_process_counts_from_the_beginning():
+    with lease_lock("k9", 60):
+        pass
+    connection.close()
+    child = os.fork()
+    if not child:
+        os._exit(metrics.snapshot() != Tally())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert metrics.snapshot().acquired == 1
+
+
+@committed
+def test_counting_can_be_turned_off(settings):
+    settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": None}
+    with lease_lock("k10", 60):
+        pass
+    metrics.flush()
+    assert metrics.snapshot() == Tally()
+    assert not LockStat.objects.exists()
+
+
+def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_together():
+    book = Book()
+    for number in range(KEYS_MAX + 500):
+        book.acquired("lease lock", f"k{number}", 0.001, contended=False)
+    for _ in range(3):
+        book.failed("lease lock", "k777", 0.001)
+    ((_, lines),) = book.pending()
+    assert len(lines) == KEYS_KEPT + 1
+    assert lines["lease lock", "k777"].failed == 3
+    assert sum(line.acquired for line in lines.values()) == KEYS_MAX + 500
+    # What was given by itself once stays so, or its figures would be counted twice.
+    for number in range(100):
+        for _ in range(5):
+            book.failed("lease lock", f"k{number}", 0.001)
+    ((_, more),) = book.pending()
+    assert set(more) == set(lines)
+    assert sum(line.failed for line in more.values()) == 503
+    assert more["lease lock", OTHER].failed > 0
+
+
+def test_a_period_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypatch):
+    book, now = Book(), time.monotonic()
+    book.acquired("lease lock", "a", 0.001, contended=False)
+    monkeypatch.setattr(time, "monotonic", lambda: now + PERIOD_SECONDS + 1)
+    # The writer that breaks off has written nothing.
+    next(book.pending())
+    book.forget_written()
+    book.acquired("lease lock", "a", 0.001, contended=False)
+    assert [period.number for period, _ in book.pending()] == [0, 1]
+    book.forget_written()
+    assert list(book.pending()) == []
+    assert len(book._closed) == 0
+
+
+@committed
+def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
+    monkeypatch.setattr(metrics, "hasattr", lambda *_: False, raising=False)
+    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.05)
+    reports = []
+    metrics.report_to(reports.append)
+    with lease_lock("k11", 60):
+        pass
+    deadline = time.monotonic() + 10
+    while not (reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 600)
+    time.sleep(0.1)
+    with lease_lock("k11", 60):
+        pass
+    metrics.close()
+    assert LockStat.objects.get().acquired == 2
+    assert not metrics._process.thread.is_alive()
+
+
+@committed
+def test_old_figures_and_findings_go(settings):
+    metrics._process.findings.append(metrics.Finding(LockFinding.Kind.TTL, "x", {}))
+    for name in ("new", "old"):
+        with lease_lock(name, 60):
+            pass
+    metrics.flush()
+    LockStat.objects.filter(lock_key="old").update(counted_at=UtcNowPlus(-101))
+    LockFinding.objects.update(last_seen_at=UtcNowPlus(-101))
+    settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
+    done = lock_history_cleaner.run_once(metrics.load(), using="default")
+    assert (done.figures_deleted, done.findings_deleted) == (1, 1)
+    assert LockStat.objects.get().lock_key == "new"
+
+
+@committed
+def test_kinds_are_summed_and_rates_are_told():
+    for _ in range(3):
+        with lease_lock("k12", 60):
+            with pytest.raises(LockNotAcquired):
+                lease_lock("k12", 60, 0).acquire()
+    with transaction.atomic():
+        mutex("k12")
+    metrics.flush()
+    lease, row = read_kinds(seconds=60, using="default")
+    assert (lease.kind, row.kind) == ("lease lock", "mutex")
+    assert lease.failure_rate == 0.5
+    assert row.failure_rate == 0
+    assert lease.wait_seconds > 0 < lease.held_seconds
+
+
+def test_counting_costs_microseconds():
+    metrics.acquired("lease lock", "k", 0.001, contended=False)
+    begun = time.perf_counter()
+    for _ in range(10_000):
+        metrics.acquired("lease lock", "k", 0.001, contended=False)
+    # About 3 on an idle machine; a row's round trip is a hundred times that.
+    assert (time.perf_counter() - begun) / 10_000 < 50e-6

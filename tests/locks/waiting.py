@@ -1,0 +1,103 @@
+"""Sessions that really wait for each other, and deadlocks that really happen."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+from django.db import connection, connections
+
+from jobqueue.db import vendor
+from tests.blocking import somebody_waits
+
+TABLE = "lock_story"
+
+
+@contextmanager
+def two_rows():
+    """A table with rows 1 and 2, and two sessions of their own in open transactions."""
+    sessions = [connection.copy(), connection.copy()]
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE IF EXISTS {TABLE}")
+        cursor.execute(f"CREATE TABLE {TABLE} (id int PRIMARY KEY, note varchar(40) NOT NULL)")
+        cursor.execute(f"INSERT INTO {TABLE} VALUES (1, 'one'), (2, 'two')")
+    try:
+        for session in sessions:
+            session.inc_thread_sharing()
+            session.number = number_of(session)
+            session.set_autocommit(False)
+        yield sessions
+    finally:
+        for session in sessions:
+            session.close()
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {TABLE}")
+
+
+def write(session, row, note="it's secret"):
+    """Lock a row by writing it; the error, if there was one."""
+    try:
+        with session.cursor() as cursor:
+            cursor.execute(f"UPDATE {TABLE} SET note = %s WHERE id = {row}", [note])
+    except Exception as error:
+        return error
+    return None
+
+
+def number_of(session):
+    """The server's number of a session."""
+    with session.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()" if session.vendor == "postgresql" else "SELECT CONNECTION_ID()")
+        return cursor.fetchone()[0]
+
+
+@contextmanager
+def one_waits():
+    """The first session holds row 1, and the second one waits for it until the end of the block; both."""
+    with two_rows() as (holder, waiter):
+        assert write(holder, 1) is None
+        thread = threading.Thread(target=write, args=(waiter, 1))
+        thread.start()
+        try:
+            until(somebody_waits)
+            yield holder, waiter
+        finally:
+            holder.rollback()
+            thread.join()
+
+
+def deadlock():
+    """Two sessions lock rows 1 and 2 crosswise; the numbers of both, and the victim's error."""
+    with two_rows() as (one, two):
+        numbers = one.number, two.number
+        assert write(one, 1) is None
+        assert write(two, 2) is None
+        errors = []
+        thread = threading.Thread(target=lambda: errors.append(write(one, 2)))
+        thread.start()
+        until(somebody_waits)
+        errors.append(write(two, 1))
+        # Whoever won may still hold what the other one's thread waits for.
+        two.rollback()
+        thread.join()
+        (error,) = [error for error in errors if error is not None]
+    return numbers, error
+
+
+def until(condition, seconds=10):
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def monitor():
+    """Of the test database."""
+    return vendor("default").monitor
+
+
+def fresh():
+    """This thread's connection, with views of lock waits that are made anew."""
+    if vendor("default").name == "MariaDB":
+        time.sleep(0.15)
+    return connections["default"]

@@ -1,0 +1,79 @@
+"""Lanes are read by their index, whatever the backlog of a key, and written by the key alone."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import enqueue_many
+from jobqueue.lanes import lane_of
+from jobqueue.maintenance import lane_keeper
+from jobqueue.transitions import ack_many, claim
+from jobqueue.transitions.advancing import advance
+from tests.marks import committed
+from tests.plans.test_plans import plan
+from tests.settings import VENDOR
+
+# ANALYZE commits on MySQL.
+pytestmark = committed
+INNODB = VENDOR in ("mysql", "mariadb")
+
+
+@pytest.fixture
+def lanes():
+    """A hot key, and some with a few jobs; the heads are running."""
+    enqueue_many("q", range(2000), ordering_key="hot")
+    for key in range(50):
+        enqueue_many("q", range(3), ordering_key=f"k{key}")
+    with connection.cursor() as cursor:
+        for table in ("job_lane", "job_queue"):
+            cursor.execute({"sqlite": "ANALYZE", "postgres": f"ANALYZE {table}"}.get(VENDOR, f"ANALYZE TABLE {table}"))
+    return claim("q", 100, worker="w")
+
+
+def run(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def sent(work):
+    with CaptureQueriesContext(connection) as captured:
+        work()
+    return [query["sql"] for query in captured.captured_queries if "job_lane" in query["sql"]]
+
+
+def test_a_look_at_lanes_seeks_each_by_its_index(lanes):
+    looks = [text for text in sent(lambda: ack_many(lanes)) if text.startswith("SELECT p.id")]
+    assert len(looks) == 4, "two before the lock and two after it"
+    for text in looks:
+        found = plan(run, text)
+        assert "ix_lane_place" in found, found
+        assert "filesort" not in found
+        assert "temp b-tree" not in found
+
+
+def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
+    if not INNODB:
+        pytest.skip("rows read by index are counted by InnoDB")
+    wanted = [lane_of("q", b"hot")]
+    advance(wanted, using="default")
+    before = handler_reads()
+    advance(wanted, using="default")
+    assert handler_reads() - before < 30
+
+
+def handler_reads():
+    rows = run("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for name, value in rows if name in ("Handler_read_next", "Handler_read_key"))
+
+
+def test_a_sweep_over_lanes_seeks_each_of_them(lanes):
+    (look, *_) = sent(lambda: lane_keeper.Rounds().run_once(None, using="default"))
+    assert "ix_lane_place" in plan(run, look)
+
+
+def test_a_hundred_lanes_go_on_with_the_same_number_of_statements_as_one(lanes):
+    hot = [lease for lease in lanes if lease.payload == 0][:1]
+    one = len(sent(lambda: ack_many(hot)))
+    many = len(sent(lambda: ack_many([lease for lease in lanes if lease not in hot])))
+    assert many == one

@@ -1,0 +1,54 @@
+"""Workers write down what the locks of their jobs did, and one of them looks at the server's."""
+
+import pytest
+
+from jobqueue.locks.tally import Tally
+from jobqueue.maintenance import lock_watch
+from jobqueue.models import Job, LockRow, LockStat
+from jobqueue.worker.board import Board, State
+from jobqueue.worker.lock_report import LockReport
+from jobqueue.worker.probe import Probe
+from tests.app import tasks
+from tests.factories import wait_until
+from tests.marks import committed
+from tests.settings import VENDOR
+
+pytestmark = [committed, pytest.mark.timeout(120)]
+
+
+def test_a_worker_that_leaves_has_written_what_its_locks_did(worker):
+    for _ in range(3):
+        tasks.takes_a_lock.enqueue("shared")
+    group = worker("--drain", "--processes", 1, "--concurrency", 1)
+    assert group.wait() == 0
+    row = LockStat.objects.get()
+    assert (row.kind, row.lock_key) == ("lease lock", "shared")
+    assert (row.acquired, row.failed, row.released, row.reentries) == (3, 3, 3, 0)
+    assert "Traceback" not in group.text()
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks to look at")
+def test_a_worker_takes_its_turn_at_the_servers_locks(worker):
+    group = worker()
+    wait_until(lambda: LockRow.objects.filter(pk=lock_watch.TURN).exists(), 20)
+    group.end()
+    assert "does without its lock watch" not in group.text()
+    assert not Job.objects.exists()
+
+
+def test_the_board_sums_what_replaced_children_counted_and_metrics_tell_it():
+    board = Board(1, 1)
+    region = board.regions[0]
+    for times in (1, 2):
+        board.fill(0)
+        region.state = State.RUNNING
+        report = LockReport(region)
+        report(Tally(acquired=1, failed=2, contended=1, reentries=1, wait_us=500))
+        report(Tally(acquired=5, failed=3, contended=2, reentries=1, wait_us=900))
+        assert (region.locks_acquired, region.locks_wait_us) == (5 * times, 900 * times)
+    probe = Probe.__new__(Probe)
+    probe._board = board
+    figures = {name: value for name, _, value in probe._figures()}
+    assert figures["locks_acquired"] == 10
+    assert figures["locks_failed"] == 6
+    assert figures["locks_reentered"] == 2
