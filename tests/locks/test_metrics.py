@@ -190,6 +190,14 @@ def test_counting_can_be_turned_off(settings):
     assert not LockStat.objects.exists()
 
 
+def test_a_lock_that_the_server_waited_for_was_contended_though_it_was_tried_once():
+    book = Book()
+    for seconds in (0.001, tally.CONTENDED_SECONDS * 2):
+        book.acquired("mutex", "k", seconds, contended=False)
+    ((_, lines),) = book.pending()
+    assert (lines["mutex", "k"].acquired, lines["mutex", "k"].contended) == (2, 1)
+
+
 def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_together():
     book = Book()
     for number in range(KEYS_MAX + 500):
