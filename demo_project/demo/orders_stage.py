@@ -22,7 +22,7 @@ ORDERS, CUSTOMERS, QUANTITY = 500, 50, 3
 #: every so many customers cannot pay, and their order is rolled back
 DECLINED_EVERY = 8
 PRODUCT, IN_STOCK = "lamp", 10_000
-DEADLINE_SECONDS = 90
+DEADLINE_SECONDS = 180
 LOOK_SECONDS = 0.02
 #: a relay that is frozen has sent nothing more if the warehouse gets nothing for so long
 FREEZE_SECONDS = 0.3

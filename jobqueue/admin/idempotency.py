@@ -112,6 +112,8 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         found = self.get_queryset(request).filter(pk=digest).first()
         if found is not None:
             found.digest = _Hex(found.digest)
+            # Django's own words, for a deletion and in its history, show it as it is.
+            found.label = plain(found.label)
         return found
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:

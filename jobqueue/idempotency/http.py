@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
-from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InProgress, KeyReused, NotSupported
 from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
 from jobqueue.payload import JSON
@@ -21,7 +21,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 KEY_CHARS = 255
 _METHODS = {"POST", "PATCH", "PUT", "DELETE"}
-_HEADERS = ("Content-Type", "Location")
+_HEADERS = ("Content-Type", "Content-Encoding", "Location")
 
 
 def idempotent_view(
@@ -36,7 +36,7 @@ def idempotent_view(
     For POST, PATCH, PUT and DELETE; others pass. 400 without the header (if `required`) or with a bad one, 409 while
     the first is still under way after timeout_seconds, 422 if the key was used for another body. Keys are those of one
     user (everybody who is not logged in is one user), method and path. The view runs in a transaction; an exception, or
-    a status from 500 on, undoes it, and the key is free again. Kept are status, body, Content-Type and Location.
+    a status from 500 on, undoes it, and the key is free again. Kept are status, body, its type and encoding, Location.
     """
 
     def decorate(view: V) -> V:
@@ -59,7 +59,7 @@ def idempotent_view(
                 fingerprint=_body(request),
                 using=using,
             )
-            return _first_or_again(mine, partial(view, request, *args, **kwargs), using or load().database)
+            return _first_or_again(mine, partial(view, request, *args, **kwargs), alias_of(using))
 
         return cast("V", call)
 

@@ -34,7 +34,10 @@ def stored(key: object) -> StoredKey:
     parts = key if isinstance(key, tuple) else (key,)
     if not parts or any(part == "" or part == b"" for part in parts):
         raise InvalidValue("an idempotency key, and each of its parts, must not be empty. Nothing was written.")
-    text = json.dumps([_plain(part) for part in parts], separators=(",", ":"))
+    try:
+        text = json.dumps([_plain(part) for part in parts], separators=(",", ":"))
+    except ValueError:
+        raise InvalidValue("an int in an idempotency key has thousands of digits. Nothing was written.") from None
     if len(text) > KEY_BYTES:
         raise InvalidValue(f"the idempotency key is longer than {KEY_BYTES} bytes. Nothing was written; hash it.")
     label = ":".join(str(part) if not isinstance(part, bytes) else part.hex() for part in parts)

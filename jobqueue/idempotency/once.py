@@ -6,18 +6,21 @@ from collections.abc import Callable
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
+from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction
 from django.db import connections, transaction
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidType, KeyReused, NotSupported, PayloadError
+from jobqueue.db.unswallowed import unswallowed
+from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
-from jobqueue.names import check_seconds
+from jobqueue.names import KEY_BYTES, check_seconds
 from jobqueue.payload import JSON, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +69,7 @@ class Once:
         self._of_arguments = key if callable(key) else None
         self._ttl_seconds = check_seconds(ttl_seconds, "ttl_seconds")
         self._timeout_seconds = check_seconds(timeout_seconds, "timeout_seconds", zero=True)
-        self._fingerprint = fingerprint
+        self._fingerprint = _check_fingerprint(fingerprint)
         self._using = using
         #: the effect has happened before: return `result`, do nothing
         self.done = False
@@ -78,7 +81,14 @@ class Once:
             raise InvalidType(
                 "once(): a key that is a function of arguments is for the decorator. Nothing was written."
             )
-        alias = self._alias = self._using or load().database
+        alias = self._alias = alias_of(self._using)
+        self.done, self.result = False, None
+        if any(around._key == self._key for around in _entered(alias)):
+            # Its record is in this transaction and would look as if it had been done.
+            raise InProgress(
+                f"{self._key.label!r} is being worked on by a block around this one. Nothing was written; "
+                "a call within it needs a key of its own."
+            )
         # Nothing of the caller's has been done yet, so the beginning can be redone as a whole.
         found = retry_transient(self._begin, using=alias)
         if found is not None:
@@ -88,6 +98,10 @@ class Once:
                     f"{found.label!r} was used for another request before. Nothing was written; use a new key."
                 )
             self.done, self.result = True, found.result
+        else:
+            _entered(alias).add(self)
+            self._swallowing = unswallowed(alias)
+            self._swallowing.__enter__()
         return self
 
     def __exit__(
@@ -95,16 +109,17 @@ class Once:
     ) -> None:
         if self.done:
             return
-        if kind is not None or transaction.get_rollback(using=self._alias):
-            self._leave(kind, error, trace)
-            return
+        _entered(self._alias).discard(self)
         try:
-            assert self._key is not None
-            records.complete(self._key, self._encoded(), using=self._alias)
+            # An effect that is undone all the same must not look as if it had happened.
+            self._swallowing.__exit__(kind, error, trace)
+            if kind is None and not transaction.get_rollback(using=self._alias):
+                assert self._key is not None
+                records.complete(self._key, self._encoded(), using=self._alias)
         except BaseException as failed:
             self._leave(type(failed), failed, failed.__traceback__)
             raise
-        self._leave(None, None, None)
+        self._leave(kind, error, trace)
 
     def __call__(self, func: F) -> F:
         """The decorator: func(...) is done once, repeats get what it returned."""
@@ -154,6 +169,22 @@ class Once:
             return Encoded(encode(self.result, max_bytes=size, setting="MAX_RESULT_BYTES", what="result"))
         except RecursionError:
             raise PayloadError("result refers to itself. Nothing was written.") from None
+
+
+def _entered(alias: str) -> WeakSet[Once]:
+    """The blocks of this connection that have begun and not ended."""
+    found: WeakSet[Once] = connections[alias].__dict__.setdefault("jobqueue_once", WeakSet())
+    return found
+
+
+def _check_fingerprint(fingerprint: object) -> bytes | None:
+    if fingerprint is None or (isinstance(fingerprint, bytes) and 1 <= len(fingerprint) <= KEY_BYTES):
+        return fingerprint
+    if not isinstance(fingerprint, bytes):
+        raise InvalidType(f"fingerprint must be bytes, got {type(fingerprint).__name__}. Nothing was written.")
+    raise InvalidValue(
+        f"fingerprint has {len(fingerprint)} bytes; allowed are 1 to {KEY_BYTES}. Nothing was written; hash it."
+    )
 
 
 def _leave(block: Any, kind: Any, error: Any, trace: Any) -> None:

@@ -6,29 +6,23 @@ import random
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.db.prepared import Prepared, Slot, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import OutboxEvent
-from jobqueue.outbox import lanes
+from jobqueue.outbox import lanes, statements
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.floors import Floors
+from jobqueue.outbox.statements import Row
 from jobqueue.transitions.claiming import refuse_open_transaction
 
-
-class _Candidate(NamedTuple):
-    event_id: int
-    lapsed: bool  # somebody's lease on it ran out
+#: lanes whose fronts are read by one statement
+_FRONTS_MAX = 50
 
 
 class _Overtaken(Exception):
@@ -52,10 +46,12 @@ class Claimer:
 
     def __init__(self, using: str, *, lease_seconds: float, topics: Collection[str] | None = None) -> None:
         self._using, self._lease_seconds = using, lease_seconds
-        self._topics = None if topics is None else sorted(topics)
+        self._topics = None if topics is None else tuple(sorted(topics))
+        self._topic_lanes = frozenset(map(lanes.topic_lane, topics or ()))
         # Relays that begin at the same place would take turns at the same lanes.
         self._after = random.randrange(lanes.LOWEST, -lanes.LOWEST)
-        self._fruitless_rounds = 0
+        # Of the round under way: it began at the lowest lane, and has found nothing to take.
+        self._fruitless = False
         self._floors = Floors()
         #: a whole round has found nothing to take
         self.idle = False
@@ -66,132 +62,120 @@ class Claimer:
         Raises DatabaseBusy after repeated deadlocks; InsideTransaction, for then nothing would be committed.
         """
         refuse_open_transaction(self._using, "relay")
-        found = self._next_lanes(min(limit, lanes.WINDOW))
-        if found:
-            begun = time.monotonic()
-            try:
-                batch = retry_transient(lambda: self._take(found, limit), using=self._using)
-            except _Overtaken:
-                return None
-            if batch is not None:
-                self._fruitless_rounds, self.idle = 0, False
-                # From before the statement: the lease cannot end earlier than we think.
-                batch.until = begun + self._lease_seconds
-                return batch
-        self.idle = self._fruitless_rounds >= 2
-        return None
-
-    def _next_lanes(self, limit: int) -> list[int]:
-        """Up to `limit` active lanes after the last ones, going round."""
-        found = self._active(self._after, limit)
-        if len(found) < limit:
-            rest = self._active(lanes.LOWEST, limit)
-            # A round that is seen at one look is a whole one.
-            self._fruitless_rounds += 2 if len(rest) < limit else 1
-            found += [lane for lane in rest if lane not in set(found)][: limit - len(found)]
-        if found:
-            self._after = found[-1]
-        if self._topics is not None:
-            served = {lanes.topic_lane(topic) for topic in self._topics}
-            found = [lane for lane in found if lane > 0 or lane in served]
-        return found
-
-    def _active(self, after: int, limit: int) -> list[int]:
-        return retry_transient(lambda: lanes.active(after, using=self._using, limit=limit), using=self._using)
-
-    def _take(self, found: Sequence[int], limit: int) -> Batch | None:
-        using = self._using
-        keys, topics = [lane for lane in found if lane > 0], [lane for lane in found if lane < 0]
-        with vendor(using).transaction(connections[using]):
-            taken = _with_locked_head(self._fronts(keys, max(1, limit // len(found))), using)
-            for left, lane in zip(range(len(topics), 0, -1), topics, strict=True):
-                taken.append(self._lock_due(lane, max(1, (limit - sum(map(len, taken))) // left)))
-            ids, lapsed = _alone_if_lapsed(taken)
-            if not ids:
-                return None
-            batch = Batch(uuid.uuid4().bytes, 0.0)
-            rows = OutboxEvent.objects.using(using).filter(pk__in=sorted(ids))
-            lease: dict[str, Any] = {"lock_token": batch.token, "due_at": UtcNowPlus(self._lease_seconds)}
-            lease |= {"attempts": F("attempts") + 1} if lapsed else {}
-            # Due, again: not every database kept these rows locked since they were read.
-            if vendor(using).update_by_key(rows.filter(due_at__lte=UtcNow()), lease) != len(ids):
-                raise _Overtaken
-            batch.lanes = _read(rows)
+        self.idle = False
+        heads = self._next_lanes(min(limit, lanes.WINDOW))
+        if not heads:
+            return None
+        begun = time.monotonic()
+        try:
+            batch = retry_transient(lambda: self._take(heads, limit), using=self._using)
+        except _Overtaken:
+            self._fruitless = self.idle = False
+            return None
+        if batch is not None:
+            self._fruitless = self.idle = False
+            # From before the statement: the lease cannot end earlier than we think.
+            batch.until = begun + self._lease_seconds
         return batch
 
-    def _fronts(self, found: Sequence[int], share: int) -> list[list[_Candidate]]:
-        """Of each lane the first pending events up to one that is not to be taken now."""
-        if not found:
+    def _next_lanes(self, limit: int) -> dict[int, int]:
+        """Up to `limit` active lanes after the last ones, each with its first event; what is left of a round, alone."""
+        anew = self._after == lanes.LOWEST
+        heads = self._look(limit)
+        if not heads and not anew:
+            heads = self._look(limit)
+        if self._topics is None:
+            return heads
+        return {lane: head for lane, head in heads.items() if lane > 0 or lane in self._topic_lanes}
+
+    def _look(self, limit: int) -> dict[int, int]:
+        after = self._after
+        if after == lanes.LOWEST:
+            self._fruitless = True
+        heads = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
+        if len(heads) == limit:
+            self._after = max(heads)
+        else:
+            # The end of a round.
+            self._after = lanes.LOWEST
+            self.idle = self.idle or self._fruitless
+        return heads
+
+    def _take(self, heads: Mapping[int, int], limit: int) -> Batch | None:
+        using = self._using
+        keys, topics = {lane: heads[lane] for lane in heads if lane > 0}, [lane for lane in heads if lane < 0]
+        with vendor(using).transaction(connections[using]):
+            taken = self._lock_fronts(keys, max(1, limit // len(heads)))
+            for left, lane in zip(range(len(topics), 0, -1), topics, strict=True):
+                taken.append(self._lock_due(lane, max(1, (limit - sum(map(len, taken))) // left)))
+            rows, lapsed = _alone_if_lapsed(taken)
+            if not rows:
+                return None
+            ids, token = sorted(row.pk for row in rows), uuid.uuid4().bytes
+            lease = statements.lease_lapsed(using) if lapsed else statements.lease(using)
+            # The statement asks again whether they are due: not every database kept them locked since they were read.
+            if lease.change(ids=ids, token=token, seconds=self._lease_seconds) != len(ids):
+                raise _Overtaken
+        return Batch(token, 0.0, _events(rows, charge=int(lapsed)))
+
+    def _lock_fronts(self, heads: Mapping[int, int], share: int) -> list[list[Row]]:
+        """Up to `share` events of each lane whose first one is due and could be locked: who has that, has the lane."""
+        if self._topics is not None:
+            heads = {lane: event_id for event_id, lane, _, _ in self._read_fronts(heads, 1)}
+        if not heads:
             return []
-        fronts: dict[int, list[_Candidate]] = defaultdict(list)
-        ended = set()
-        topics = None if self._topics is None else tuple(self._topics)
-        since = {lane: self._floors.of(lane) or 1 for lane in found}
-        rows = _front(self._using, share, topics).rows_of_each([{"lane": n, "since": since[n]} for n in found])
-        seen: dict[int, list[int]] = defaultdict(list)
-        for event_id, lane, takeable, token in sorted(rows, key=lambda row: row[0]):
-            seen[lane].append(event_id)
-            if not takeable:
-                ended.add(lane)
-            elif lane not in ended:
-                fronts[lane].append(_Candidate(event_id, token is not None))
-        for lane in found:
-            self._floors.keep(lane, seen[lane][0] if len(seen[lane]) == share else None)
+        locked = map(Row._make, statements.lock_heads(self._using).rows(ids=sorted(heads.values())))
+        fronts = {row.lane: [row] for row in locked if heads.get(row.lane) == row.pk}
+        if share > 1 and fronts:
+            # Behind the first event.
+            rest = self._read_fronts({lane: front[0].pk + 1 for lane, front in fronts.items()}, share - 1)
+            for row in self._contents(rest):
+                fronts[row.lane].append(row)
         return list(fronts.values())
 
-    def _lock_due(self, lane: int, limit: int) -> list[_Candidate]:
+    def _read_fronts(self, since: Mapping[int, int], share: int) -> list[tuple[int, int, bool, Any]]:
+        """Of each lane up to `share` pending events from an id on, lowest first: id, lane, whether due, token."""
+        runs = [{"lane": lane, "since": event_id} for lane, event_id in since.items()]
+        front = statements.front(self._using, share, self._topics)
+        found: list[Any] = []
+        for start in range(0, len(runs), _FRONTS_MAX):
+            found += front.rows_of_each(runs[start : start + _FRONTS_MAX])
+        return sorted(found)
+
+    def _contents(self, found: Sequence[tuple[int, int, bool, Any]]) -> list[Row]:
+        """The events up to the first one of their lane that is not to be taken now, or whose relay fell silent."""
+        ended, ids = set(), []
+        for event_id, lane, due, token in found:
+            if not due or token is not None:
+                ended.add(lane)
+            elif lane not in ended:
+                ids.append(event_id)
+        return [Row._make(row) for row in statements.read(self._using).rows(ids=ids)] if ids else []
+
+    def _lock_due(self, lane: int, limit: int) -> list[Row]:
         """Those of a topic that are due, from where the last look ended; from the first if that is not enough."""
         floor, rows = self._floors.of(lane), list[Any]()
         if floor is not None:
-            rows = _due(lane, limit, self._using, since=floor)
+            rows = statements.lock_due_from(self._using, limit).rows(lane=lane, since=floor)
         if len(rows) < limit:
-            rows = _due(lane, limit, self._using)
-        self._floors.keep(lane, rows[-1][2] if len(rows) == limit else None)
-        return [_Candidate(event_id, token is not None) for event_id, token, _ in rows]
+            rows = statements.lock_due(self._using, limit).rows(lane=lane)
+        found = [Row._make(row) for row in rows]
+        self._floors.keep(lane, found[-1].due if len(found) == limit else None)
+        return found
 
 
-def _with_locked_head(fronts: list[list[_Candidate]], using: str) -> list[list[_Candidate]]:
-    """Those fronts whose first event could be locked: whoever has that one, has the lane."""
-    if not fronts:
-        return []
-    heads = sorted(front[0].event_id for front in fronts)
-    rows = OutboxEvent.objects.using(using).filter(pk__in=heads, due_at__lte=UtcNow())
-    locked = set(vendor(using).lock_rows(vendor(using).force_index(rows, "PRIMARY")).values_list("pk", flat=True))
-    return [front for front in fronts if front[0].event_id in locked]
-
-
-def _due(lane: int, limit: int, using: str, since: Any = None) -> list[tuple[int, Any, Any]]:
-    due = OutboxEvent.objects.using(using).filter(lane=lane, due_at__lte=UtcNow()).order_by("due_at", "id")
-    if since is not None:
-        due = due.filter(due_at__gte=since)
-    hinted = vendor(using).force_index(due, "ix_outbox_due")
-    return list(vendor(using).lock_rows(hinted).values_list("pk", "lock_token", "due_at")[:limit])
-
-
-def _alone_if_lapsed(taken: list[list[_Candidate]]) -> tuple[list[int], bool]:
-    """The ids to lease. An event whose relay fell silent goes alone: if it kills relays, it takes no others along."""
+def _alone_if_lapsed(taken: list[list[Row]]) -> tuple[list[Row], bool]:
+    """The events to lease. One whose relay fell silent goes alone: if it kills relays, it takes no others along."""
     for lane in taken:
-        if lane and lane[0].lapsed:
-            return [lane[0].event_id], True
-    sound = [list(takewhile(lambda candidate: not candidate.lapsed, lane)) for lane in taken]
-    return [candidate.event_id for lane in sound for candidate in lane], False
+        if lane and lane[0].lock_token is not None:
+            return [lane[0]], True
+    sound = [takewhile(lambda row: row.lock_token is None, lane) for lane in taken]
+    return [row for lane in sound for row in lane], False
 
 
-@cache
-def _front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
-    columns = OutboxEvent._meta
-    lane, since = Slot("lane", columns.get_field("lane")), Slot("since", columns.get_field("id"))
-    rows = OutboxEvent.objects.using(using).filter(lane=lane, id__gte=since)
-    if topics is not None:
-        rows = rows.filter(topic__in=topics)
-    takeable = ExpressionWrapper(Q(due_at__lte=UtcNow()), output_field=BooleanField())
-    front: QuerySet[Any] = vendor(using).force_index(rows, "ix_outbox_lane").order_by("id")
-    return prepare_rows(front.annotate(takeable=takeable).values_list("id", "lane", "takeable", "lock_token")[:share])
-
-
-def _read(rows: QuerySet[OutboxEvent]) -> dict[int, list[Event]]:
+def _events(rows: Sequence[Row], *, charge: int) -> dict[int, list[Event]]:
     found: dict[int, list[Event]] = defaultdict(list)
-    for row in rows.order_by("id"):
-        event = Event(row.pk, row.topic, readable(row.key), row.payload, row.created_at, row.attempts + 1)
-        found[row.lane or 0].append(event)
+    for row in sorted(rows, key=lambda row: row.pk):
+        attempt = row.attempts + charge + 1
+        found[row.lane].append(Event(row.pk, row.topic, readable(row.key), row.payload, row.made, attempt))
     return dict(found)

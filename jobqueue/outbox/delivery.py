@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
+from django.db import Error, connections, transaction
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.unswallowed import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.failures import summary
 from jobqueue.outbox import settling
@@ -103,10 +104,12 @@ class Delivery:
     def _send_in_transaction(self, destination: Destination, events: Sequence[Event]) -> None:
         """Effect and mark in one commit: exactly once. Alone each, if they cannot go together."""
         try:
+            _raise_first(destination.send_before(events))
             retry_transient(lambda: self._transact(destination, events), using=self._using)
-        except (LeaseLost, DestinationDown):
+        except (LeaseLost, DestinationDown, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
+            # SystemExit too: a relay that it ended would meet the same event again and again.
             if len(events) == 1:
                 self._failed(events[0], error)
                 return
@@ -122,9 +125,10 @@ class Delivery:
                 events
             ):
                 raise LeaseLost
-            for outcome in destination.send(events):
-                if outcome is not None:
-                    raise outcome
+            with unswallowed(self._using):
+                _raise_first(destination.send(events))
+            if transaction.get_rollback(using=self._using):
+                raise transaction.TransactionManagementError("set_rollback(True) has undone the delivery.")
 
     def _note(self, events: Sequence[Event], outcomes: Sequence[Outcome]) -> None:
         down: BaseException | None = None
@@ -197,3 +201,9 @@ class Delivery:
         self._last_mark = time.monotonic()
         if settling.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
             raise LeaseLost
+
+
+def _raise_first(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome

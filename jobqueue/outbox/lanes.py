@@ -10,8 +10,8 @@ from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
 
 LOWEST = -(2**63)
-#: lanes of one look
-WINDOW = 50
+#: most lanes of one look
+WINDOW = 1000
 
 
 def key_lane(key: bytes) -> int:
@@ -24,16 +24,16 @@ def topic_lane(topic: str) -> int:
     return -_number(b"t" + topic.encode())
 
 
-def active(after: int, *, using: str, limit: int = WINDOW) -> list[int]:
-    """Up to `limit` lanes above `after` that have pending events, in order: one index seek each, whatever the backlog.
+def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
+    """Up to `limit` lanes above `after` that have pending events, in order, each with the first of these.
 
-    Leased, waiting and blocked ones are among them. Locks nothing.
+    One index seek each, whatever the backlog. Leased, waiting and blocked ones are among them. Locks nothing.
     """
     connection = connections[using]
     table = connection.ops.quote_name(OutboxEvent._meta.db_table)
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_outbox_lane"), [after, limit])
-        return [row[0] for row in cursor.fetchall()]
+        cursor.execute(vendor(using).heads_after_sql(table, "lane", "ix_outbox_lane"), [after, limit])
+        return dict(cursor.fetchall())
 
 
 def _number(text: bytes) -> int:

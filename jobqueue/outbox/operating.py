@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
@@ -16,7 +16,7 @@ REASON_BYTES = 1000
 
 def aside(using: str | None = None) -> QuerySet[OutboxEvent]:
     """Events that were set aside, the longest first, without discarded ones. Those with a lane block their key."""
-    events: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using or load().database)
+    events: QuerySet[OutboxEvent] = OutboxEvent.objects.using(alias_of(using))
     return events.filter(failed_at__isnull=False, processed_at__isnull=True).order_by("failed_at")
 
 
@@ -25,7 +25,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
 
     With policy "skip", later events of its key may have gone before it.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False
@@ -36,7 +36,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
 
 def skip(event_id: int, *, using: str | None = None) -> bool:
     """Give an event up that was set aside and blocks its key: the key goes on. False if there is none."""
-    alias = using or load().database
+    alias = alias_of(using)
     blocking = aside(alias).filter(pk=event_id, lane__isnull=False).order_by()
     return bool(retry_transient(lambda: blocking.update(lane=None), using=alias))
 
@@ -46,7 +46,7 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
 
     `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False

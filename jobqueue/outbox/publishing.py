@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import Any
 
 from django.db import connections
 
 from jobqueue.conf import load
-from jobqueue.db import vendor
-from jobqueue.db.fields import Encoded
+from jobqueue.db import vendor_of
+from jobqueue.db.alias import alias_of
 from jobqueue.db.holding import hold_key
 from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.prepared import PreparedInsert
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
 from jobqueue.names import check_key, check_topic
 from jobqueue.outbox.lanes import key_lane, topic_lane
 from jobqueue.payload import JSON, encode
 
-_COLUMNS = ["topic", "key", "payload", "lane"]
+_KEY: Any = OutboxEvent._meta.get_field("key")
 
 
 def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using: str | None = None) -> int:
@@ -28,23 +30,43 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
     Without a key there is no order, and nobody waits. Raises TransactionRequired outside transaction.atomic();
     InvalidValue, InvalidType, PayloadError, PayloadTooLarge before anything is written.
     """
-    check_topic(topic)
+    name, lane = _topic(topic)
+    settings = load()
     raw = None if key is None else check_key(key, "key")
     try:
-        text = Encoded(encode(payload, max_bytes=load().max_payload_bytes))
+        text = encode(payload, max_bytes=settings.max_payload_bytes)
     except RecursionError:
         raise PayloadError("payload refers to itself. Nothing was written.") from None
-    alias = using or load().database
+    alias = alias_of(using)
     connection = connections[alias]
     if not in_callers_transaction(connection):
         raise TransactionRequired(
             f"publish() was called outside transaction.atomic() on {alias!r}: the event could leave without the change "
             "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
         )
-    if raw is not None:
-        # Others wait before they publish with this key, so that ids follow commits.
-        hold_key(OutboxKey, raw, alias)
-    values = [topic, raw, text, topic_lane(topic) if raw is None else key_lane(raw)]
-    fields: list[Any] = [OutboxEvent._meta.get_field(name) for name in _COLUMNS]
-    row = [field.get_db_prep_save(value, connection) for field, value in zip(fields, values, strict=True)]
-    return vendor(alias).insert(connection, OutboxEvent._meta.db_table, _COLUMNS, [row])[0]
+    values = [name, vendor_of(connection).json_parameter(connection, text)]
+    if raw is None:
+        return _without_key(alias).run(connection, [*values, lane])
+    # Others wait before they publish with this key, so that ids follow commits.
+    hold_key(OutboxKey, raw, alias)
+    return _with_key(alias).run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
+
+
+def _topic(topic: object) -> tuple[str, int]:
+    """The topic, checked, and its lane."""
+    return _known_topic(topic) if type(topic) is str else _known_topic(check_topic(topic))
+
+
+@lru_cache(maxsize=1000)
+def _known_topic(topic: str) -> tuple[str, int]:
+    return check_topic(topic), topic_lane(topic)
+
+
+@cache
+def _without_key(using: str) -> PreparedInsert:
+    return PreparedInsert(using, OutboxEvent._meta.db_table, ["topic", "payload", "lane"])
+
+
+@cache
+def _with_key(using: str) -> PreparedInsert:
+    return PreparedInsert(using, OutboxEvent._meta.db_table, ["topic", "payload", "lane", "key"])

@@ -11,9 +11,11 @@ from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.prepared import Prepared
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import describe
 from jobqueue.models import OutboxEvent
+from jobqueue.outbox import statements
 from jobqueue.outbox.event import Event
 
 _ENDED: dict[str, Any] = {"lane": None, "due_at": None, "lock_token": None}
@@ -25,17 +27,17 @@ class LeaseLost(Exception):
 
 def mark_processed(ids: Collection[int], token: bytes, *, using: str) -> int:
     """Write that these events were delivered; how many of them were still leased under `token`."""
-    return _settle(ids, token, {**_ENDED, "processed_at": UtcNow()}, using)
+    return _change(statements.mark_processed(using), ids, token, using)
 
 
 def give_back(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float = 0.0) -> int:
     """End the lease of events that were not delivered, without a charge; how many were still leased."""
-    return _settle(ids, token, {"lock_token": None, "due_at": UtcNowPlus(delay_seconds)}, using)
+    return _change(statements.give_back(using), ids, token, using, seconds=delay_seconds)
 
 
 def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: str) -> bool:
     """Whether all of these events are still leased under `token`, and now for `lease_seconds` more."""
-    return _settle(ids, token, {"due_at": UtcNowPlus(lease_seconds)}, using) == len(ids)
+    return _change(statements.renew(using), ids, token, using, seconds=lease_seconds) == len(ids)
 
 
 def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) -> float | None:
@@ -48,7 +50,7 @@ def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) 
     backoff = Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
     delay = backoff.delay_seconds(event.attempt)
     again = {"lock_token": None, "due_at": UtcNowPlus(delay), **_charge(event, error)}
-    if not _settle([event.id], token, again, using):
+    if not _settle(event, token, again, using):
         raise LeaseLost
     return delay
 
@@ -57,7 +59,7 @@ def set_aside(event: Event, token: bytes, error: BaseException | str, *, using: 
     """No more attempts. With a key and policy "block" it stays in its lane, and its key waits. Raises LeaseLost."""
     gone = event.key is None or load().outbox_settings.poison == "skip"
     changes = _ENDED if gone else {"lock_token": None, "due_at": None}
-    if not _settle([event.id], token, {**changes, "failed_at": UtcNow(), **_charge(event, error)}, using):
+    if not _settle(event, token, {**changes, "failed_at": UtcNow(), **_charge(event, error)}, using):
         raise LeaseLost
 
 
@@ -65,8 +67,12 @@ def _charge(event: Event, error: BaseException | str) -> dict[str, Any]:
     return {"attempts": event.attempt, "last_error": describe(error)}
 
 
-def _settle(ids: Collection[int], token: bytes, changes: dict[str, Any], using: str) -> int:
+def _settle(event: Event, token: bytes, changes: dict[str, Any], using: str) -> int:
+    held: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using).filter(pk=event.id, lock_token=token)
+    return retry_transient(lambda: vendor(using).update_by_key(held, changes), using=using)
+
+
+def _change(statement: Prepared, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
     if not ids:
         return 0
-    held: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using).filter(pk__in=sorted(ids), lock_token=token)
-    return retry_transient(lambda: vendor(using).update_by_key(held, changes), using=using)
+    return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)

@@ -37,7 +37,8 @@ def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
     It runs in a relay, at least once per event, and those of one key in order; what it raises is a failed delivery,
     which is repeated. Put it into <app>/tasks.py. With atomic=True it runs in the transaction that marks the event
     delivered, on the outbox's database: its writes there happen exactly once, and it must be as short as a transaction
-    should be. Several subscribers of a topic are called in order of registration, and all again when one fails.
+    should be. Several subscribers of a topic are called in order of registration, those with atomic=True after the
+    others, and all again when one fails.
     """
     if topic != "*":
         check_topic(topic.removesuffix("*") if isinstance(topic, str) else topic)

@@ -295,3 +295,12 @@ def test_the_waiting_events_are_found_without_reading_the_delivered_ones():
     assert max(rows["waiting"], rows["aside"]) < 50, rows
     # To count reads them twice, up to the cap; the page itself is 50.
     assert rows["sent"] < 2 * 2000 + 100
+
+
+@plain
+def test_the_words_of_a_deletion_do_not_turn_round():
+    digest, keeper = remember("a\u202eb", 1), watcher("delete_idempotencyrecord")
+    assert "\u202e" not in text_of(keeper.get(f"{RECORDS}{digest}/delete/"))
+    told = text_of(keeper.post(f"{RECORDS}{digest}/delete/", {"post": "yes"}, follow=True))
+    assert "\u202e" not in told
+    assert LogEntry.objects.get().object_repr == "a\\u202eb"

@@ -1,11 +1,13 @@
 """The Idempotency-Key header: one effect, the first response again, and the statuses of the draft."""
 
+import gzip
 import json
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import RequestFactory
+from django.views.decorators.gzip import gzip_page
 
 from jobqueue.exceptions import NotSupported
 from jobqueue.idempotency import idempotent_view
@@ -114,3 +116,19 @@ def test_while_the_first_is_under_way_it_is_409():
     assert response.status_code == 409
     assert post(view=impatient).status_code == 201
     assert Ticket.objects.count() == 1
+
+
+@plain
+def test_a_compressed_response_comes_back_as_one():
+    @idempotent_view()
+    @gzip_page
+    def long(request):
+        return HttpResponse("long " * 200)
+
+    def ask():
+        headers = {"HTTP_IDEMPOTENCY_KEY": "k", "HTTP_ACCEPT_ENCODING": "gzip"}
+        return long(RequestFactory().post("/long", **headers))
+
+    first, again = ask(), ask()
+    assert first["Content-Encoding"] == again["Content-Encoding"] == "gzip"
+    assert gzip.decompress(again.content) == b"long " * 200

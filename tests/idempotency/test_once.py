@@ -1,16 +1,17 @@
 """once(): one effect per key; repeats get its result, whoever else is in the block is waited for."""
 
 import uuid
+from contextlib import suppress
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError, PayloadTooLarge
 from jobqueue.idempotency import InProgress, once
 from jobqueue.models import IdempotencyRecord
-from tests.app.models import Account
+from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now, undone
 from tests.races.actors import Actor, RolledBack, all_at_once, holding
 from tests.settings import VENDOR
@@ -275,3 +276,72 @@ def test_of_many_at_once_after_expiry_one_has_the_effect():
     outcomes = all_at_once([lambda n=n: sell(str(n), result="new") for n in range(6)])
     assert sorted(outcomes) == ["again new"] * 5 + ["new"]
     assert Account.objects.count() == 2
+
+
+@plain
+def test_an_object_that_is_entered_again_looks_again():
+    guard, runs = once("k"), []
+    depth = len(connection.atomic_blocks)
+    for _ in range(2):
+        with guard as o:
+            if not o.done:
+                runs.append(o.result)
+                o.result = 1
+    assert runs == [None]
+    IdempotencyRecord.objects.update(expires_at=UtcNowPlus(-1))
+    with guard as o:
+        assert (o.done, o.result) == (False, None)
+    assert len(connection.atomic_blocks) == depth
+
+
+@plain
+def test_an_error_that_the_block_swallows_is_raised_if_it_has_undone_the_effect():
+    Ticket.objects.create(number="taken")
+
+    def sell_one():
+        with once("k") as o:
+            if o.done:
+                return "again"
+            Account.objects.create(owner="effect")
+            with suppress(IntegrityError):
+                Ticket.objects.create(number="taken")
+            o.result = "sold"
+        return "sold"
+
+    with pytest.raises(IntegrityError) as caught:
+        sell_one()
+    assert "nothing is stored" in caught.value.__notes__[0]
+    assert not Account.objects.exists()
+    assert not IdempotencyRecord.objects.exists()
+
+
+@plain
+def test_a_block_may_roll_itself_back():
+    with once("k"):
+        Account.objects.create(owner="effect")
+        transaction.set_rollback(True)
+    assert not Account.objects.exists()
+    assert not IdempotencyRecord.objects.exists()
+
+
+@plain
+def test_a_block_within_a_block_of_the_same_key_is_in_progress_and_not_done():
+    with once("k") as o:
+        with pytest.raises(InProgress, match="block around this one"), once("k"):
+            pytest.fail("said to be done before it was")
+        with once("other") as inner:
+            assert not inner.done
+        o.result = 1
+    with once("k") as o:
+        assert o.result == 1
+    with pytest.raises(ZeroDivisionError), once("broken"):
+        raise ZeroDivisionError
+    with once("broken") as o:
+        assert not o.done
+
+
+@plain
+@pytest.mark.parametrize("wrong", [b"", b"x" * 65, "text", 1])
+def test_fingerprints_are_1_to_64_bytes(wrong):
+    with pytest.raises((InvalidValue, InvalidType), match="fingerprint"):
+        once("k", fingerprint=wrong)

@@ -98,7 +98,9 @@ def test_while_a_snapshot_is_open_a_claim_does_not_walk_over_what_was_delivered(
             if not ids:
                 # The round begins anew.
                 continue
-            looks = [q["sql"] for q in said if re.search(r"LIMIT 100\b", q["sql"]) and "due_at" in q["sql"]]
+            # Of a key the first event is locked by its id, and what is behind it is looked for.
+            looks = [q["sql"] for q in said if re.search(r"LIMIT (99|100)\b", q["sql"]) and "due_at" in q["sql"]]
+            assert looks
             walked.append(sum(entries_walked(sql, snapshot, max(ids)) for sql in looks))
     # Its own events, and of a key those of the batch before.
     assert max(walked) <= 200, walked

@@ -1,14 +1,17 @@
 """Relays: everything arrives, in order per key, at least once; failures, poison and lost leases."""
 
+import asyncio
+from contextlib import suppress
+
 import pytest
-from django.db import transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
 
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import Relay, aside, delivery, discard, publish, retry, skip
 from jobqueue.outbox.claiming import Claimer
-from tests.app.models import Ticket
+from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.races.actors import holding
@@ -301,6 +304,74 @@ def test_an_atomic_subscribers_writes_and_the_mark_are_one(listen):
     drain()
     assert sorted(Ticket.objects.values_list("number", flat=True)) == ["1", "3"]
     assert pending() == [ids[1]]
+
+
+@plain
+def test_an_atomic_subscriber_keeps_its_promise_beside_one_that_is_not(listen):
+    blocks = connection.atomic_blocks
+    depths, outside = [], len(blocks)
+    heard = listen("t.*", lambda event: depths.append(len(blocks)))
+
+    def sell(event):
+        Ticket.objects.create(number="1")
+        if event.attempt == 1:
+            broken(event)
+
+    listen("t.sold", sell, atomic=True)
+    event_id = say("t.sold")
+    drain()
+    assert not Ticket.objects.exists()
+    make_due()
+    assert drain()["delivered"] == 1
+    assert (Ticket.objects.count(), event(event_id).attempts, [e.attempt for e in heard]) == (1, 1, [1, 2])
+    assert depths == [outside, outside], "in a transaction that it has not asked for"
+
+
+@plain
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_whatever_a_subscriber_raises_is_a_failed_delivery(listen, atomic, raised):
+    def leave(event):
+        raise raised
+
+    listen("t", leave, atomic=atomic)
+    other = listen("u")
+    event_id, _ = say("t", key="k"), say("u")
+    assert drain()["failed"] == 1
+    assert raised.__name__ in event(event_id).last_error
+    assert len(other) == 1
+
+
+@plain
+def test_an_error_that_an_atomic_subscriber_swallows_is_a_failed_delivery(listen):
+    Ticket.objects.create(number="taken")
+
+    def sell(event):
+        Account.objects.create(owner="effect")
+        with suppress(IntegrityError):
+            Ticket.objects.create(number="taken")
+
+    listen("t", sell, atomic=True)
+    event_id = say("t", key="k")
+    assert drain() == {"delivered": 0, "failed": 1, "set_aside": 0, "put_off": 0, "lost": 0}
+    assert not Account.objects.exists()
+    assert "IntegrityError" in event(event_id).last_error
+    assert "nothing is stored" in event(event_id).last_error
+
+
+@plain
+def test_an_error_that_an_atomic_subscriber_undoes_by_itself_is_none(listen):
+    Ticket.objects.create(number="taken")
+
+    def sell(event):
+        Account.objects.create(owner="effect")
+        with suppress(IntegrityError), transaction.atomic():
+            Ticket.objects.create(number="taken")
+
+    listen("t", sell, atomic=True)
+    say("t", key="k")
+    assert drain()["delivered"] == 1
+    assert Account.objects.count() == 1
 
 
 @plain

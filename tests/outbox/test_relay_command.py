@@ -4,7 +4,7 @@ import json
 from io import StringIO
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from tests.edges.command_helpers import refused
@@ -20,6 +20,8 @@ def relay(*words):
         call_command("relay_outbox", *words, stdout=out, stderr=err)
     except SystemExit as stopped:
         status = stopped.code
+    except CommandError as error:
+        return error.returncode, out.getvalue(), str(error)
     return status, out.getvalue(), err.getvalue()
 
 

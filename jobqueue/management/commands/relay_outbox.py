@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
+import logging
 import os
 import signal
 import sys
@@ -12,17 +12,20 @@ from threading import Event
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import Error, connections
+from django.core.management.base import BaseCommand
+from django.db import Error
 
 from jobqueue import registry
 from jobqueue.cli import logs, streams
 from jobqueue.cli.arguments import count, duration
-from jobqueue.conf import load
+from jobqueue.cli.database import database_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.names import check_topic
 from jobqueue.outbox import Relay, lanes, running
+from jobqueue.worker import stacks
+
+logger = logging.getLogger("jobqueue.outbox")
 
 UNREACHABLE, MISCONFIGURED, AWAY = 3, 4, 75
 #: how long --drain waits for a database that has gone
@@ -58,20 +61,19 @@ class Command(BaseCommand):
         """Until a signal, or with --drain until nothing is due."""
         streams.open_missing()
         stop = Event()
+        using = database_of(given)
         try:
-            using = given["database"] or load().database
             relay = Relay(using, topics=given["topics"], batch_size=given["batch_size"], stopping=stop.is_set)
         except ImproperlyConfigured as error:
             self._give_up(str(error), MISCONFIGURED)
-        if using not in connections:
-            raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
         logs.set_up(given["verbosity"], "auto", self.style)
         list(registry.discover())
         try:
-            retry_transient(lambda: lanes.active(lanes.LOWEST, using=using, limit=1), using=using)
+            retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
             self._give_up(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", UNREACHABLE)
-        self._catch_signals(stop)
+        self._catch_signals(stop, relay)
+        logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
         try:
             self._run(relay, stop, given)
         except running.DatabaseAway as error:
@@ -96,9 +98,9 @@ class Command(BaseCommand):
         )
         tell()
         if not given["json"] and given["verbosity"] > 0:
-            self.stdout.write(", ".join(f"{what.replace('_', ' ')} {n}" for what, n in relay.counts.items()))
+            self.stdout.write(_told(relay))
 
-    def _catch_signals(self, stop: Event) -> None:
+    def _catch_signals(self, stop: Event, relay: Relay) -> None:
         def on_signal(number: int, frame: Any) -> None:
             if stop.is_set():
                 # At once: leases run out by themselves.
@@ -107,9 +109,15 @@ class Command(BaseCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        if hasattr(signal, "SIGQUIT"):
-            faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
+        signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _told(relay)))
+        # A closed terminal must not leave events leased to a relay that is gone.
+        signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
+        stacks.print_at_sigquit()
 
     def _give_up(self, text: str, status: int) -> Any:
         self.stderr.write(text)
         sys.exit(status)
+
+
+def _told(relay: Relay) -> str:
+    return ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in relay.counts.items())

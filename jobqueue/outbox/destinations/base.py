@@ -26,5 +26,12 @@ class Destination:
         """
         raise NotImplementedError
 
+    def send_before(self, events: Sequence[Event]) -> list[Outcome]:
+        """Of a destination in the database: what has to be done outside the transaction, and is done before it begins.
+
+        Done again, as all of the delivery, when that transaction fails.
+        """
+        return [None] * len(events)
+
     def close(self) -> None:
         """End connections; the next send() makes new ones."""

@@ -13,21 +13,26 @@ from jobqueue.outbox.subscribers import Subscriber
 
 
 class Functions(Destination):
-    """Calls every subscriber of one topic."""
+    """Calls every subscriber of one topic: those without a transaction first, then those in the one with the mark."""
 
     bulk = False
 
     def __init__(self, subscribers: Sequence[Subscriber]) -> None:
-        self._subscribers = subscribers
-        self.in_database = all(found.atomic for found in subscribers)
+        self._atomic = [found for found in subscribers if found.atomic]
+        self._others = [found for found in subscribers if not found.atomic]
+        self.in_database = bool(self._atomic)
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
         """One after the other."""
-        return [self._call(event) for event in events]
+        return [self._call(self._atomic or self._others, event) for event in events]
 
-    def _call(self, event: Event) -> Outcome:
+    def send_before(self, events: Sequence[Event]) -> list[Outcome]:
+        """A subscriber that did not ask for the transaction must not hold it open, and may need to be outside."""
+        return [self._call(self._others, event) for event in events]
+
+    def _call(self, subscribers: Sequence[Subscriber], event: Event) -> Outcome:
         try:
-            for found in self._subscribers:
+            for found in subscribers:
                 func = async_to_sync(found.func) if iscoroutinefunction(found.func) else found.func
                 func(event)
         except (DestinationDown, KeyboardInterrupt):

@@ -3,14 +3,13 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 from django.db import connection
 
-from tests.proofs.running import ROOT
+from tests.launch import ROOT, launch
+from tests.patience import patient
 
 LEASE_SECONDS = 2.0
 
@@ -33,9 +32,7 @@ class Relays:
         self._running = [self._start() for _ in range(count)]
 
     def _start(self):
-        command = [sys.executable, "manage.py", "relay_outbox", "--interval", "50ms", "-v", "0"]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=self._env, stdout=log, stderr=log)
+        return launch(["relay_outbox", "--interval", "50ms", "-v", "0"], self._env, self._log)
 
     @property
     def processes(self):
@@ -73,7 +70,7 @@ class Relays:
         for relay in self._running:
             relay.send_signal(signal.SIGCONT)
             relay.terminate()
-        return [relay.wait(30) for relay in self._running]
+        return [relay.wait(patient(30)) for relay in self._running]
 
     def kill_all(self):
         """Nothing is left running."""

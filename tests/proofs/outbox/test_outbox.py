@@ -19,6 +19,7 @@ from jobqueue.outbox import Relay, publish, subscribers
 from tests.app.models import Account, Ticket
 from tests.marks import committed
 from tests.outbox.helpers import drain, make_due
+from tests.patience import patient
 from tests.proofs.outbox.publishers import Publishers
 from tests.proofs.outbox.relays import Relays
 from tests.proofs.running import ROOT, wait_for
@@ -79,7 +80,7 @@ def test_relays_that_are_killed_and_paused_lose_nothing_and_keep_the_order_of_ev
     wait_for(delivered, PATIENCE_SECONDS, "the last delivery")
     seconds = time.monotonic() - begun
     running.calm()
-    trouble.join(30)
+    trouble.join(patient(30))
     # One that was started just now has not yet said what it does about a signal.
     assert set(running.end()) <= {0, -signal.SIGTERM}, running.output()[-3000:]
     twice = check(publishers, running.lines())
@@ -118,7 +119,7 @@ def test_broker_restarts_and_killed_relays_lose_nothing_and_keep_the_order_of_ev
     wait_for(lambda: not everything.exists(), PATIENCE_SECONDS, "the last delivery")
     seconds = time.monotonic() - begun
     running.calm()
-    trouble.join(30)
+    trouble.join(patient(30))
     running.end()
     lines = []
     with kombu.Connection(broker.url) as session, session.channel() as channel:
@@ -143,7 +144,7 @@ def test_a_second_signal_ends_a_relay_at_once_and_its_events_come_back(relays):
         # The delivery under way is waited for.
         relay.wait(0.5)
     relay.terminate()
-    assert relay.wait(10) == 128 + signal.SIGTERM
+    assert relay.wait(patient(10)) == 128 + signal.SIGTERM
     assert OutboxEvent.objects.get(pk=event_id).lock_token is not None
     make_due()
     OutboxEvent.objects.update(payload={"n": 2})
@@ -187,7 +188,8 @@ def test_two_processes_with_the_same_keys_have_one_effect_each_and_both_get_the_
         for racer in racers:
             assert racer.stdout.readline() == "ready\n"
         (tmp_path / "go").touch()
-        answers = [[line.split() for line in racer.communicate(timeout=300)[0].splitlines()] for racer in racers]
+        said = [racer.communicate(timeout=patient(300))[0] for racer in racers]
+        answers = [[line.split() for line in text.splitlines()] for text in said]
     finally:
         for racer in racers:
             racer.kill()
