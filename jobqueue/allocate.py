@@ -94,8 +94,9 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
         if len(rows) < request.n:
             raise _Short
     else:
-        rows = list(queryset.select_for_update()[: request.n])
+        rows = list(vendor(request.using).lock_own(queryset, skip_locked=False)[: request.n])
     if rows:
+        rows = _each_once(rows, request.n)
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])
         if vendor(request.using).update_by_key(mine, request.changes) != len(rows):
             raise records.Overtaken
@@ -106,3 +107,14 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
             )
         show(queryset.model, rows, request.changes, using=request.using)
     return rows
+
+
+def _each_once(rows: list[M], n: int) -> list[M]:
+    """A join gives a row as often as it finds a partner."""
+    found = list({row.pk: row for row in rows}.values())
+    if len(found) < len(rows) and len(found) < n:
+        raise InvalidValue(
+            "the queryset gives a row more than once, because it joins a table with several rows for it. Nothing was "
+            "written; filter with Exists() instead."
+        )
+    return found

@@ -26,9 +26,11 @@ def check_queryset(queryset: object) -> models.QuerySet[Any]:
     found: Any = queryset.all()
     if found.query.is_sliced:
         raise InvalidValue("the queryset is sliced; give the number of rows as n instead. Nothing was written.")
-    if found._fields is not None or found.query.combinator:
+    query = found.query
+    if found._fields is not None or query.combinator or query.distinct or query.group_by is not None:
         raise InvalidValue(
-            "the queryset must give rows of one table: no values(), values_list(), union(). Nothing was written."
+            "the queryset must give rows of one table, which can be locked: no values(), values_list(), union(), "
+            "distinct(), aggregates. Nothing was written; filter by other tables with Exists()."
         )
     found.query.select_for_update = False
     bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))

@@ -9,8 +9,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.models import Sum
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import CounterShard
 from jobqueue.names import check_int, check_lock_name
@@ -39,7 +39,7 @@ class ShardedCounter:
     def __init__(self, name: str, *, shards: int = 16, using: str | None = None) -> None:
         self.name = check_lock_name(name)
         self.shards = check_int(shards, "shards", 1, SHARDS_MAX)
-        self.using = using or load().database
+        self.using = alias_of(using)
 
     def add(self, n: int = 1) -> None:
         """Add `n`, which may be negative; one statement. Part of the caller's transaction if there is one.

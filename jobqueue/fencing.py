@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from django.db import connections, models, router, transaction
+from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models import F
 
 from jobqueue.db import vendor
 from jobqueue.exceptions import InvalidType, InvalidValue, StaleFence
+from jobqueue.names import shown
 
 FENCE_MAX = 2**63 - 1
 
@@ -30,7 +31,7 @@ def fence_of(source: int | HasFence) -> int:
             f"{type(source).__name__}. Nothing was written."
         )
     if not 0 < fence <= FENCE_MAX:
-        raise InvalidValue(f"a fence is above 0 and has 63 bits, got {fence}. Nothing was written.")
+        raise InvalidValue(f"a fence is above 0 and has 63 bits, got {shown(fence)}. Nothing was written.")
     return fence
 
 
@@ -91,11 +92,23 @@ class FencedModel(models.Model):
         fields = options.pop("update_fields", None)
         if fields is not None:
             options["update_fields"] = {*fields, "fence"}
+        try:
+            self._save_under(number, alias, options)
+        except IntegrityError:
+            if options.get("force_insert"):
+                raise
+            # Perhaps somebody has made the row since we looked: then it has a fence to compare with.
+            self._save_under(number, alias, options)
+
+    def _save_under(self, number: int, alias: str, options: dict[str, Any]) -> None:
         before = self.fence
         with vendor(alias).transaction(connections[alias]):
             rows = type(self)._base_manager.using(alias).filter(pk=self.pk).select_for_update()
             stored = list(rows.values_list("fence", flat=True))
             refuse_newer(number, [found for found in stored if found > number], type(self))
+            if not stored and not options:
+                # save() would update a row that was made in between, whatever its fence.
+                options = {"force_insert": True}
             self.fence, self._fenced = number, True
             try:
                 self.save(using=alias, **options)

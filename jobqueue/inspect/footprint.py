@@ -8,8 +8,8 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.held import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue, TransactionRequired
 from jobqueue.inspect import picture, words
@@ -91,7 +91,7 @@ def lock_footprint(using: str | None = None) -> Iterator[Footprint]:
     JOBQUEUE["DATABASE"]. Raises TransactionRequired, and NotSupported where the server does not show locks or the
     account may not see them; both before the block is entered.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     connection = connections[alias]
     if not connection.in_atomic_block and connection.get_autocommit():
         raise TransactionRequired(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 from django.db import IntegrityError, connections, transaction
 from django.db.models import QuerySet
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import LockFloor, LockRow
@@ -15,22 +18,40 @@ from jobqueue.names import check_int
 _ID = 1
 
 
-def read_floor(using: str) -> int:
-    """The highest fence of any deleted lock; it cannot rise before the caller's transaction ends.
+def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: str) -> None:
+    """Make the row of a lock that has none, as held under `token`; nothing if somebody else has just made it.
 
-    Otherwise a lock could be made with a fence from before its own deletion.
+    Its fence is one above that of every deleted lock. One statement reads that number and writes the row, and the
+    number cannot rise in between: a lock could be made with a fence from before its own deletion.
     """
-    connection = connections[using]
-    quote = connection.ops.quote_name
-    sql = f"SELECT fence FROM {quote(LockFloor._meta.db_table)} WHERE id = %s {vendor(using).for_share_sql}"
-    for _ in range(2):
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [_ID])
-            row = cursor.fetchone()
-        if row is not None:
-            return int(row[0])
+    field: Any = LockRow._meta.get_field("owner_token")
+    values = [name, owner, field.get_db_prep_save(token, connections[using]), ttl_seconds, _ID]
+    if not _insert(values, using):
         _make_floor(using)
-    raise AssertionError("unreachable: the floor was made")
+        _insert(values, using)
+
+
+def _insert(values: list[Any], using: str) -> bool:
+    """Whether there is a row now; False if there is no floor."""
+    connection = connections[using]
+    # Only a test case wraps this in a transaction.
+    block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
+    try:
+        with block, connection.cursor() as cursor:
+            cursor.execute(_insert_sql(using), values)
+            return bool(cursor.rowcount)
+    except IntegrityError:
+        return True
+
+
+def _insert_sql(using: str) -> str:
+    found, quote = vendor(using), connections[using].ops.quote_name
+    columns = ", ".join(map(quote, ["lock_key", "fence", "owner", "owner_token", "expires_at"]))
+    ends = found.now_plus_sql % {"expressions": "%s"}
+    return (
+        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT %s, fence + 1, %s, %s, {ends} "
+        f"FROM {quote(LockFloor._meta.db_table)} WHERE id = %s {found.for_share_sql}"
+    )
 
 
 def sweep(limit: int = 1000, *, using: str | None = None) -> int:
@@ -39,7 +60,7 @@ def sweep(limit: int = 1000, *, using: str | None = None) -> int:
     Any number may run at once. A holder is never disturbed: its row is skipped, or its end lies ahead.
     """
     check_int(limit, "limit", 1, 10_000)
-    alias = using or load().database
+    alias = alias_of(using)
     return retry_transient(lambda: _sweep(limit, alias), using=alias)
 
 

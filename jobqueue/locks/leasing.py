@@ -7,22 +7,27 @@ import socket
 import threading
 import time
 import uuid
+from functools import cache, partial
 from typing import Any
 
-from django.db import IntegrityError, connections
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, FloatField, Q, QuerySet
 
-from jobqueue.conf import load
-from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.fields import TokenField
 from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.prepared import Prepared, Slot, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable
-from jobqueue.locks.floor import read_floor
+from jobqueue.locks.floor import make_row
 from jobqueue.locks.timed import TimedLock
 from jobqueue.models import LockRow
 from jobqueue.names import check_seconds
+
+_TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
+# A row that was made may be gone again, deleted by hand, before it is read.
+_LOOKS = 3
 
 
 def lease_lock(
@@ -44,7 +49,7 @@ class LeaseLock(TimedLock):
 
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None, using: str | None) -> None:
         super().__init__(name, ttl_seconds, timeout_seconds)
-        self.using = using or load().database
+        self.using = alias_of(using)
         self._token = b""
 
     def renew(self, ttl_seconds: float | None = None) -> None:
@@ -56,8 +61,8 @@ class LeaseLock(TimedLock):
         self._refuse_transaction("renew")
         seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
         asked = time.monotonic()
-        alive = self._rows().filter(owner_token=self._token, expires_at__gt=UtcNow())
-        if not retry_transient(lambda: self._update(alive, expires_at=UtcNowPlus(seconds)), using=self.using):
+        renewing = partial(_renewing(self.using).change, **self._mine(seconds))
+        if not retry_transient(renewing, using=self.using):
             raise self._lose("its renewal")
         self._ends_at = asked + seconds
 
@@ -83,45 +88,68 @@ class LeaseLock(TimedLock):
 
     def _try(self) -> int | None:
         """The fence if the lock was free; None if it was not."""
-        free = ExpressionWrapper(Q(expires_at__lte=UtcNow()), output_field=BooleanField())
-        row = self._rows().annotate(is_free=free).values_list("fence", "owner_token", "is_free").first()
-        if row is None:
-            return self._insert()
-        fence, token, is_free = row
-        if token == self._token:
-            # Written by an earlier try, whose answer was lost.
-            return int(fence)
-        if not is_free:
-            return None
-        # The fence in the WHERE: of all who saw the lock free, one changes the row.
-        seen = self._rows().filter(fence=fence, expires_at__lte=UtcNow())
-        return fence + 1 if self._update(seen, fence=fence + 1, **self._mine()) else None
+        for _ in range(_LOOKS):
+            # Before it writes, because a look waits for nobody: the holder may be about to commit its release.
+            found = _looking(self.using).rows(name=self.name)
+            if not found:
+                make_row(self.name, owner(), self._token, self.ttl_seconds, using=self.using)
+                continue
+            ((fence, token, is_free),) = found
+            if token == self._token:
+                # Made just now, or written by an earlier try, whose answer was lost.
+                return int(fence)
+            return self._seize(fence) if is_free else None
+        return None
 
-    def _insert(self) -> int | None:
-        try:
-            with vendor(self.using).transaction(connections[self.using]):
-                fence = read_floor(self.using) + 1
-                LockRow(lock_key=self.name, fence=fence, **self._mine()).save(using=self.using, force_insert=True)
-        except IntegrityError:
-            return None
-        return fence
+    def _seize(self, fence: int) -> int | None:
+        """The fence in the WHERE: of all who saw the lock free, one changes the row."""
+        seizing, mine = _seizing(self.using), self._mine(self.ttl_seconds)
+        return fence + 1 if seizing.change(seen=fence, fence=fence + 1, owner=owner(), **mine) else None
 
     def _give_back(self) -> bool:
-        mine = self._rows().filter(owner_token=self._token)
-        return bool(
-            retry_transient(lambda: self._update(mine, owner_token=None, expires_at=UtcNow()), using=self.using)
-        )
+        ending = partial(_ending(self.using).change, name=self.name, token=self._token)
+        return bool(retry_transient(ending, using=self.using))
 
-    def _mine(self) -> dict[str, Any]:
-        return {
-            "owner": storable(f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}", 255),
-            "owner_token": self._token,
+    def _mine(self, seconds: float) -> dict[str, Any]:
+        return {"name": self.name, "token": self._token, "seconds": seconds}
+
+
+def owner() -> str:
+    """Host, process and thread, for people."""
+    return storable(f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}", 255)
+
+
+def _row(using: str) -> QuerySet[LockRow]:
+    return LockRow.objects.using(using).filter(pk=Slot("name", LockRow._meta.pk))
+
+
+@cache
+def _looking(using: str) -> Prepared:
+    free = ExpressionWrapper(Q(expires_at__lte=UtcNow()), output_field=BooleanField())
+    return prepare_rows(_row(using).annotate(is_free=free).values_list("fence", "owner_token", "is_free"))
+
+
+@cache
+def _seizing(using: str) -> Prepared:
+    seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())
+    return prepare_change_by_key(
+        seen,
+        {
+            "fence": Slot("fence", LockRow._meta.get_field("fence")),
+            "owner": Slot("owner", LockRow._meta.get_field("owner")),
+            "owner_token": _TOKEN,
             "acquired_at": UtcNow(),
-            "expires_at": UtcNowPlus(self.ttl_seconds),
-        }
+            "expires_at": UtcNowPlus(_SECONDS),
+        },
+    )
 
-    def _rows(self) -> QuerySet[LockRow]:
-        return LockRow.objects.using(self.using).filter(pk=self.name)
 
-    def _update(self, rows: QuerySet[LockRow], **changes: Any) -> int:
-        return vendor(self.using).update_by_key(rows, changes)
+@cache
+def _renewing(using: str) -> Prepared:
+    alive = _row(using).filter(owner_token=_TOKEN, expires_at__gt=UtcNow())
+    return prepare_change_by_key(alive, {"expires_at": UtcNowPlus(_SECONDS)})
+
+
+@cache
+def _ending(using: str) -> Prepared:
+    return prepare_change_by_key(_row(using).filter(owner_token=_TOKEN), {"owner_token": None, "expires_at": UtcNow()})

@@ -12,7 +12,7 @@ from typing import Self
 
 from asgiref.sync import sync_to_async
 
-from jobqueue.exceptions import InvalidType, LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.exceptions import InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import metrics
 from jobqueue.locks.patience import Patience
 from jobqueue.names import check_lock_name, check_seconds
@@ -186,11 +186,17 @@ def lock_all(*locks: Lock) -> Iterator[tuple[Lock, ...]]:
     """Hold all `locks` for a block, acquired from the lowest kind and name to the highest, released in reverse.
 
     All callers that go through here take them in the same order, so they cannot wait for each other in a circle.
-    Gives the locks in the order of the arguments. Raises LockNotAcquired, and then holds none.
+    Gives the locks in the order of the arguments. Raises LockNotAcquired, and then holds none; InvalidValue for two
+    locks of one name, which would wait for each other.
     """
+    names = set()
     for lock in locks:
         if not isinstance(lock, Lock):
             raise InvalidType(f"lock_all() takes lock objects such as lease_lock(...), got {type(lock).__name__}.")
+        name = (lock.kind, lock.name, getattr(lock, "using", None))
+        if name in names:
+            raise InvalidValue(f"lock_all() got {lock.kind} {lock.name!r} twice. Nothing was locked; leave one out.")
+        names.add(name)
     with ExitStack() as stack:
         for lock in sorted(locks, key=lambda lock: (lock.kind, lock.name.encode())):
             stack.enter_context(lock)

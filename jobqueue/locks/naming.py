@@ -8,9 +8,10 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.retry import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, NotSupported
 from jobqueue.locks.lock import Lock
 
@@ -34,8 +35,9 @@ class NamedLock(Lock):
 
     def __init__(self, name: str, timeout_seconds: float | None, using: str | None) -> None:
         super().__init__(name, timeout_seconds)
-        self.using = using or load().database
+        self.using = alias_of(using)
         self._session: Any = None
+        self._asking = False
 
     @property
     def server_name(self) -> str:
@@ -57,10 +59,14 @@ class NamedLock(Lock):
                 "released before the commit, and the next holder would not see what was written. Nothing was locked; "
                 "begin the transaction inside the lock, or use mutex()."
             )
+        close_if_ended(connection)
         connection.ensure_connection()
         problem = self._problem()
         if problem is not None:
             raise NotSupported(f"named_lock() is refused on {self.using!r}: {problem}. Use lease_lock() or mutex().")
+        self._refuse_twice()
+
+    def _refuse_twice(self) -> None:
         if self.server_name in self._names():
             raise LockNotAcquired(
                 f"{self.kind} {self.name!r}: this connection holds it already. The server would count, and let nobody "
@@ -70,7 +76,12 @@ class NamedLock(Lock):
     def _attempt(self, wait_seconds: float | None) -> bool:
         connection = connections[self.using]
         name = self.server_name
-        if not vendor(self.using).get_named_lock(connection, name, wait_seconds):
+        # Again: coroutines share the connection, and another one may have got it since they began.
+        self._refuse_twice()
+        self._asking = True
+        got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
+        self._asking = False
+        if not got:
             return False
         self._session = connection.connection
         self._names().add(name)
@@ -90,8 +101,12 @@ class NamedLock(Lock):
             return False
 
     def _forget(self) -> None:
-        # It may have been granted to a statement whose answer nobody read; only the end of the session is sure.
-        connections[self.using].close()
+        if self._asking:
+            # It may have been granted to a statement whose answer nobody read; only the end of the session is sure.
+            self._asking = False
+            connections[self.using].close()
+        elif self._session is not None:
+            self._give_back()
 
     def _lost(self, before: str) -> LockLost:
         return LockLost(

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf import load
+from jobqueue.exceptions import InvalidValue
 from jobqueue.locks.timed import TimedLock
 from jobqueue.names import check_seconds
 from jobqueue.redis_client import connect
@@ -37,6 +38,7 @@ class RedisLock(TimedLock):
 
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None) -> None:
         super().__init__(name, ttl_seconds, timeout_seconds)
+        _check_milliseconds(self.ttl_seconds)
         self._client = _client(_url())
         self._lock: Any = None
 
@@ -46,6 +48,7 @@ class RedisLock(TimedLock):
 
         self._require_held("renew")
         seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
+        _check_milliseconds(seconds)
         asked = time.monotonic()
         try:
             self._lock.extend(seconds, replace_ttl=True)
@@ -84,6 +87,11 @@ class RedisLock(TimedLock):
         except LockError:
             return False
         return True
+
+
+def _check_milliseconds(seconds: float) -> None:
+    if seconds < 0.001:
+        raise InvalidValue(f"ttl_seconds is {seconds}; Redis counts whole milliseconds. Nothing was changed.")
 
 
 @cache

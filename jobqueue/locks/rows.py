@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks import metrics
@@ -50,9 +50,10 @@ def mutex(*key: Part, timeout_seconds: float | None = None, using: str | None = 
     """Lock `key` until the caller's transaction ends; needs no row of yours. Locks when called, not by `with`.
 
     A key is one or more str, int or UUID, compared exactly: ("a", 1) is neither ("a", "1") nor ("a1",). Taking it
-    again in the same transaction is free. timeout_seconds: None waits, 0 tries once; MySQL and MariaDB count whole
-    seconds. Raises TransactionRequired outside transaction.atomic(); LockNotAcquired, after which the transaction can
-    go on; StaleSnapshot; InvalidType, InvalidValue; for several keys use mutex_many().
+    again in the same transaction is free; do so after the rollback of a savepoint, which may give back what was first
+    taken within it. timeout_seconds: None waits, 0 tries once; MySQL and MariaDB count whole seconds. Raises
+    TransactionRequired outside transaction.atomic(); LockNotAcquired, after which the transaction can go on;
+    StaleSnapshot; InvalidType, InvalidValue; for several keys use mutex_many().
     """
     return _take([encode(key)], timeout_seconds, using)[0]
 
@@ -77,7 +78,10 @@ def encode(key: tuple[Part, ...]) -> str:
     """The row's key: the parts as a JSON list in ASCII, beyond 255 characters with a SHA-256 at the end."""
     if not key:
         raise InvalidValue("mutex() needs a key of at least one part. Nothing was locked.")
-    text = json.dumps([_plain(part) for part in key], separators=(",", ":"))
+    try:
+        text = json.dumps([_plain(part) for part in key], separators=(",", ":"))
+    except ValueError:
+        raise InvalidValue("an int in a mutex key has thousands of digits. Nothing was locked; hash it.") from None
     if len(text) <= LOCK_CHARS:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -96,7 +100,7 @@ def _plain(part: object) -> str | int:
 
 def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> list[Mutex]:
     seconds = None if timeout_seconds is None else check_seconds(timeout_seconds, "timeout_seconds", zero=True)
-    alias = using or load().database
+    alias = alias_of(using)
     connection = connections[alias]
     if not connection.in_atomic_block and connection.get_autocommit():
         raise TransactionRequired(

@@ -1,7 +1,7 @@
 """FencedModel: what a holder writes late is refused by the row itself."""
 
 import pytest
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from jobqueue import current_job, enqueue
 from jobqueue.exceptions import InvalidType, InvalidValue, StaleFence
@@ -147,3 +147,28 @@ def test_a_refusal_leaves_the_callers_transaction_usable(account):
             Account.objects.all().fenced_update(4, balance=9)
         Account.objects.create(owner="bob")
     assert Account.objects.count() == 2
+
+
+@real
+@pytest.mark.skipif(VENDOR == "sqlite", reason="one writer at a time: nobody comes in between")
+@pytest.mark.parametrize(("newer", "owner"), [(7, "newer"), (3, "older")])
+def test_a_row_that_is_made_between_the_look_and_the_save_keeps_the_newer_fence(monkeypatch, newer, owner):
+    save, others = Account.save, [Account(pk=1, owner="newer")]
+
+    def after_others(account, **options):
+        if account.owner == "older" and others:
+            Actor(others.pop().fenced_save, newer).result()
+        save(account, **options)
+
+    monkeypatch.setattr(Account, "save", after_others)
+    outcome = Actor(Account(pk=1, owner="older").fenced_save, 5).outcome()
+    found = Account.objects.get(pk=1)
+    assert (found.owner, found.fence) == (owner, max(newer, 5))
+    assert isinstance(outcome, StaleFence) == (newer > 5)
+
+
+@plain
+def test_a_duplicate_of_another_column_is_let_out():
+    Account.objects.create(pk=1)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Account(pk=1).fenced_save(1, force_insert=True)

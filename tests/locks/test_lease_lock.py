@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import Error, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
@@ -22,6 +23,7 @@ from tests.settings import VENDOR
 
 #: in a transaction that is rolled back, which is fast; and with real commits, for those who have company
 plain, real = pytest.mark.django_db, pytest.mark.django_db(transaction=True)
+row_locks = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one write lock for the whole database")
 
 
 def held(name="k", ttl_seconds=60):
@@ -293,11 +295,38 @@ def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fe
     assert maker.result() > old
 
 
+def statements(seen):
+    """Without savepoints."""
+    return [query["sql"] for query in seen if "job_lock" in query["sql"]]
+
+
 @plain
-def test_acquiring_and_releasing_costs_few_statements(django_assert_max_num_queries):
+def test_acquiring_costs_a_look_and_a_write_and_releasing_a_write():
     held().release()
-    with django_assert_max_num_queries(3):
+    with CaptureQueriesContext(connection) as seen:
         held().release()
+    assert [sql.split()[0] for sql in statements(seen)] == ["SELECT", "UPDATE", "UPDATE"]
+
+
+@plain
+def test_a_name_that_is_new_is_made_by_one_statement_that_reads_the_floor_itself():
+    held("other")
+    with CaptureQueriesContext(connection) as seen:
+        lock = held()
+    assert [sql.split()[0] for sql in statements(seen)] == ["SELECT", "INSERT", "SELECT"]
+    assert lock.fence == row()["fence"] == 1
+
+
+@real
+@row_locks
+def test_a_try_does_not_wait_for_a_release_that_is_not_committed_yet():
+    lock = held()
+    with transaction.atomic():
+        lock.release()
+        trying = Actor(held)
+        with pytest.raises(LockNotAcquired):
+            trying.result()
+    assert held().fence == lock.fence + 1
 
 
 @real
@@ -348,3 +377,11 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_leaves_nothing_behind():
     async_to_sync(run)()
     lock.release()
     assert held().fence == lock.fence + 1, "nobody held it in between"
+
+
+@plain
+def test_two_locks_of_one_name_are_refused_together():
+    a, b, same = lease_lock("a", 60), lease_lock("b", 60), lease_lock("a", 0.2)
+    with pytest.raises(InvalidValue, match="twice"), lock_all(a, b, same):
+        pytest.fail("one of them has waited for the end of the other")
+    held("a")

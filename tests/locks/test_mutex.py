@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, StaleSnapshot, TransactionRequired
 from jobqueue.locks import amutex, mutex, mutex_many
@@ -234,6 +235,15 @@ def test_at_repeatable_read_a_held_key_blocks_no_other_key():
             # New rows, before, between and after those that are held.
             Actor(mutex_in_transaction, key, timeout_seconds=1).result()
     assert set(MutexRow.objects.values_list("lock_key", flat=True)) == {f'["{key}"]' for key in "abcde"}
+
+
+@plain
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite's busy timeout is a pragma")
+def test_a_known_key_costs_one_statement():
+    mutex_in_transaction("a")
+    with transaction.atomic(), CaptureQueriesContext(connection) as seen:
+        mutex("a")
+    assert len(seen) == 1, [query["sql"] for query in seen]
 
 
 @plain

@@ -1,6 +1,8 @@
 """named_lock(): a name of the server's, for as long as this connection lives."""
 
 import asyncio
+import threading
+from contextlib import suppress
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -183,11 +185,18 @@ def test_a_wait_that_is_cut_short_leaves_nothing_behind(monkeypatch):
 
 @real
 @pytest.mark.skipif(VENDOR != "postgres", reason="a pooler is PostgreSQL's")
-def test_behind_a_transaction_pooler_it_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [("DISABLE_SERVER_SIDE_CURSORS", True, "PgBouncer"), ("OPTIONS", {"pool": True}, "whoever gets the session next")],
+)
+def test_where_others_get_the_session_it_is_refused(monkeypatch, setting, value, words):
+    # What is wrong with a session is asked once.
     connection.close()
-    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
-    with pytest.raises(NotSupported, match="PgBouncer"):
-        named_lock("k", 0).acquire()
+    connection.ensure_connection()
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, setting, value)
+        with pytest.raises(NotSupported, match=words):
+            named_lock("k", 0).acquire()
     connection.close()
 
 
@@ -229,3 +238,57 @@ def test_coroutines_share_one_connection_so_the_second_is_refused():
 
     async_to_sync(run)()
     assert held_elsewhere() == "free"
+
+
+@real
+@server
+def test_coroutines_that_begin_together_are_never_both_inside():
+    log = []
+
+    async def work():
+        async with named_lock("k", 10):
+            log.append("in")
+            await asyncio.sleep(0.02)
+            log.append("out")
+
+    async def run():
+        return await asyncio.gather(work(), work(), return_exceptions=True)
+
+    (refused,) = filter(None, async_to_sync(run)())
+    assert isinstance(refused, LockNotAcquired)
+    assert log == ["in", "out"]
+    assert held_elsewhere() == "free"
+
+
+@real
+@server
+def test_a_coroutine_that_is_canceled_while_it_waits_ends_no_other_lock_of_its_connection():
+    async def run():
+        async with named_lock("k", 10):
+            waiting = asyncio.create_task(named_lock("elsewhere", 10).aacquire())
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+
+    holds, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with named_lock("elsewhere", 0):
+            holds.set()
+            leave.wait(30)
+
+    holder = Actor(hold)
+    assert holds.wait(30)
+    async_to_sync(run)()
+    leave.set()
+    holder.result()
+    assert held_elsewhere("elsewhere") == "free"
+
+
+@real
+@server
+def test_a_connection_that_was_ended_while_it_was_idle_is_replaced():
+    kill(session_id())
+    with named_lock("k", 0):
+        assert isinstance(held_elsewhere(), LockNotAcquired)

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.exceptions import RedisError
 
-from jobqueue.exceptions import LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.exceptions import InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import redis_lock
 from jobqueue.locks.redis import FENCE_PREFIX, PREFIX, _client
 from tests.races.actors import all_at_once
@@ -157,3 +157,12 @@ def test_without_redis_py_it_says_what_to_install(settings, monkeypatch):
     settings.JOBQUEUE = {"REDIS_URL": "redis://127.0.0.1:2/0"}
     with pytest.raises(ImproperlyConfigured, match=r"jobqueue\[redis\]"):
         redis_lock("k", 60)
+
+
+def test_less_than_a_millisecond_is_refused(client):
+    with pytest.raises(InvalidValue, match="milliseconds"):
+        redis_lock("k", 0.0009)
+    lock = held()
+    with pytest.raises(InvalidValue, match="milliseconds"):
+        lock.renew(0.0009)
+    lock.release()

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
-from django.db.models import F, QuerySet, Value
+from django.db.models import Count, F, QuerySet, Value
 from django.db.models.functions import Concat
 
 from jobqueue.allocate import take
@@ -17,6 +19,8 @@ from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Allocation
 from tests.app.models import Ticket
 from tests.marks import committed
+from tests.races.actors import Actor, holding
+from tests.settings import VENDOR
 
 WAIT_SECONDS = 20
 SOLD = {"sold": True, "buyer": "ann"}
@@ -34,6 +38,10 @@ def free():
 
 def numbers(rows):
     return [row.number for row in rows]
+
+
+def names(groups):
+    return [group.name for group in groups]
 
 
 @contextmanager
@@ -127,7 +135,7 @@ class TestRows:
         Ticket.objects.filter(number="t000").update(**SOLD)
         everything = Ticket.objects.order_by("number")
         monkeypatch.setattr(type(vendor("default")), "lock_first", lambda self, queryset, count: everything[:count])
-        monkeypatch.setattr(QuerySet, "select_for_update", lambda queryset: everything)
+        monkeypatch.setattr(QuerySet, "select_for_update", lambda queryset, **options: everything)
         with pytest.raises(DatabaseBusy):
             take(free().filter(number__in=["t000", "t001"]), changes={"sold": True, "buyer": "bob"})
         assert Ticket.objects.get(number="t000").buyer == "ann"
@@ -308,3 +316,34 @@ class TestRaces:
         with held_open(changes=SOLD) as finish:
             assert numbers(take(free(), changes=SOLD)) == ["t001"]
             finish("commit")
+
+
+@pytest.mark.django_db
+def test_a_join_that_repeats_rows_is_refused_where_it_would_hand_one_out_twice():
+    kinds = list(Permission.objects.all()[:2])
+    for name in ("a", "b"):
+        Group.objects.create(name=name).permissions.set(kinds)
+    rows = Group.objects.filter(permissions__in=kinds).exclude(name__startswith="taken").order_by("name")
+    taken = {"name": Concat(Value("taken "), F("name"))}
+    with pytest.raises(InvalidValue, match="more than once"):
+        take(rows, 2, changes=taken)
+    for refused in (rows.distinct(), rows.annotate(count=Count("permissions"))):
+        with pytest.raises(InvalidValue, match=r"Exists\(\)"):
+            take(refused, 1, changes=taken)
+    assert names(rows.distinct()) == ["a", "b"]
+    assert names(take(rows, 1, changes=taken)) == ["taken a"]
+    assert names(take(rows, 1, changes=taken)) == ["taken b"]
+
+
+@committed
+@pytest.mark.skipif(VENDOR in ("sqlite", "mariadb"), reason="cannot lock one table of a join")
+def test_rows_that_the_queryset_joins_are_not_locked():
+    user, kind = User.objects.create(username="ann"), ContentType.objects.create(app_label="a", model="b")
+    for name in ("a", "b"):
+        LogEntry.objects.create(object_id=name, action_flag=1, user=user, content_type=kind)
+    rows = LogEntry.objects.filter(user__username="ann", object_repr="").order_by("content_type__model", "pk")
+    rows = rows.select_related("content_type")
+    taken = {"object_repr": "taken"}
+    with holding(lambda: take(rows, 1, changes=taken)) as first:
+        second = Actor(take, rows, 1, changes=taken).result()
+    assert [row.object_id for row in first + second] == ["a", "b"]

@@ -20,6 +20,7 @@ from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockRow
 from tests.app.models import Account
 from tests.locks.helpers import make_lock, row
+from tests.patience import patient
 from tests.proofs.conftest import FULL
 from tests.proofs.locks.kinds import KINDS, holding
 from tests.proofs.running import ROOT, wait_for
@@ -132,7 +133,7 @@ def test_a_holder_that_was_stopped_past_its_time_cannot_write_any_more(kind, env
             Account.objects.filter(pk=account.pk).fenced_update(fresh, balance=1)
             connection.close()
             process.send_signal(signal.SIGCONT)
-            answers, _ = process.communicate("go on\n", timeout=30)
+            answers, _ = process.communicate("go on\n", timeout=patient(30))
     assert answers.split() == ["StaleFence", "LockLost"]
     account.refresh_from_db()
     assert (account.balance, account.fence) == (1, fresh.fence)
@@ -158,7 +159,7 @@ def test_a_release_by_others_changes_nothing_and_a_second_one_says_so(kind, envi
         with pytest.raises(LockNotAcquired):
             make_lock(kind, "proof").acquire()
         assert before == (row("proof") if kind == "lease" else None)
-        said, _ = process.communicate("go on\n", timeout=30)
+        said, _ = process.communicate("go on\n", timeout=patient(30))
     # Its own release was good all the same.
     assert said.split()[1] == "done"
     twice = make_lock(kind, "proof", timeout_seconds=5).acquire()
