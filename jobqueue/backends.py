@@ -50,6 +50,8 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Any) -> None:
         """Django's rules, and a queue name that can be stored. Raises InvalidTask."""
+        if task.run_after is not None and not isinstance(task.run_after, datetime):
+            raise InvalidTask(f"run_after must be an aware datetime, got {type(task.run_after).__name__}.")
         super().validate_task(task)
         try:
             check_queue(task.queue_name)
@@ -61,8 +63,8 @@ class JobQueueBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
         """Insert the job in the caller's transaction on the queue's database; its TaskResult.
 
-        With a dedupe key that is held, the result of the existing job. Raises InvalidTask, PayloadError (a TypeError
-        and ValueError), PayloadTooLarge before anything is written.
+        With a dedupe key that is held, the result of the existing job, whoever enqueued it. Raises InvalidTask,
+        PayloadError (a TypeError and ValueError), PayloadTooLarge before anything is written.
         """
         return self._add(*self._prepare(task, args, kwargs))
 
@@ -111,7 +113,7 @@ class JobQueueBackend(BaseTaskBackend):
         """Insert it and tell: in one thread, so a caller that is cancelled meanwhile takes no signal with it."""
         # Models are imported late: @task makes a backend before the app registry is ready.
         from jobqueue.producer import add, add_one
-        from jobqueue.results import load_result, new_result
+        from jobqueue.results import holding_result, new_result
 
         if (expires := getattr(task, "expires", None)) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
@@ -119,8 +121,8 @@ class JobQueueBackend(BaseTaskBackend):
             job_id, created_at = add_one(job, using=self.database)
             result = new_result(job_id, created_at, task, payload, alias=self.alias)
         else:
-            # It may be a job that was there before, in any state.
-            result = load_result(add(job, using=self.database), alias=self.alias, using=self.database)
+            job_id = add(job, using=self.database)
+            result = holding_result(job_id, task, payload, alias=self.alias, using=self.database)
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 

@@ -13,7 +13,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from jobqueue.names import INT_MAX, SECONDS_MAX
+from jobqueue.exceptions import InvalidValue
+from jobqueue.names import INT_MAX, SECONDS_MAX, check_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,11 @@ def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list
         where = f"QUEUES[{name!r}]"
         if not isinstance(name, str) or not isinstance(options, Mapping):
             problems.append(f"{where} must map a queue name to a dict")
+            continue
+        try:
+            check_queue(name)
+        except InvalidValue as error:
+            problems.append(f"QUEUES: {str(error).partition('. Nothing')[0]}")
             continue
         problems += [f"{where}: unknown key {key!r}" for key in options if key not in known]
         values = {known[key]: value for key, value in options.items() if key in known}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class JobQueueError(Exception):
     """Root of the tree. Not raised itself."""
@@ -107,6 +109,19 @@ class StaleSnapshot(JobQueueError):
 
 class StaleFence(JobQueueError):
     """A newer fence has written here already, so this one was refused. Nothing was written."""
+
+
+class BatchErrors(JobQueueError):
+    """Raise it in a batch handler: the jobs that `errors` names failed, each with its error; all others are done.
+
+    `errors` is a dict of exceptions by job id. Raises InvalidType for anything else.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        if not isinstance(errors, Mapping) or not all(isinstance(e, BaseException) for e in errors.values()):
+            raise InvalidType("BatchErrors takes a dict of exceptions by job id: {lease.job_id: error, ...}.")
+        self.errors = dict(errors)
+        super().__init__(f"{len(self.errors)} jobs of the batch failed; the others are done.")
 
 
 class InProgress(JobQueueError):

@@ -32,6 +32,8 @@ _DEFAULTS = {
 #: the gate of a job that waits for its turn among those of its ordering key, and why it waits
 KEY_GATE = 1
 WAITS = "waits for earlier jobs with its ordering key"
+#: why a job waits whose enqueuer gave it a run_at
+SCHEDULED = "scheduled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,10 @@ class NewJob:
 
     @property
     def wait_reason(self) -> str | None:
-        """Why."""
-        return None if self.ordering_key is None else WAITS
+        """Why it waits, if it does."""
+        if self.ordering_key is not None:
+            return WAITS
+        return None if self.run_at is None else SCHEDULED
 
 
 def insert(jobs: Sequence[NewJob], using: str) -> list[int]:
@@ -98,8 +102,8 @@ def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[
     from jobqueue.models import Job
 
     given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
-    if "ordering_key" in given:
-        given += ["gate", "wait_reason"]
+    given += ["gate"] * ("ordering_key" in given)
+    given += ["wait_reason"] * ("ordering_key" in given or "run_at" in given)
     columns = ["queue", "payload", *given]
     values = [_prepared(Job._meta.get_field(name), [getattr(job, name) for job in jobs], using) for name in columns]
     return columns, list(zip(*values, strict=True))

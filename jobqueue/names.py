@@ -57,7 +57,7 @@ def check_int(value: object, what: str, low: int, high: int = INT_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidType(f"{what} must be an int, got {type(value).__name__}. Nothing was written.")
     if not low <= value <= high:
-        raise InvalidValue(f"{what} is {_shown(value)}; allowed are {low} to {high}. Nothing was written.")
+        raise InvalidValue(f"{what} is {shown(value)}; allowed are {low} to {high}. Nothing was written.")
     return int(value)
 
 
@@ -70,7 +70,7 @@ def check_seconds(value: object, what: str, *, zero: bool = False) -> float:
     if not (low_ok and value <= SECONDS_MAX and math.isfinite(value)):
         bound = "at least 0" if zero else "above 0"
         raise InvalidValue(
-            f"{what} is {_shown(value)}; it must be {bound} and at most {SECONDS_MAX}. Nothing was written."
+            f"{what} is {shown(value)}; it must be {bound} and at most {SECONDS_MAX}. Nothing was written."
         )
     return float(value)
 
@@ -139,7 +139,8 @@ def check_job_id(job_id: object) -> int:
     return job_id
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
+    """A number for a message."""
     # Python refuses to print ints of thousands of digits.
     return str(value) if not isinstance(value, int) or abs(value) < 10**40 else "an int of more than 40 digits"
 

@@ -1,4 +1,8 @@
-"""The JSON codec of payloads and results: what it accepts, all four databases give back unchanged."""
+"""The JSON codec of payloads and results: what it accepts, all four databases give back unchanged.
+
+But for one thing: PostgreSQL keeps numbers as decimals and writes them out in full, so there a float of 1e16 or more
+comes back as an int.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
+from jobqueue.names import shown
 
 JSON: TypeAlias = Any
 
@@ -71,11 +76,15 @@ def _check(value: JSON, path: str, depth: int) -> None:
         _check_depth(path, depth)
         for key, item in value.items():
             if not isinstance(key, str):
-                raise _refused(path, f"the key {key!r} of type {type(key).__name__}; JSON keys are strings")
+                raise _refused(path, f"the key {_named(key)} of type {type(key).__name__}; JSON keys are strings")
             _check_text(key, f"{path} key {key!r}")
             _check(item, f"{path}.{key}", depth - 1)
     else:
         raise _refused(path, f"a {type(value).__name__}, which is not JSON; convert it to a string or number first")
+
+
+def _named(key: object) -> str:
+    return shown(key) if isinstance(key, int) else repr(key)
 
 
 def _check_text(value: str, path: str) -> None:

@@ -5,24 +5,29 @@ Models are imported inside the functions: `from jobqueue import enqueue` must wo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, connections, transaction
 
 from jobqueue import doorbell, insertion
 from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.db.fields import Encoded
+from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
+from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
 from jobqueue.insertion import NewJob
 from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
 from jobqueue.queues import known_queues
 from jobqueue.signals import job_enqueued, send
+
+logger = logging.getLogger("jobqueue.producer")
 
 _ROUNDS = 4
 
@@ -123,7 +128,7 @@ def new_job(
 
 def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
-    alias = using or load().database
+    alias = alias_of(using)
     if job.dedupe_key is None:
         (job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)
         _announce([job], [job_id], alias)
@@ -141,15 +146,28 @@ def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
     _announce([job], [job_id], using)
     if created_at is None:
         # Not in the unit above: whoever repeats a read must not repeat the INSERT.
-        created_at = retry_transient(lambda: insertion.created_at(job_id, using), using=using)
+        created_at = _created_at(job_id, using)
     return job_id, created_at
+
+
+def _created_at(job_id: int, using: str) -> datetime:
+    try:
+        return retry_transient(lambda: insertion.created_at(job_id, using), using=using)
+    except (Error, DatabaseBusy) as error:
+        if in_callers_transaction(connections[using]):
+            raise
+        # The job is committed, and whoever heard of an error would enqueue it again.
+        logger.warning(
+            "job %d was added, and the database cannot say when: %s; it gets this host's time", job_id, error
+        )
+        return datetime.now(UTC)
 
 
 def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     """Insert checked jobs in one transaction; ids in their order."""
+    alias = alias_of(using)
     if not jobs:
         return []
-    alias = using or load().database
     keyed = any(job.dedupe_key is not None for job in jobs)
 
     def write() -> list[int]:

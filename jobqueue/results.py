@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from django.db import Error, connections
 
 from jobqueue import registry
 from jobqueue.compat import (
@@ -16,12 +19,16 @@ from jobqueue.compat import (
     TaskResultStatus,
     task_backends,
 )
-from jobqueue.exceptions import InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
+from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_job_id
 from jobqueue.progress import Progress, read_progress
 from jobqueue.transitions import Lease
+
+logger = logging.getLogger("jobqueue.results")
 
 if TYPE_CHECKING:
     _Base = TaskResult[Any]
@@ -74,6 +81,23 @@ def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, 
     )
 
 
+def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: str, using: str) -> JobTaskResult:
+    """The TaskResult of the job that has the dedupe key with which `task` was enqueued: a new one or one from before.
+
+    It may be of another task or of none; `task` stands in for those that this process does not know. Where the job
+    cannot be read, in a snapshot from before it or because the database went away, it is shown as a new one.
+    """
+    try:
+        job = retry_transient(lambda: Job.objects.using(using).filter(pk=job_id).first(), using=using)
+        if job is not None:
+            return _with_history(job, (registry.find_task(job.task) if job.task else None) or task, alias, using)
+    except (Error, DatabaseBusy) as error:
+        if in_callers_transaction(connections[using]):
+            raise
+        logger.warning("job %d has the dedupe key, and cannot be read: %s", job_id, error)
+    return new_result(job_id, datetime.now(UTC), task, payload, alias=alias)
+
+
 def backend_of(task: Any) -> Any:
     """The backend that a task's jobs belong to: its own, or for a task of another backend the first of ours."""
     backend = task_backends[task.backend]
@@ -83,9 +107,18 @@ def backend_of(task: Any) -> Any:
     return next((found for found in ours if getattr(found, "jobqueue_backend", False)), backend)
 
 
+def _arguments(payload: Any) -> dict[str, Any]:
+    """args and kwargs of a payload that any program may have written."""
+    found = payload if isinstance(payload, dict) else {}
+    args, kwargs = found.get("args"), found.get("kwargs")
+    return {
+        "args": list(args) if isinstance(args, list) else [],
+        "kwargs": dict(kwargs) if isinstance(kwargs, dict) else {},
+    }
+
+
 def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
     """The TaskResult of a run that begins, as far as its lease tells: without earlier errors."""
-    payload = lease.payload if isinstance(lease.payload, dict) else {}
     return JobTaskResult(
         task=task,
         id=str(lease.job_id),
@@ -94,8 +127,7 @@ def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
         started_at=lease.locked_at,
         finished_at=None,
         last_attempted_at=lease.locked_at,
-        args=list(payload.get("args") or []),
-        kwargs=dict(payload.get("kwargs") or {}),
+        **_arguments(lease.payload),
         backend=backend.alias,
         errors=[],
         worker_ids=[lease.worker] * lease.attempt,
@@ -123,14 +155,17 @@ def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
     task = registry.find_task(job.task) if job is not None and job.task else None
     if job is None or task is None:
         raise _unknown(job_id)
-    history = JobAttempt.objects.using(using).filter(job_id=job_id).order_by("id")
+    return _with_history(job, task, alias, using)
+
+
+def _with_history(job: Job, task: Any, alias: str, using: str) -> JobTaskResult:
+    history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
     # A job that has never failed has no history: a new one is read with one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
 
 def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> JobTaskResult:
     """The TaskResult of a row and its failed attempts, oldest first."""
-    payload = job.payload if isinstance(job.payload, dict) else {}
     workers = [attempt.worker or "" for attempt in attempts]
     if job.status in (Job.Status.PROCESSING, Job.Status.DONE):
         workers.append(job.last_worker or job.locked_by or "")
@@ -143,8 +178,7 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
         started_at=first,
         finished_at=job.finished_at,
         last_attempted_at=job.last_started_at,
-        args=list(payload.get("args") or []),
-        kwargs=dict(payload.get("kwargs") or {}),
+        **_arguments(job.payload),
         backend=alias,
         errors=_errors(job, attempts),
         worker_ids=workers,

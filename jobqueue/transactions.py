@@ -12,9 +12,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from jobqueue.db import fault_vendor, vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import close_if_ended, count
+from jobqueue.db.unswallowed import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
 from jobqueue.names import check_int, check_seconds
 from jobqueue.outside import OutsideCallWarning, forbid_outside_calls
@@ -53,7 +55,7 @@ def retry_transaction(
     """
     check_int(attempts, "attempts", 1, 100)
     seconds = None if lock_timeout_seconds is None else check_seconds(lock_timeout_seconds, "lock_timeout_seconds")
-    alias = using or DEFAULT_DB_ALIAS
+    alias = DEFAULT_DB_ALIAS if using is None else alias_of(using)
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
         _check(work)
@@ -106,26 +108,14 @@ class _Once:
     def __init__(self, using: str, lock_timeout_seconds: float | None) -> None:
         self.using, self.seconds = using, lock_timeout_seconds
         self.committed = False
-        self._errors: list[BaseException] = []
 
     def run(self, work: Callable[[], T]) -> T:
         connection, server = connections[self.using], vendor(self.using)
         with server.timed_transaction(connection, self.seconds):
             transaction.on_commit(self._commit, using=self.using)
-            with connection.execute_wrapper(self._watch), forbid_outside_calls():
+            with unswallowed(self.using), forbid_outside_calls():
                 value = work()
-            undone_by = server.undone_by(connection, self._errors)
-            if undone_by is not None:
-                # Swallowed by the function. Without this the end would look like a commit, of nothing.
-                raise undone_by
         return value
 
     def _commit(self) -> None:
         self.committed = True
-
-    def _watch(self, execute: Any, *statement: Any) -> Any:
-        try:
-            return execute(*statement)
-        except Error as error:
-            self._errors.append(error)
-            raise

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
 
-from django.db import models, transaction
+from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -49,6 +49,8 @@ class Vendor:
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends
     for_share_sql = ""
+    #: suffix of an INSERT that then returns the id, where the driver does not tell it by itself
+    returning_id_sql = ""
     #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
     takes_at_once = False
     #: sessions can send each other words (NOTIFY)
@@ -62,13 +64,24 @@ class Vendor:
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
 
+    def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool) -> QuerySet[M]:
+        """The same rows, locked, but where the database can tell them apart not those that they are joined with."""
+        connection = connections[queryset.db]
+        # Others need the joined ones too, and PostgreSQL refuses to lock what an outer join may not find.
+        of = ("self",) if connection.features.has_select_for_update_of else ()
+        return queryset.select_for_update(skip_locked=skip_locked, of=of)
+
     def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
         """The first `count` rows that nobody has locked, locked; fewer when there are fewer. Locks no others."""
-        return list(self.lock_rows(queryset)[:count])
+        return list(self.lock_own(queryset, skip_locked=True)[:count])
 
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
         """queryset.update(**changes) for rows that the queryset names by key; how many there were."""
         return queryset.update(**changes)
+
+    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+        """The UPDATE of update_by_key(), as text, from one that Django has written."""
+        return sql
 
     def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
         """Delete the rows with these primary keys, reading no others; how many there were."""
@@ -162,6 +175,11 @@ class Vendor:
             f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
             f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
         )
+
+    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+        """As distinct_after_sql, each value with the lowest id among its rows; `index` has the id behind the column."""
+        sql = self.distinct_after_sql(table, column, index)
+        return f"SELECT f.{column}, (SELECT MIN(id) FROM {table} WHERE {column} = f.{column}) FROM ({sql}) AS f"
 
     def hold_row_sql(self, table: str, column: str, same: str) -> str:
         """INSERT of a row with this key (%s), or a lock on the one that is there, until the transaction ends."""

@@ -16,6 +16,7 @@ from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
 
 
 class UnsignedBigAutoField(models.BigAutoField):
@@ -122,6 +123,18 @@ class PayloadField(models.JSONField):
         return super().get_db_prep_value(value, connection, prepared)
 
 
+def _parsed(text: str) -> datetime:
+    """What plain SQL may have written that is no instant (0000-00-00 on MySQL) is one long ago.
+
+    A claim must be able to read every row it meets: one that it cannot read would end every worker.
+    """
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    return _LONG_AGO if found is None else found
+
+
 class UtcDateTimeField(models.DateTimeField):
     """An instant, stored in UTC whatever USE_TZ, TIME_ZONE and the database's own zone say; aware in Python."""
 
@@ -155,7 +168,7 @@ class UtcDateTimeField(models.DateTimeField):
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
         """Aware UTC."""
         if isinstance(value, str):
-            value = parse_datetime(value)
+            value = _parsed(value)
         elif isinstance(value, int):
             return _EPOCH + timedelta(microseconds=value)
         if value is None:

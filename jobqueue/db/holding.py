@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from django.db import connections, models, transaction
@@ -14,8 +15,13 @@ def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
 
     The model has a column created_at, which stays as it is.
     """
-    quote = connections[using].ops.quote_name
     field: Any = model._meta.pk
-    sql = vendor(using).hold_row_sql(quote(model._meta.db_table), quote(field.column), quote("created_at"))
     with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        cursor.execute(sql, [field.get_db_prep_save(key, connections[using])])
+        cursor.execute(_sql(model, using), [field.get_db_prep_save(key, connections[using])])
+
+
+@cache
+def _sql(model: type[models.Model], using: str) -> str:
+    field: Any = model._meta.pk
+    quote = connections[using].ops.quote_name
+    return vendor(using).hold_row_sql(quote(model._meta.db_table), quote(field.column), quote("created_at"))

@@ -84,7 +84,8 @@ class MySQL(MySQLLocks):
                 some = fresh[: count - len(rows)]
                 del fresh[: len(some)]
                 tried.update(some)
-                rows += self.lock_rows(self.force_index(queryset.filter(pk__in=some), "PRIMARY"))
+                by_key = self.force_index(queryset.filter(pk__in=some), "PRIMARY")
+                rows += self.lock_own(by_key, skip_locked=True)
             if len(found) < window:
                 break
             window *= 8
@@ -93,15 +94,17 @@ class MySQL(MySQLLocks):
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
         """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
         connection = connections[queryset.db]
-        begin = f"UPDATE {connection.ops.quote_name(queryset.model._meta.db_table)} "
 
         def hinted(execute: Any, sql: str, *rest: Any) -> Any:
-            if sql.startswith(begin):
-                sql = f"{begin}FORCE INDEX (PRIMARY) {sql[len(begin) :]}"
-            return execute(sql, *rest)
+            return execute(self.by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
 
         with connection.execute_wrapper(hinted):
             return queryset.update(**changes)
+
+    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+        """With FORCE INDEX (PRIMARY); other statements are left as they are."""
+        begin = f"UPDATE {connection.ops.quote_name(table)} "
+        return f"{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}" if sql.startswith(begin) else sql
 
     def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
         """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
@@ -160,6 +163,17 @@ class MySQL(MySQLLocks):
         """By a loose scan of the index."""
         return (
             f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
+            f"GROUP BY {column} ORDER BY {column} LIMIT %s"
+        )
+
+    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+        """By the same loose scan, which finds the lowest id on its way.
+
+        Where the values have a row or two on average, the server reads the rows one by one instead, and no hint forbids
+        it; such a pass over all values reads no more than a few rows for each.
+        """
+        return (
+            f"SELECT {column}, MIN(id) FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
             f"GROUP BY {column} ORDER BY {column} LIMIT %s"
         )
 

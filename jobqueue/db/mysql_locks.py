@@ -22,6 +22,8 @@ _NOT_YET = {1205, 3572}
 _UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0
+# Set while the transaction's waits are bounded from outside: a mutex without a timeout of its own must not ask again.
+_BOUNDED = "_jobqueue_bounded"
 #: rows that were committed when this process last looked
 _known: set[tuple[str, str, str]] = set()
 
@@ -60,6 +62,8 @@ class MySQLLocks(Vendor):
                         raise
                     if timeout_seconds is not None:
                         return False
+                    if getattr(connection, _BOUNDED, False):
+                        raise
                 else:
                     return True
 
@@ -85,9 +89,17 @@ class MySQLLocks(Vendor):
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
         """innodb_lock_wait_timeout of the session, put back when the transaction has ended."""
-        waiting = nullcontext() if lock_timeout_seconds is None else self._lock_wait(connection, lock_timeout_seconds)
-        with waiting, transaction.atomic(using=connection.alias):
-            yield
+        if lock_timeout_seconds is None:
+            with transaction.atomic(using=connection.alias):
+                yield
+            return
+        with self._lock_wait(connection, lock_timeout_seconds):
+            setattr(connection, _BOUNDED, True)
+            try:
+                with transaction.atomic(using=connection.alias):
+                    yield
+            finally:
+                setattr(connection, _BOUNDED, False)
 
     def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
@@ -167,19 +179,28 @@ class _Row:
     def take(self, snapshot: bool) -> None:
         """Lock it and add one. `snapshot`: reads of this transaction stand still, and must not be older."""
         with self.connection.cursor() as cursor:
-            takes = self._lock(cursor)
-            if takes is None and not snapshot:
-                # Somebody deleted it. (In a transaction with gap locks we now hold the gap, and nobody can help us.)
-                self.make(again=True)
-                takes = self._lock(cursor)
+            # An UPDATE knows no NOWAIT, and would hide the number that the snapshot shows.
+            takes = self._lock(cursor) if snapshot or self.suffix else None
             if snapshot:
                 cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s", [self.key])
                 if (takes or 0) != (cursor.fetchone() or (0,))[0]:
                     raise stale_snapshot(self.key)
             cursor.execute(
-                f"INSERT INTO {self.table} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1",
-                [self.key],
+                f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET takes = takes + 1 WHERE lock_key = %s", [self.key]
             )
+            if not cursor.rowcount:
+                self._take_missing(cursor, snapshot)
+
+    def _take_missing(self, cursor: Any, snapshot: bool) -> None:
+        """Somebody deleted it. (In a transaction with gap locks we now hold the gap, and nobody can help us.)"""
+        if not snapshot:
+            self.make(again=True)
+            if self.suffix:
+                self._lock(cursor)
+        cursor.execute(
+            f"INSERT INTO {self.table} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1",
+            [self.key],
+        )
 
     def _lock(self, cursor: Any) -> int | None:
         cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s FOR UPDATE{self.suffix}", [self.key])

@@ -34,6 +34,7 @@ class PostgreSQL(PostgreSQLLocks):
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     binary_collation = "C"
     for_share_sql = "FOR SHARE"
+    returning_id_sql = "RETURNING id"
     takes_at_once = True
     notifies = True
     stores_utc_naive = False
@@ -51,6 +52,16 @@ class PostgreSQL(PostgreSQLLocks):
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """Typed, so that it is JSON inside CASE as well."""
         return connection.ops.adapt_json_value(text, _AsIs)
+
+    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+        """By the index's own order: MIN(id) of one value could walk along the primary key, over all that is history."""
+        first = f"SELECT {column}, id FROM {table} WHERE {column} >"
+        order = f"ORDER BY {column}, id LIMIT 1"
+        return (
+            f"WITH RECURSIVE found ({column}, id) AS (({first} %s {order}) UNION ALL "
+            f"SELECT ahead.{column}, ahead.id FROM found CROSS JOIN LATERAL ({first} found.{column} {order}) AS ahead) "
+            f"SELECT {column}, id FROM found LIMIT %s"
+        )
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """Isolation; Django itself refuses servers that are too old."""

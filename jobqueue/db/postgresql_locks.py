@@ -110,7 +110,12 @@ class PostgreSQLLocks(Vendor):
         return postgresql_held(connection)
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
-        """A pooler that changes the session between statements."""
+        """A pooler that changes the session between statements, or a pool that lends it to others as it is."""
+        if connection.settings_dict.get("OPTIONS", {}).get("pool"):
+            return (
+                "OPTIONS['pool'] keeps the session when a connection is closed, and with it the lock, which whoever "
+                "gets the session next could take once more"
+            )
         if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
             return (
                 "DISABLE_SERVER_SIDE_CURSORS says that a transaction pooler such as PgBouncer stands in between, and "

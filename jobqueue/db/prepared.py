@@ -7,8 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Expression, Field, Lookup, QuerySet
 from django.db.models.sql import UpdateQuery
+
+from jobqueue.db import vendor
 
 
 class Slot(Expression):
@@ -131,6 +134,23 @@ class Prepared:
         return "".join(text), params
 
 
+class PreparedInsert:
+    """INSERT of one row of a table whose key is a number `id`."""
+
+    def __init__(self, using: str, table: str, columns: Sequence[str]) -> None:
+        quote = connections[using].ops.quote_name
+        returning = vendor(using).returning_id_sql
+        names, places = ", ".join(map(quote, columns)), ", ".join(["%s"] * len(columns))
+        self._sql = f"INSERT INTO {quote(table)} ({names}) VALUES ({places}) {returning}"
+        self._returns = bool(returning)
+
+    def run(self, connection: BaseDatabaseWrapper, values: Sequence[Any]) -> int:
+        """The id of a row with these values, one per column, each as the driver takes it."""
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(self._sql, values)
+            return int(cursor.fetchone()[0] if self._returns else cursor.lastrowid)
+
+
 def _converted(values: Sequence[Any], convert: Any, expression: Any, connection: Any) -> list[Any]:
     if isinstance(expression.output_field, DateTimeField):
         # Jobs that were added or claimed together share their instants. (Decoded JSON must not be shared.)
@@ -150,6 +170,14 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
 def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
     """The UPDATE of queryset.update(**changes)."""
     sql, params = _update(queryset, changes)
+    return Prepared(queryset.db, sql, params, {})
+
+
+def prepare_change_by_key(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
+    """The UPDATE of vendor.update_by_key(queryset, changes)."""
+    sql, params = _update(queryset, changes)
+    table = queryset.model._meta.db_table
+    sql = vendor(queryset.db).by_key_sql(connections[queryset.db], table, sql)
     return Prepared(queryset.db, sql, params, {})
 
 

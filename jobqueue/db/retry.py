@@ -24,6 +24,10 @@ T = TypeVar("T")
 logger = logging.getLogger("jobqueue.db")
 
 ATTEMPTS = 6
+_UNKNOWN = (
+    "the connection broke ({}) before the database answered: the write may or may not have happened. "
+    "Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
+)
 #: transactions redone by this process since it started, by the database's error code
 retries: Counter[str] = Counter()
 _counting = threading.Lock()
@@ -47,18 +51,18 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
             return work()
         except Error as error:
             reader = fault_vendor(using)
-            fault = reader.fault(error)
+            # Django could not turn autocommit on again behind a transaction of ours. Nobody knows whether that was
+            # committed, and all that came next would be part of a transaction without end.
+            left_off = in_callers_transaction(connection)
+            fault = Fault.GONE if left_off else reader.fault(error)
             if fault is None:
                 raise
             count(using, reader.error_code(error), attempt, error)
             if fault is Fault.GONE:
-                unsure = not repeatable and not reader.never_sent(error)
+                unsure = not repeatable and (left_off or not reader.never_sent(error))
                 connection.close()
                 if unsure:
-                    raise OutcomeUnknown(
-                        f"the connection broke ({error}) before the database answered: the write may or may not "
-                        "have happened. Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
-                    ) from error
+                    raise OutcomeUnknown(_UNKNOWN.format(error)) from error
                 if reconnected:
                     raise
                 reconnected = True

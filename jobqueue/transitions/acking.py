@@ -12,11 +12,13 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import Encoded, TokenField
 from jobqueue.db.prepared import Prepared, Slot, prepare_change
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import PayloadError, ResultError
+from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
+from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done, send
 from jobqueue.transitions.advancing import go_on
+from jobqueue.transitions.hearing import tell_acked
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
 from jobqueue.transitions.rows import any_in_state
 
@@ -37,16 +39,18 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     _announce([lease])
 
 
-def ack_many(leases: Sequence[Lease], *, results: Sequence[JSON] | None = None, again: bool = False) -> list[Lease]:
+def ack_many(leases: Iterable[Lease], *, results: Iterable[JSON] | None = None, again: bool = False) -> list[Lease]:
     """ack() for each lease with its result, one statement per token; returns those that were lost.
 
     `again`: an earlier call with these leases ended in an error and may have been committed all the same; jobs that are
-    DONE by these leases then count as acked.
+    DONE by these leases then count as acked. Raises InvalidValue unless there is a result for each lease, and
+    ResultError as ack() does: nothing was written.
     """
-    encoded = {
-        (lease.job_id, lease.fence): encode_result(result)
-        for lease, result in zip(leases, results if results is not None else [None] * len(leases), strict=True)
-    }
+    leases = list(leases)
+    values = [None] * len(leases) if results is None else list(results)
+    if len(values) != len(leases):
+        raise InvalidValue(f"ack_many() got {len(leases)} leases and {len(values)} results. Nothing was written.")
+    encoded = {(lease.job_id, lease.fence): encode_result(result) for lease, result in zip(leases, values, strict=True)}
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         for chunk in _chunks(group, encoded):
@@ -72,6 +76,11 @@ def encode_result(result: JSON) -> Encoded | None:
         raise ResultError(str(error)) from None
     except RecursionError:
         raise ResultError("result refers to itself. Nothing was written.") from None
+    except SoftTimeout:
+        raise
+    except Exception as error:
+        # A class of the user's own, or a dict that another thread changes meanwhile.
+        raise ResultError(f"result cannot be read ({summary(error)}). Nothing was written.") from error
 
 
 def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded | None]) -> Iterator[list[Lease]]:
@@ -136,6 +145,7 @@ def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
 
 
 def _announce(leases: Sequence[Lease]) -> None:
+    tell_acked(leases)
     if job_done.receivers:
         for lease in leases:
             facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}

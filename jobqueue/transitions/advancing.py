@@ -12,23 +12,24 @@ import random
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import cache, partial
 
 from django.db import Error, connections, transaction
-from django.db.models import QuerySet
+from django.db.models import BigIntegerField, Case, F, Model, Value, When
 
 from jobqueue import doorbell, lanes
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.prepared import AnyOf, Keys, Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.insertion import KEY_GATE
+from jobqueue.insertion import KEY_GATE, SCHEDULED
 from jobqueue.lanes import Place, lane_of
 from jobqueue.models import Job, LanePlace
-from jobqueue.transitions.rows import in_state
+from jobqueue.models.querysets import JobQuerySet
+from jobqueue.transitions.rows import any_in_state
 
 logger = logging.getLogger("jobqueue.transitions")
 
@@ -170,35 +171,50 @@ def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
         if len(wanted) < _DEPTH_MAX:
             wanted |= {step.head.id, *step.ended}
     with vendor(using).transaction(connections[using]):
-        mine = _locked(LanePlace.objects.using(using), wanted, using)
+        mine = _lock(LanePlace, wanted, using)
         # Read again: what was seen before the lock may be over.
         now = [step for step in _steps(seen, using).values() if {step.head.id, *step.ended} <= mine]
         opening = {step.opened.job_id for step in now if step.opened}
-        free = _locked(Job.objects.using(using), opening, using) if opening else set()
+        free = _lock(Job, opening, using) if opening else set()
         steps = [step for step in now if step.opened is None or step.opened.job_id in free]
         _write(steps, using)
         return steps
 
 
-def _locked(rows: QuerySet[Any], ids: Iterable[int], using: str) -> set[int]:
-    """Those that could be locked at once, by their keys alone: a scan would meet, and wait for, rows of others."""
-    found = vendor(using).force_index(rows.filter(pk__in=sorted(ids)).order_by("pk"), "PRIMARY")
-    return set(vendor(using).lock_rows(found).values_list("pk", flat=True))
+def _lock(model: type[Model], ids: Iterable[int], using: str) -> set[int]:
+    """Those rows that could be locked at once."""
+    return {key for (key,) in _locking(model, using).rows(ids=sorted(ids))}
+
+
+@cache
+def _locking(model: type[Model], using: str) -> Prepared:
+    # By their keys alone: a scan would meet, and wait for, rows of others.
+    rows = model._base_manager.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField()))).order_by("pk")
+    return prepare_rows(vendor(using).lock_rows(vendor(using).force_index(rows, "PRIMARY")).values_list("pk"))
 
 
 def _write(steps: Collection[_Step], using: str) -> None:
     places = LanePlace.objects.using(using)
     if ended := [place_id for step in steps for place_id in step.ended]:
         vendor(using).delete_by_key(places, sorted(ended))
-    halted = [step.halted for step in steps if step.halted]
-    if halted:
+    if halted := [step.halted for step in steps if step.halted]:
         places.filter(pk__in=sorted(place.id for place in halted)).update(halted=True)
-    for found, changes in (
-        ([step.opened for step in steps if step.opened], {"gate": 0, "wait_reason": None}),
-        (halted, {"wait_reason": HALTED}),
-    ):
-        if found:
-            ids = sorted(place.job_id for place in found)
-            # Behind the gate still, and READY: not every database kept these rows locked since they were read.
-            closed = in_state(ids, Job.Status.READY, using=using).filter(gate=KEY_GATE)
-            closed.update(**changes, updated_at=UtcNow())
+        _closing(using).change(ids=sorted(place.job_id for place in halted))
+    if opened := sorted(step.opened.job_id for step in steps if step.opened):
+        _opening(using).change(ids=opened)
+
+
+@cache
+def _opening(using: str) -> Prepared:
+    reason = Case(When(run_at__gt=UtcNow(), then=Value(SCHEDULED)), output_field=Job._meta.get_field("wait_reason"))
+    return prepare_change(_behind_the_gate(using), {"gate": 0, "wait_reason": reason, "updated_at": UtcNow()})
+
+
+@cache
+def _closing(using: str) -> Prepared:
+    return prepare_change(_behind_the_gate(using), {"wait_reason": HALTED, "updated_at": UtcNow()})
+
+
+def _behind_the_gate(using: str) -> JobQuerySet:
+    # READY still, too: not every database kept these rows locked since they were read.
+    return any_in_state(Job.Status.READY, using=using).filter(gate=KEY_GATE)

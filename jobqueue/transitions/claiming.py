@@ -10,8 +10,8 @@ from django.db import Error
 
 from jobqueue import candidates
 from jobqueue.candidates import Head
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
@@ -22,6 +22,7 @@ from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired
 from jobqueue.transitions.floors import NO_FLOOR, Floors
 from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.lone_levels import LoneLevels
 from jobqueue.transitions.request import NOTHING, Request, Taken
 
 LIMIT_MAX = 10_000
@@ -47,7 +48,7 @@ def claim(
     check_int(limit, "limit", 1, LIMIT_MAX)
     check_worker(worker)
     seconds = check_seconds(lease_seconds, "lease_seconds")
-    alias = using or load().database
+    alias = alias_of(using)
     refuse_open_transaction(alias, "claim")
     return _take(queue, limit, worker, seconds, alias)
 
@@ -57,17 +58,18 @@ class Claimer:
 
     def __init__(self, worker: str, using: str) -> None:
         self._worker, self._using = check_worker(worker), using
-        self._floors = Floors()
+        self._floors, self._lone = Floors(), LoneLevels()
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
         """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most, and over
-        higher priorities of which only delayed jobs were there, for a tenth of a second.
+        higher priorities of which only delayed jobs were there, for a tenth of a second. Where `head` is the only
+        priority that had jobs within the last second, it may come back short though there are jobs of a lower one.
 
         `head` spares the look for the highest level.
         """
         floors = self._floors if limit >= FLOOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head)
+        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head, self._lone)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -87,13 +89,14 @@ def _take(
     using: str,
     floors: Floors | None = None,
     head: Head | None = None,
+    lone: LoneLevels | None = None,
 ) -> list[Lease]:
     """Passes until there are enough, or one has met no job that expired: behind those may be others."""
     leases: list[Lease] = []
     request = Request(queue, limit, limit, worker, seconds, using)
     for _ in range(PASSES_MAX):
         try:
-            taken = retry_transient(partial(_pass, request, floors, head), using=using)
+            taken = retry_transient(partial(_pass, request, floors, head, lone), using=using)
         except (Error, DatabaseBusy):
             if leases:
                 return leases
@@ -106,24 +109,33 @@ def _take(
     return leases
 
 
-def _pass(request: Request, floors: Floors | None, head: Head | None) -> Taken:
+def _pass(request: Request, floors: Floors | None, head: Head | None, lone: LoneLevels | None) -> Taken:
     queue, using = request.queue, request.using
-    at_once = vendor(using).takes_at_once and request.look == request.limit and not look_is_due(queue, using=using)
+    starving = look_is_due(queue, using=using)
+    at_once = vendor(using).takes_at_once and request.look == request.limit and not starving
     if at_once and head and head.level is None:
         if (taken := take_from_top(request)).rows:
             return taken
         head = None
     floor = floors.of(queue) if floors else NO_FLOOR
-    begin = Head(queue, floor.level, all_due=True) if floor.follows(head) else head
+    follows = floor.follows(head)
+    begin = Head(queue, floor.level, all_due=True) if follows else head
     levels = candidates.due_levels(queue, using=using, surely=floor.level, head=begin)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return NOTHING
-    taken = (take_at_once if at_once else take_in_steps)(replace(request, floor=floor), chain([top], levels))
-    # Where jobs that starved come before a higher level, the last one does not tell how far the claims have come.
-    rows = taken.rows
-    if floors and len(rows) == request.limit and not taken.late and rows[0].priority >= rows[-1].priority:
-        alike = (rows[0].priority, rows[0].due_at) == (rows[-1].priority, rows[-1].due_at)
-        floors.keep(queue, rows[-1].priority, rows[-1].due_at, rows[-1].pk if alike else None, head)
+    take = partial(take_at_once if at_once else take_in_steps, replace(request, floor=floor))
+    brief = lone is not None and head is not None and top == head.level and lone.holds(head)
+    taken = take(iter([top])) if brief else NOTHING
+    if not taken.rows:
+        taken = take(chain([top], levels))
+        if lone and len(taken.rows) < request.look:
+            lone.looked(queue, taken.rows)
+    # Where jobs that starved came first, the last one does not tell how far the claims have come.
+    if floors and len(taken.rows) == request.limit and not taken.late and not starving:
+        first, last = taken.rows[0], taken.rows[-1]
+        alike = (first.priority, first.due_at) == (last.priority, last.due_at)
+        job_id = last.pk if alike else None
+        floors.keep(queue, floor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
     return taken

@@ -12,6 +12,7 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InvalidType
 from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_seconds
@@ -33,10 +34,10 @@ def fail(
 
     `delay_seconds` overrides the back-off; without `retry` it is the last attempt in any case. A job that was asked to
     cancel ends CANCELED instead. The attempt is kept in JobAttempt, with the lines it has logged, in the same
-    transaction. Raises LeaseLost when another holder took over; nothing was written.
+    transaction. Raises LeaseLost when another holder took over, InvalidType and InvalidValue for bad arguments; nothing
+    was written.
     """
-    if delay_seconds is not None:
-        check_seconds(delay_seconds, "delay_seconds", zero=True)
+    _check(error, delay_seconds)
     status = _fail(lease, error, delay_seconds, retry=retry, log=log)
     if status is None:
         raise lost(lease, "fail")
@@ -47,12 +48,20 @@ def fail_many(
     leases: Sequence[Lease], *, error: str | BaseException, delay_seconds: float | None = None
 ) -> list[Lease]:
     """fail() for each lease; returns those that were lost and never raises for them."""
+    _check(error, delay_seconds)
     gone = []
     for lease in sorted(leases, key=lambda lease: lease.job_id):
         if _fail(lease, error, delay_seconds) is None:
             lost(lease, "fail")
             gone.append(lease)
     return gone
+
+
+def _check(error: object, delay_seconds: object) -> None:
+    if not isinstance(error, (str, BaseException)):
+        raise InvalidType(f"error must be a str or an exception, got {type(error).__name__}. Nothing was written.")
+    if delay_seconds is not None:
+        check_seconds(delay_seconds, "delay_seconds", zero=True)
 
 
 def default_backoff() -> Backoff:

@@ -44,6 +44,18 @@ class Floor:
         same = head is not None and head.level is not None and head.level == self.top and not head.all_due
         return same and time.monotonic() < self.walked_at + WALK_SECONDS
 
+    def moved(self, level: int, run_at: datetime, job_id: int | None, head: Head | None, *, walked: bool) -> Floor:
+        """The floor after a full batch that began at this one and ended at `run_at` of `level`.
+
+        `job_id` is the last one of a batch that had one run_at. From `head` down to `level` it has `walked`, or left
+        that out. A floor that only moves up is as old as its first look, and so is a walk that was left out: the claim
+        may have taken longer than they are good for.
+        """
+        now, same = time.monotonic(), self.level == level
+        good_until = self.good_until if same else now + FLOOR_SECONDS
+        walked_at = now if walked or not same else self.walked_at
+        return Floor(level, run_at, job_id, good_until, head.level if head else None, walked_at)
+
     def condition(self) -> dict[str, Slot]:
         """What a prepared statement filters by to begin here."""
         return {"run_at__gte": _SINCE} if self.job_id is None else {"run_at": _SINCE, "id__gt": _AFTER}
@@ -67,12 +79,6 @@ class Floors:
         floor = self._known.get(queue, NO_FLOOR)
         return floor if time.monotonic() < floor.good_until else NO_FLOOR
 
-    def keep(self, queue: str, level: int, run_at: datetime, job_id: int | None, head: Head | None) -> None:
-        """A full batch ended at `run_at` of `level`. A floor that only moves up is as old as its first look.
-
-        `job_id` is the last one of a batch that had one run_at. `head` is where the walk to `level` began.
-        """
-        before, now = self.of(queue), time.monotonic()
-        good_until = before.good_until if before.level == level else now + FLOOR_SECONDS
-        walked_at = before.walked_at if before.level == level and before.follows(head) else now
-        self._known[queue] = Floor(level, run_at, job_id, good_until, head.level if head else None, walked_at)
+    def keep(self, queue: str, floor: Floor) -> None:
+        """Begin there from now on."""
+        self._known[queue] = floor

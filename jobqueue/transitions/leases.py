@@ -8,9 +8,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -98,11 +100,9 @@ def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
     return until
 
 
-def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lease]:
+def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
     """Extend all `leases`, one statement per token; returns those that were lost and never raises for them."""
-    seconds = check_seconds(lease_seconds, "lease_seconds")
-    longer = Greatest(Coalesce(F("lease_seconds"), seconds), seconds)
-    until = UtcNowPlus(Least(longer, Value(float(SECONDS_MAX))))
+    until = _until(lease_seconds)
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         ids = [lease.job_id for lease in group]
@@ -113,6 +113,51 @@ def heartbeat_many(leases: Sequence[Lease], *, lease_seconds: float) -> list[Lea
             alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)
             gone += [lease for lease in group if lease.job_id not in alive]
     return gone
+
+
+def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> None:
+    """heartbeat_many() for a keeper: leases whose rows somebody has locked are left for the next time.
+
+    Such a row is being settled, or its job is inside finish(). Nobody can reap it meanwhile, and whoever waited for it
+    would not renew the others.
+    """
+    until = _until(lease_seconds)
+    for (using, token), group in by_token(leases).items():
+        retry_transient(partial(_renew_free, group, token, until, using), using=using)
+
+
+def _renew_free(group: Sequence[Lease], token: bytes, until: UtcNowPlus, using: str) -> None:
+    with vendor(using).transaction(connections[using]):
+        if ids := _free_ids(group, token, using):
+            mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
+            _extend(mine.filter(lock_until__gt=UtcNow()), until)()
+
+
+def free_of(leases: Iterable[Lease]) -> list[Lease]:
+    """Those of `leases` that are held and whose rows nobody has locked at this moment."""
+    found: list[Lease] = []
+    for (using, token), group in by_token(leases).items():
+        ids = retry_transient(partial(_look_for_free, group, token, using), using=using)
+        found += [lease for lease in group if lease.job_id in ids]
+    return found
+
+
+def _look_for_free(group: Sequence[Lease], token: bytes, using: str) -> set[int]:
+    with vendor(using).transaction(connections[using]):
+        return set(_free_ids(group, token, using))
+
+
+def _free_ids(group: Sequence[Lease], token: bytes, using: str) -> list[int]:
+    """Locked by this transaction now."""
+    ids = [lease.job_id for lease in group]
+    rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by("pk")
+    return list(vendor(using).lock_rows(rows).values_list("pk", flat=True))
+
+
+def _until(lease_seconds: float) -> UtcNowPlus:
+    seconds = check_seconds(lease_seconds, "lease_seconds")
+    longer = Greatest(Coalesce(F("lease_seconds"), seconds), seconds)
+    return UtcNowPlus(Least(longer, Value(float(SECONDS_MAX))))
 
 
 def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 
 from jobqueue import doorbell
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -51,7 +51,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
 
     False if the job is not running or its lease changed hands meanwhile.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     job = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING).first()
     if job is None:
         return False
@@ -64,7 +64,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
 
 
 def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], bool]) -> bool:
-    number, alias = check_job_id(job_id), using or load().database
+    number, alias = check_job_id(job_id), alias_of(using)
 
     def write() -> Job | None:
         with vendor(alias).transaction(connections[alias]):

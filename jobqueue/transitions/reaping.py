@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobLost
@@ -46,7 +46,7 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     one bounded transaction; call again while it returns as many as `limit`.
     """
     check_int(limit, "limit", 1, 100_000)
-    alias = using or load().database
+    alias = alias_of(using)
     outcomes = retry_transient(lambda: _reap(limit, alias), using=alias)
     for status, leases in outcomes.items():
         go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)

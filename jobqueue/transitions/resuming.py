@@ -9,8 +9,8 @@ from django.db import connections
 from django.db.models import F
 
 from jobqueue import lanes
-from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.insertion import KEY_GATE, WAITS
 from jobqueue.models import Job, LanePlace
@@ -23,7 +23,7 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
 
     False if nothing holds the key up. Raises InvalidValue, InvalidType.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     raw = check_key(ordering_key, "ordering_key")
     done = retry_transient(partial(_resume, lanes.lane_of(check_queue(queue), raw), alias), using=alias)
     if done:

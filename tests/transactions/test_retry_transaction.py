@@ -9,7 +9,7 @@ from django.db import Error, IntegrityError, OperationalError, connection, trans
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockNotAcquired, StaleSnapshot
 from jobqueue.locks import mutex
 from jobqueue.transactions import retry_transaction
-from tests.app.models import Account
+from tests.app.models import Account, Ticket
 from tests.marks import committed
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
@@ -215,3 +215,32 @@ def test_what_is_no_plain_function_is_refused(bad):
 def test_odd_numbers_are_refused(options):
     with pytest.raises(InvalidValue):
         retry_transaction(**options)
+
+
+def test_an_error_that_the_function_swallows_is_raised_if_it_has_undone_the_transaction():
+    Ticket.objects.create(number="taken")
+    runs = []
+
+    @retry_transaction
+    def sell():
+        runs.append(1)
+        Account.objects.create(owner="effect")
+        with suppress(IntegrityError):
+            Ticket.objects.create(number="taken")
+
+    with pytest.raises(IntegrityError) as caught:
+        sell()
+    assert "nothing is stored" in caught.value.__notes__[0]
+    assert runs == [1]
+    assert not Account.objects.exists()
+
+
+@has_rows
+def test_the_lock_timeout_bounds_the_wait_for_a_mutex_without_one():
+    @retry_transaction(attempts=1, lock_timeout_seconds=1)
+    def lock():
+        mutex("k")
+
+    with holding(lambda: mutex("k")), pytest.raises(OperationalError):
+        lock()
+    lock()
