@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
+from jobqueue.elsewhere import refuse_writes_elsewhere
 from jobqueue.exceptions import WrongDatabase
 from jobqueue.payload import JSON
 from jobqueue.progress import Reporter, new_progress
@@ -111,8 +112,8 @@ class JobContext:
         """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
 
         Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the
-        block when the lease is gone, WrongDatabase if `using` names another database; an exception in the block
-        undoes all of it and the job fails as usual.
+        block when the lease is gone, WrongDatabase if `using` names another database, or when the block writes to one;
+        an exception in the block undoes all of it and the job fails as usual.
         """
         from jobqueue import transitions
         from jobqueue.transitions.acking import encode_result
@@ -128,7 +129,8 @@ class JobContext:
         with transaction.atomic(using=alias):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
-            yield
+            with refuse_writes_elsewhere(alias, "finish()"):
+                yield
             self.tell_progress()
             transitions.ack(self.lease, result=stored)
             self.result = stored

@@ -21,11 +21,11 @@ logger = logging.getLogger("jobqueue")
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that consumes raw rows of one queue: one payload, or with batch > 1 a list of leases."""
+    """A function that consumes raw rows of one queue: one payload, or with `batch` a list of up to so many leases."""
 
     queue: str
     func: Callable[..., Any]
-    batch: int = 1
+    batch: int | None = None
 
 
 _lock = threading.Lock()

@@ -7,9 +7,11 @@ Inside a caller's transaction a signal is sent before that transaction commits.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.dispatch import Signal
 
@@ -35,22 +37,34 @@ def send(signal: Signal, sender: type, **values: Any) -> None:
     """Send to every receiver; what a receiver raises is logged here and goes no further."""
     if not signal.receivers:
         return
-    if _carrier is None:
+    if _here.carrier is None:
         _deliver(signal, sender, values)
     else:
-        _carrier(partial(_deliver, signal, sender, values))
+        _here.carrier(partial(_deliver, signal, sender, values))
 
 
-_carrier: Callable[[Callable[[], None]], None] | None = None
+Carrier: TypeAlias = Callable[[Callable[[], None]], None]
 
 
-def carry(carrier: Callable[[Callable[[], None]], None]) -> None:
-    """From now on this process hands deliveries to `carrier`, which calls each, in order, in its own time."""
-    global _carrier
-    _carrier = carrier
+class _Here(threading.local):
+    carrier: Carrier | None = None
+
+
+_here = _Here()
+
+
+def carry(carrier: Carrier | None) -> None:
+    """From now on this thread hands deliveries to `carrier`, which calls each, in order, in its own time.
+
+    For threads that must not wait for a receiver; None = it calls receivers itself again. In the threads of jobs they
+    are called at once: there a signal is a part of what the job does.
+    """
+    _here.carrier = carrier
 
 
 def _deliver(signal: Signal, sender: type, values: dict[str, Any]) -> None:
     for receiver, answer in signal.send_robust(sender, **values):
         if isinstance(answer, Exception):
-            logger.error("receiver %r failed; the job goes on", receiver, exc_info=answer)
+            # The project's own handlers may raise too, where a job has closed their stream.
+            with suppress(Exception):
+                logger.error("receiver %r failed; the job goes on", receiver, exc_info=answer)

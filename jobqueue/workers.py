@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from functools import cache
+
+from django.db import IntegrityError
+from django.db.models import FloatField
 
 import jobqueue
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.prepared import Prepared, Slot, prepare_change
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import Worker
 from jobqueue.signals import send, worker_started, worker_stopped
 
+_SECONDS = Slot("seconds", FloatField())
+
 
 def register(name: str, *, supervisor_pid: int, boot_id: str, queues: str, concurrency: int, using: str) -> None:
-    """Add the row of this process."""
+    """Add the row of this process, once however often it is asked to."""
     row = Worker(
         name=name,
         host=storable(socket.gethostname(), 255),
@@ -26,7 +33,12 @@ def register(name: str, *, supervisor_pid: int, boot_id: str, queues: str, concu
         concurrency=concurrency,
         version=jobqueue.__version__,
     )
-    retry_transient(lambda: row.save(using=using, force_insert=True), using=using)
+    try:
+        retry_transient(lambda: row.save(using=using, force_insert=True), using=using)
+    except IntegrityError:
+        # The session may have ended after the commit of an earlier try and before its answer.
+        if not Worker.objects.using(using).filter(name=name, pid=row.pid, boot_id=boot_id).exists():
+            raise
     send(worker_started, Worker, name=name, using=using)
 
 
@@ -45,5 +57,10 @@ def retire(name: str, reason: str, *, using: str) -> None:
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:
     """Mark workers that have not been heard of for `silent_seconds` as ended; how many."""
-    rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(-silent_seconds))
-    return retry_transient(lambda: rows.update(stopped_at=UtcNow(), stop_reason="silent: no heartbeat"), using=using)
+    return retry_transient(lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)
+
+
+@cache
+def _retire_silent(using: str) -> Prepared:
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(_SECONDS))
+    return prepare_change(rows, {"stopped_at": UtcNow(), "stop_reason": "silent: no heartbeat"})

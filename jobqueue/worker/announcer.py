@@ -31,12 +31,23 @@ class Announcer:
         """Deliveries that have not ended."""
         return self._given - self._called
 
+    def start(self) -> None:
+        """Start the thread now, not with the first delivery. Raises RuntimeError where there is no room for it."""
+        thread = threading.Thread(target=self._work, name="announcer", daemon=True)
+        thread.start()
+        self._thread = thread
+
     def give(self, delivery: Callable[[], None]) -> None:
-        """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it."""
+        """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it.
+
+        Where there is no room for a thread it is called at once.
+        """
         if self._thread is None:
-            # Late: most processes never have anything to tell.
-            self._thread = threading.Thread(target=self._work, name="announcer", daemon=True)
-            self._thread.start()
+            try:
+                self.start()
+            except RuntimeError:
+                delivery()
+                return
         if self.backlog > BACKLOG_MAX and self._is_stuck():
             self._dropped += 1
             if self._dropped == 1:

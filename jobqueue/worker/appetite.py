@@ -16,24 +16,32 @@ class Appetite:
     last claim brought nothing but coroutines is not asked on the threads' account: with all places taken, its next
     jobs would only be claimed and given back, again and again. Once a second one job is tried all the same: the queue
     may have changed, and what runs now may run for hours.
+
+    Where `batch` jobs share a call, a thread is asked for as many; fewer after a claim that brought jobs which run
+    alone: more of those would be claimed and given back.
     """
 
     def __init__(self) -> None:
         self._sync: dict[str, int] = {}
         self._coroutines: dict[str, int] = {}
+        self._alone: dict[str, float] = {}  # the share of the last claim that was to run alone
         self._looked = self._tried = 0.0
 
-    def ask(self, queue: str, room: int, places: int) -> int:
-        """How many jobs to claim from `queue` when threads have `room` and coroutines have `places`."""
+    def ask(self, queue: str, room: int, places: int, batch: int = 1) -> int:
+        """How many jobs to claim from `queue` when threads have `room` for calls, and coroutines have `places`."""
         room, places = max(0, room), max(0, places)
+        if batch > 1:
+            alone = self._alone.get(queue, 0.0)
+            room = round(room / (alone + (1 - alone) / batch))
         coroutines = self._coroutines.get(queue, 0)
         asked = min(places, 2 * coroutines) + (0 if coroutines and not self._sync[queue] else room)
         return asked or (self._try() if room or places else 0)
 
-    def brought(self, queue: str, sync: int, coroutines: int) -> None:
-        """What a claim from `queue` brought; an empty one teaches nothing."""
+    def brought(self, queue: str, sync: int, coroutines: int, alone: int = 0) -> None:
+        """What a claim from `queue` brought; an empty one teaches nothing. `alone`: of the sync ones."""
         if not sync + coroutines:
             return
+        self._alone[queue] = alone / sync if sync else 0.0
         self._sync[queue] = sync
         if coroutines:
             self._coroutines[queue] = coroutines

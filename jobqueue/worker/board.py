@@ -54,6 +54,7 @@ class Hold(IntEnum):
     RUNNING = 2  # its body may have begun
     RETURNED = 3  # its body returned; the result is here and not yet in the database
     OVER = 4  # its body ended in another way, or with a result too large to keep here
+    FAILED = 5  # its body failed; what it said is here and the attempt not yet in the database
 
 
 LOST, CANCEL, OVERTIME = 1, 2, 4
@@ -71,6 +72,8 @@ class Entry(ctypes.Structure):
         ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
         ("result_size", ctypes.c_int32),
         ("result", ctypes.c_char * RESULT_BYTES),
+        ("delay_seconds", ctypes.c_double),  # before the next attempt of one that failed; below 0 = as JOBQUEUE says
+        ("final", ctypes.c_int32),  # 1: no other attempt is to follow one that failed
     ]
 
     def keep_result(self, encoded: str | None) -> None:
@@ -79,17 +82,36 @@ class Entry(ctypes.Structure):
         if len(raw) > RESULT_BYTES:
             self.hold = Hold.OVER
             return
-        if raw:
-            ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
-        self.result_size = -1 if encoded is None else len(raw)
+        self._keep(raw)
+        if encoded is None:
+            self.result_size = -1
         # Last: from here on the keeper may settle it.
         self.hold = Hold.RETURNED
+
+    def keep_failure(self, words: str, *, delay_seconds: float | None, final: bool) -> None:
+        """The body has failed: keep the beginning of what it said, and what is to follow, for whoever settles it."""
+        self._keep(words.encode(errors="replace")[:RESULT_BYTES])
+        self.delay_seconds = -1.0 if delay_seconds is None else delay_seconds
+        self.final = int(final)
+        self.hold = Hold.FAILED
+
+    def kept_failure(self) -> str:
+        """What keep_failure() was given, as far as there was room."""
+        return self._kept().decode(errors="ignore")
 
     def kept_result(self) -> str | None:
         """What keep_result() was given."""
         if self.result_size < 0:
             return None
-        return ctypes.string_at(ctypes.addressof(self) + Entry.result.offset, self.result_size).decode()
+        return self._kept().decode()
+
+    def _keep(self, raw: bytes) -> None:
+        if raw:
+            ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
+        self.result_size = len(raw)
+
+    def _kept(self) -> bytes:
+        return ctypes.string_at(ctypes.addressof(self) + Entry.result.offset, self.result_size)
 
 
 class Region(ctypes.Structure):

@@ -48,11 +48,17 @@ class Brake:
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Learn how runs ended."""
+        last: BaseException | None = None
         for outcome in outcomes:
             # A worker without failures pays for this look and nothing else.
-            if outcome.error is not None or self._recent:
-                with self._lock:
-                    self._note(outcome)
+            if outcome.error is None:
+                if not self._recent:
+                    continue
+            elif outcome.error is last:
+                continue  # one call that raised, however many jobs were in it
+            last = outcome.error
+            with self._lock:
+                self._note(outcome)
 
     def _note(self, outcome: Outcome) -> None:
         queue = outcome.lease.queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -22,9 +23,11 @@ from jobqueue.maintenance import (
 
 logger = logging.getLogger("jobqueue.worker")
 
+LEFT_OUT_SECONDS = 60.0  # somebody may grant the right meanwhile
+
 
 class Chores:
-    """Each may be done by any number of workers. One that this account has no right to is told once and left out."""
+    """Each may be done by any number of workers. One that this account has no right to is left out for a while."""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -37,6 +40,7 @@ class Chores:
         ]
         self.watches: list[Any] = [lock_watch]
         self.openers: list[Any] = [lane_keeper.Rounds()]
+        self._left_out_until: dict[Any, float] = {}
 
     def sweep(self) -> None:
         """Delete what is over."""
@@ -51,15 +55,18 @@ class Chores:
         self._do(self.openers, "opened")
 
     def _do(self, chores: list[Any], what: str) -> None:
-        for chore in list(chores):
+        for chore in chores:
+            if time.monotonic() < self._left_out_until.get(chore, 0.0):
+                continue
             try:
                 found = chore.run_once(load(), using=self.using)
             except Error as error:
                 if fault_vendor(self.using).fault(error) is not None:
                     raise
                 name = chore.__name__.rpartition(".")[2]
-                logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
-                chores.remove(chore)
+                if chore not in self._left_out_until:
+                    logger.warning("this worker does without its %s: %s", name.replace("_", " "), error)
+                self._left_out_until[chore] = time.monotonic() + LEFT_OUT_SECONDS
             else:
                 if any(asdict(found).values()):
                     logger.info("%s: %s", what, found)

@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 
 from django.db import connections
 
+from jobqueue.worker import streams
+
 # Signals that mean something to the worker; to anybody else what they mean to every program.
-OURS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+OURS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 
 _forked = False
 #: never closed: the sockets belong to the parent too, and a goodbye on one of them would end its session
@@ -49,10 +51,13 @@ def leave(error: BaseException | None) -> NoReturn:
 def _disown() -> None:
     global _forked
     _forked = True
+    streams.replace()
     # Connections of threads that do not exist here: collecting one as garbage would close the parent's session.
     gc.freeze()
     for connection in connections.all(initialized_only=True):
         _kept.append(connection)
         del connections[connection.alias]
+    # Its pipe leads into the parent.
+    signal.set_wakeup_fd(-1)
     for number in OURS:
         signal.signal(number, signal.SIG_DFL)

@@ -21,6 +21,7 @@ DEFAULTED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)
 # For the supervisor alone, and sent to the whole group by a terminal that closes or by pkill. Not ignored: what a job
 # executes would inherit that.
 PASSED_OVER = (signal.SIGHUP, signal.SIGUSR1)
+HANDLED = {*DEFAULTED, *PASSED_OVER}
 
 
 class Forker:
@@ -37,15 +38,18 @@ class Forker:
 
     def fork(self, target: Callable[..., int], *args: Any) -> int:
         """The id of a new process that runs target(*args) and exits with what it returns; 0 when there is no room."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
+        # Held back until the new process has its own: it would answer them with the supervisor's, in its name.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             pid = os.fork()
+            if not pid:
+                _be(target, args, before)
         except OSError as error:
             self.refuse(error)
             return 0
-        if not pid:
-            _be(target, args)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
 
     def refuse(self, why: object) -> None:
@@ -60,7 +64,14 @@ class Forker:
         self._refusals += 1
 
 
-def _be(target: Callable[..., int], args: tuple[Any, ...]) -> None:
+def _flush() -> None:
+    # What waits here would be written by the new process too. Nobody may be reading, or the disk may be full.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _be(target: Callable[..., int], args: tuple[Any, ...], mask: set[int | signal.Signals]) -> None:
     """The life of a forked process; does not return."""
     status = 1
     try:
@@ -69,12 +80,11 @@ def _be(target: Callable[..., int], args: tuple[Any, ...]) -> None:
             signal.signal(number, signal.SIG_DFL)
         for number in PASSED_OVER:
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         status = target(*args)
     except BaseException:
         logger.exception("process %d ends by an unexpected error", os.getpid())
     finally:
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        _flush()
         # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
         os._exit(status)

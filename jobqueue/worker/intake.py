@@ -16,6 +16,7 @@ from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions.claiming import Claimer
 from jobqueue.worker.appetite import Appetite
+from jobqueue.worker.batch import batch_of
 from jobqueue.worker.board import Board
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.governor import Governor
@@ -72,14 +73,14 @@ class Intake:
             if self._options.drain or self._options.once:
                 self._options.selection.forget()
             for head in self._heads(guess):
-                most = min(self._appetite.ask(head.queue, room, places), limit - claimed, self._batch())
+                most = min(self._ask(head.queue, room, places), limit - claimed, self._batch())
                 if most <= 0 or not (most := self._brake.room(head.queue, most)):
                     empty = False
                 else:
                     taken = self._claim_from(head, most, room, places)
                     empty = empty and not taken.sync + taken.coroutines
                     claimed, asked = claimed + taken.kept, asked + most
-                    room, places = room - taken.sync, places - taken.coroutines
+                    room, places = room - taken.calls, places - taken.coroutines
             self.empty = empty
             self.outage.over()
             self._governor.claimed(claimed, asked)
@@ -102,7 +103,7 @@ class Intake:
         threads = self._governor.limit(pool.held)
         if threads != pool.allowed:
             pool.allow(threads)
-        if self._settler.mean_run_seconds is not None:
+        if self._settler.mean_run_seconds is not None and not pool.stalled:
             ahead = int(AHEAD_SECONDS * threads / max(self._settler.mean_run_seconds, 1e-5))
         most = threads + min(ahead, 2 * self._batch())
         pool.low_water = (most - threads) // 2
@@ -116,6 +117,14 @@ class Intake:
         if self._settler.unwritten or (self.outage.failures and self._pool.held):
             return 0
         return self._pool.room if quota is None else min(self._pool.room, quota)
+
+    def _ask(self, queue: str, room: int, places: int) -> int:
+        """How many jobs to claim from `queue`; batches leave a place on the board for every thread and coroutine."""
+        batch = batch_of(queue)
+        if batch == 1:
+            return self._appetite.ask(queue, room, places)
+        others = self._options.concurrency + self._options.async_concurrency
+        return min(self._appetite.ask(queue, room, places, batch), self._pool.room - others)
 
     def _batch(self) -> int:
         options, threads = self._options, self._pool.allowed
@@ -141,7 +150,7 @@ class Intake:
         self._region.claimed += len(leases)
         taken = self._pool.take(leases, room, places)
         self._region.claimed -= len(taken.surplus)
-        self._appetite.brought(queue, taken.sync, taken.coroutines)
+        self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone)
         if taken.surplus:
             # If this fails they are in our name and not in hand, and given back as such before the next claim.
             self._strays = True

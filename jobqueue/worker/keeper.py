@@ -21,10 +21,11 @@ from django.db import Error, connections
 from jobqueue import signals, transitions, workers
 from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
+from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
 from jobqueue.models import Job
 from jobqueue.transitions import Lease
+from jobqueue.transitions.leases import free_of, renew_free
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
 from jobqueue.worker.chores import Chores
@@ -36,9 +37,10 @@ from jobqueue.worker.probe import Probe
 
 logger = logging.getLogger("jobqueue.worker")
 
-TICK_SECONDS = 0.1
+TICK_SECONDS = 0.2
 OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
+UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
 LAST_SECONDS = 3.0  # for receivers of signals at the end; the supervisor waits 5 s
 
 
@@ -110,9 +112,11 @@ class Keeper:
                     continue
                 groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
             for seconds, leases in groups.items():
-                transitions.heartbeat_many(leases, lease_seconds=seconds)
+                renew_free(leases, lease_seconds=seconds)
         if living:
             workers.renew([name for _, name in living], using=self.using)
+        if self.options.reaper:
+            workers.retire_silent(load().worker_silent_seconds, using=self.using)
 
     def flag_running(self) -> None:
         """Tell running jobs that their lease was lost or that they are to cancel: context.should_stop."""
@@ -137,7 +141,7 @@ class Keeper:
 
     def reap(self) -> None:
         """One bounded pass over leases that nobody renewed."""
-        found = reaper.run_once(load(), using=self.using)
+        found = reaper.end_lapsed(using=self.using)
         if found.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
             self.board.header.reaped += found.total
@@ -157,13 +161,16 @@ class Keeper:
         name = self.options.child_name(index, region.generation)
         in_hand = self.board.in_hand(index)
         holds: dict[Hold, list[Lease]] = defaultdict(list)
-        for lease in transitions.held_by(name, using=self.using):
+        for lease in self._left_by(name):
             entry = in_hand.get((lease.job_id, lease.fence))
             holds[Hold.FREE if entry is None else Hold(entry.hold)].append(lease)
         how = _death(region.wait_status)
         returned = holds.pop(Hold.RETURNED, [])
         results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
         transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
+        failed = holds.pop(Hold.FAILED, [])
+        for lease in failed:
+            _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
         ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError
         late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
@@ -176,15 +183,29 @@ class Keeper:
         transitions.fail_many(ran, error=problem)
         rest = [lease for group in holds.values() for lease in group]
         transitions.release_many(rest)
-        region.failed += len(ran)
+        region.failed += len(ran) + len(failed)
         region.claimed -= len(holds[Hold.WAITING])
         if not region.exit:
             why = "killed at the end of --shutdown-timeout" if region.blameless else how
             workers.retire(name, why, using=self.using)
-        if returned or ran or rest:
+        if returned or failed or ran or rest:
             logger.warning(
-                "%s %s: %d jobs had returned, %d charged, %d given back", name, how, len(returned), len(ran), len(rest)
+                "%s %s: %d jobs had returned, %d failed, %d charged, %d given back",
+                *(name, how, len(returned), len(failed), len(ran), len(rest)),
             )
+
+    def _left_by(self, name: str) -> list[Lease]:
+        """The leases of a dead child, as soon as the server has noticed its death and unlocked their rows.
+
+        A statement of the dead may go on there for long: leases that it still locks are left to run out.
+        """
+        until = time.monotonic() + min(UNLOCKED_SECONDS, self.options.heartbeat_seconds)
+        while True:
+            held = transitions.held_by(name, using=self.using)
+            free = free_of(held)
+            if len(free) == len(held) or time.monotonic() > until:
+                return free
+            time.sleep(0.02)
 
     def _living(self) -> list[tuple[int, str]]:
         found = []
@@ -258,6 +279,13 @@ def run_keeper(options: Options, board: Board) -> int:
     status = Keeper(options, board).run()
     announcer.end(LAST_SECONDS)
     return status
+
+
+def _fail_as_told(lease: Lease, entry: Any) -> None:
+    """Write down the failure of a run whose process died before it could."""
+    delay = entry.delay_seconds if entry.delay_seconds >= 0 else None
+    with suppress(LeaseLost):
+        transitions.fail(lease, error=entry.kept_failure(), delay_seconds=delay, retry=not entry.final)
 
 
 def _death(wait_status: int) -> str:

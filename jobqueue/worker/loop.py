@@ -13,6 +13,7 @@ from django.db import Error
 from jobqueue import transitions
 from jobqueue.db import fault_vendor, one_writer
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.transitions import Lease
 from jobqueue.worker.board import Exit, Stop
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.governor import Governor
@@ -26,7 +27,9 @@ from jobqueue.worker.wear import Wear
 
 logger = logging.getLogger("jobqueue.worker")
 
-HOT_SECONDS = 0.0035  # how long to wait between looks at the queue for a second after there was work
+HOT_SECONDS = 0.0025  # how long to wait between looks at the queue right after there was work
+HOT_SHARE = 0.02  # then, for a second, this much of the time since: what comes often is looked for often
+QUIET_SECONDS = 10.0  # without work for so long, the shorter half of the idle pauses is left out
 FULL_SECONDS = 0.2  # how long to wait when no more may be claimed; the pool wakes earlier
 
 
@@ -63,11 +66,13 @@ class Loop:
             self.pool.enforce_limits()
             if self.stopping:
                 self.region.room = 0
-                self._give_back()
+                self._give_back(self.pool.take_back())
                 if not self.pool.held:
                     return reason
                 self.pool.wait(0.05)
                 continue
+            if self.pool.waiting and self.pool.stalled:
+                self._give_back(self.pool.take_back_waiting())
             # Looked at before the claim: a job that ends after it may have left new ones.
             was_idle = not self.pool.held
             claimed = self._claim(rung=self.rung)
@@ -136,15 +141,18 @@ class Loop:
             return FULL_SECONDS
         if self.intake.outage.failures:
             return max(HOT_SECONDS, self.intake.outage.next_try - time.monotonic())
-        if claimed or time.monotonic() - self._last_work() < 1.0:
-            return HOT_SECONDS
-        return random.uniform(self.options.poll_low_seconds, self.options.poll_high_seconds)
+        idle = time.monotonic() - self._last_work()
+        if claimed or idle < 1.0:
+            return max(HOT_SECONDS, HOT_SHARE * idle)
+        low, high = self.options.poll_low_seconds, self.options.poll_high_seconds
+        return random.uniform(low if idle < QUIET_SECONDS else (low + high) / 2, high)
 
-    def _give_back(self) -> None:
-        leases = self.pool.take_back()
+    def _give_back(self, leases: list[Lease]) -> None:
         if not leases:
             return
         self.region.claimed -= len(leases)
+        if self.quota is not None:
+            self.quota += len(leases)
         try:
             with self.turn:
                 transitions.release_many(leases)

@@ -22,9 +22,10 @@ class Mailbox(Generic[T]):
         self._filled = threading.Lock()
         self._filled.acquire()
 
-    def put(self, item: T) -> None:
-        """Add `item`, and wake who waits. Safe in a signal handler."""
-        self._items.put(item)
+    def put(self, *items: T) -> None:
+        """Add `items`, and wake who waits. Safe in a signal handler."""
+        for item in items:
+            self._items.put(item)
         # Released already: whoever takes next finds this item too.
         with suppress(RuntimeError):
             self._filled.release()

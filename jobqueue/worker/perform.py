@@ -20,6 +20,7 @@ from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context import JobContext, running
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
+from jobqueue.failures import is_permanent, summary
 from jobqueue.job_options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
@@ -39,7 +40,7 @@ class Ending(StrEnum):
     FAILED = "failed"
     CANCELED = "canceled"
     PARKED = "parked"
-    FINISHED = "finished"  # by context.finish(): written already
+    FINISHED = "finished"  # by context.finish(), or a batch handler's own ack: written already
 
 
 @dataclass(slots=True, eq=False)  # frozen takes three times as long to make, for every job
@@ -65,9 +66,12 @@ class Outcome:
         return self.lease.job_id, self.lease.fence
 
     def note_on(self, entry: Any) -> None:
-        """Say on the board that the body is over: it has not killed its process; what returned need not run again."""
+        """Say on the board how the body ended: it has not killed its process, and need not run again to tell."""
         if self.ending is Ending.OK:
             entry.keep_result(self.result)
+        elif self.ending is Ending.FAILED and self.error is not None:
+            final = not self.retry or is_permanent(self.error)
+            entry.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
         else:
             entry.hold = Hold.OVER
 
@@ -82,7 +86,7 @@ class Run:
     context: Context | None = None  # the contextvars in which perform() is called
 
 
-class _Attempt:
+class Attempt:
     """A run while it goes on: whatever is raised in its `with` block becomes its end."""
 
     def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
@@ -92,6 +96,7 @@ class _Attempt:
         self.options: Any = None  # how to run it: the task, or what the job has of its own
         self.result: Any = None
         self.error: BaseException | None = None
+        self.shared = False  # the error ended the call of several jobs, and does not tell which one it is about
 
     def find(self) -> Callable[[JobContext], Any]:
         """What to call."""
@@ -126,15 +131,13 @@ class _Attempt:
 
     def ending(self) -> Ending:
         """How it ended, by what was raised."""
-        if isinstance(self.error, UnknownTask):
-            return Ending.PARKED
-        if isinstance(self.error, JobCanceled):
-            return Ending.CANCELED
         # After finish() its effect and DONE are committed; what came then can only be reported.
         if self.context.finished:
             return Ending.FINISHED
-        if isinstance(self.error, LockNotAcquired):
+        if isinstance(self.error, UnknownTask | LockNotAcquired) and not self.shared:
             return Ending.PARKED
+        if isinstance(self.error, JobCanceled) and not self.shared:
+            return Ending.CANCELED
         return Ending.OK if self.error is None else Ending.FAILED
 
     def outcome(self, context: Context | None, *, coroutine: bool) -> Outcome:
@@ -163,7 +166,7 @@ def is_coroutine(lease: Lease) -> bool:
 
 def perform(lease: Lease, run: Run) -> Outcome:
     """Run the task or handler of `lease` in this thread; whatever it raises becomes the outcome."""
-    attempt = _Attempt(lease, run.asked_to_stop)
+    attempt = Attempt(lease, run.asked_to_stop)
     try:
         with attempt:
             call = attempt.find()
@@ -184,7 +187,7 @@ async def perform_coroutine(
     lease: Lease, entry: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
 ) -> Outcome:
     """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
-    attempt = _Attempt(lease, asked_to_stop)
+    attempt = Attempt(lease, asked_to_stop)
     try:
         with attempt:
             call = attempt.find()
@@ -209,7 +212,7 @@ def perform_within(lease: Lease, surroundings: AbstractContextManager[object]) -
 
     For jobqueue.testing, whose jobs run on the connection, and in the open transaction, of a test.
     """
-    attempt = _Attempt(lease, lambda: False)
+    attempt = Attempt(lease, lambda: False)
     with attempt:
         call = attempt.find()
         with running(attempt.context), surroundings:

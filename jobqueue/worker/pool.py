@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from jobqueue import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker import forked
+from jobqueue.worker.batch import calls_of, perform_call
 from jobqueue.worker.board import CANCEL, LOST, Hold
 from jobqueue.worker.lane import Lane
 from jobqueue.worker.mailbox import Mailbox
-from jobqueue.worker.perform import Ending, Outcome, Run, is_coroutine, perform
-from jobqueue.worker.timeouts import Watch
+from jobqueue.worker.perform import Ending, Outcome, Run, is_coroutine
+from jobqueue.worker.timeouts import Together, Watch
+
+STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for longer go back: others may have a free thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class Taken:
     sync: int
     coroutines: int
     surplus: list[Lease]  # of either kind, not taken: to be given back
+    calls: int  # by which job threads run the sync ones
+    alone: int  # of the sync ones, how many do not share a call
 
     @property
     def kept(self) -> int:
@@ -43,9 +50,11 @@ class Pool:
     def __init__(self, entries: Any, threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
         self._free = list(entries)
         self._in_threads: dict[tuple[int, int], Any] = {}
+        # The second and further leases of a call; the first one stands for it in _in_threads.
+        self._beside: dict[tuple[int, int], Any] = {}
         self._in_lane: dict[tuple[int, int], Any] = {}
         self._stopping = stopping
-        self._todo: SimpleQueue[tuple[Lease, Any]] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[list[Lease], list[Any]]] = SimpleQueue()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._bell: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
@@ -55,10 +64,11 @@ class Pool:
         if registry.knows_coroutines():
             # Now, while it is clear what to do if there is no room for a thread.
             self._lane.open()
-        #: the claimer is woken when no more than this many leases wait for a thread
+        #: the claimer is woken when no more than this many calls wait for a thread
         self.low_water = 0
         self._rung = False
         self.allowed = threads
+        self._begun_at = time.monotonic()
         self._raised = threading.Condition()
         for number in range(threads):
             # Daemons: a job that never returns must not keep the process from leaving.
@@ -66,18 +76,24 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """Leases that no thread has taken yet."""
+        """Calls that no thread has taken yet."""
         return self._todo.qsize()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether all threads are busy and none has begun a call for long: what waits for one could wait for ever."""
+        return time.monotonic() - self._begun_at > STALLED_SECONDS and self.in_threads >= self.allowed
 
     @property
     def held(self) -> int:
         """Leases in hand: waiting, running, or ended and not settled."""
-        return len(self._in_threads) + len(self._in_lane)
+        return len(self._in_threads) + len(self._beside) + len(self._in_lane)
 
     @property
     def in_threads(self) -> int:
-        """Leases that run in job threads or wait for one."""
-        return _unended(self._in_threads)
+        """Calls that run in job threads, and leases that wait for one."""
+        waiting = sum(entry.hold == Hold.WAITING for entry in list(self._beside.values())) if self._beside else 0
+        return _unended(self._in_threads) + waiting
 
     @property
     def places(self) -> int:
@@ -105,30 +121,33 @@ class Pool:
             self._raised.notify_all()
 
     def take(self, leases: Sequence[Lease], threads_room: int, places: int) -> Taken:
-        """Run `leases`: up to `places` of the coroutines, and up to `threads_room` of the others."""
-        sync, surplus, mixed = 0, [], registry.knows_coroutines()
-        for lease in leases:
-            coroutine = mixed and is_coroutine(lease)
-            sync += not coroutine
-            if places <= 0 if coroutine else threads_room <= 0:
-                surplus.append(lease)
-            elif coroutine:
-                places -= 1
+        """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls."""
+        sync, surplus = list(leases), []
+        if registry.knows_coroutines():
+            sync = [lease for lease in leases if not is_coroutine(lease)]
+            coroutines = [lease for lease in leases if is_coroutine(lease)] if len(sync) < len(leases) else []
+            for lease in coroutines[: max(0, places)]:
                 self._lane.submit(lease, self._hold(lease, self._in_lane))
-            else:
-                threads_room -= 1
-                self._todo.put((lease, self._hold(lease, self._in_threads)))
-        return Taken(sync, len(leases) - sync, surplus)
+            surplus += coroutines[max(0, places) :]
+        calls, alone = calls_of(sync)
+        for call in calls[: max(0, threads_room)]:
+            entries = [self._hold(call[0], self._in_threads)]
+            entries += [self._hold(lease, self._beside) for lease in call[1:]]
+            self._todo.put((call, entries))
+        surplus += chain.from_iterable(calls[max(0, threads_room) :])
+        return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
     def keys(self) -> set[tuple[int, int]]:
         """(job_id, fence) of every lease that is held now."""
-        return {*self._in_threads, *self._in_lane}
+        return {*self._in_threads, *self._beside, *self._in_lane}
 
     def settled(self, leases: Iterable[Lease]) -> None:
         """The ends of these leases are written: their places on the board are free."""
         for lease in leases:
             key = lease.job_id, lease.fence
-            entry = self._in_threads.pop(key, None) or self._in_lane.pop(key, None)
+            for held in (self._in_threads, self._in_lane, self._beside):
+                if (entry := held.pop(key, None)) is not None:
+                    break
             if entry is not None:
                 entry.hold, entry.job_id = Hold.FREE, 0
                 self._free.append(entry)
@@ -137,13 +156,16 @@ class Pool:
 
     def take_back(self) -> list[Lease]:
         """The leases that were not started; they will not be."""
-        leases = self._lane.take_back()
+        return self._lane.take_back() + self.take_back_waiting()
+
+    def take_back_waiting(self) -> list[Lease]:
+        """Those of them that wait for a thread."""
+        leases: list[Lease] = []
         while True:
             try:
-                lease, _entry = self._todo.get_nowait()
+                leases += self._todo.get_nowait()[0]
             except Empty:
                 return leases
-            leases.append(lease)
 
     def wake(self) -> None:
         """End the claimer's current or next wait(). Safe in a signal handler."""
@@ -180,31 +202,40 @@ class Pool:
             if number >= self.allowed:
                 with self._raised:
                     self._raised.wait_for(lambda: number < self.allowed)
-            lease, entry = self._todo.get()
-            # From here on the job counts as started, whatever happens to this process.
-            entry.hold = Hold.RUNNING
+            leases, entries = self._todo.get()
+            self._begun_at = time.monotonic()
+            # From here on the jobs count as started, whatever happens to this process.
+            for entry in entries:
+                entry.hold = Hold.RUNNING
             self._ask_for_more()
-            try:
-                # Its own context: no time zone or language that it activates reaches the next job.
-                run = Run(entry, watch, partial(self._asked_to_stop, entry), context := Context())
-                outcome = context.run(perform, lease, run)
-            except BaseException as error:
-                outcome = Outcome(lease, Ending.FAILED, 0.0, error=error)
+            outcomes = self._run(leases, entries, watch)
             if forked.is_forked():
-                forked.leave(outcome.error)
-            # From here on it did not kill this process, and if it returned it need not run again.
-            outcome.note_on(entry)
-            self._end(outcome)
+                forked.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
+            # From here on they did not kill this process, and what returned need not run again.
+            for outcome, entry in zip(outcomes, entries, strict=True):
+                outcome.note_on(entry)
+            self._end(outcomes)
 
-    def _end(self, outcome: Outcome) -> None:
-        if not outcome.ack_each:
-            self._ended.put(outcome)
+    def _run(self, leases: list[Lease], entries: list[Any], watch: Watch) -> list[Outcome]:
+        entry = entries[0] if len(entries) == 1 else Together(entries)
+        try:
+            # Its own context: no time zone or language that it activates reaches the next job.
+            run = Run(entry, watch, partial(self._asked_to_stop, entries[0]), context := Context())
+            return context.run(perform_call, leases, run)
+        except BaseException as error:
+            return [Outcome(lease, Ending.FAILED, 0.0, error=error) for lease in leases]
+
+    def _end(self, outcomes: list[Outcome]) -> None:
+        if not outcomes[0].ack_each:
+            self._ended.put(*outcomes)
             self._ask_for_more()
             return
-        free = threading.Event()
-        self._hand_over(outcome, free.set)
+        written = [threading.Event() for _ in outcomes]
+        for outcome, event in zip(outcomes, written, strict=True):
+            self._hand_over(outcome, event.set)
         self._ask_for_more()
-        free.wait()
+        for event in written:
+            event.wait()
 
     def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
         if outcome.ack_each:

@@ -13,6 +13,7 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.indexes import missing_indexes
 from jobqueue.worker.options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -33,6 +34,7 @@ def preflight(options: Options) -> int:
             return MISCONFIGURED
         missing = retry_transient(lambda: _unmigrated(options.database), using=options.database)
         isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
+        wrong = [] if missing else retry_transient(lambda: _wrong(options.database), using=options.database)
     except (Error, DatabaseBusy) as error:
         logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
         return UNREACHABLE
@@ -44,6 +46,10 @@ def preflight(options: Options) -> int:
             options.database,
         )
         return UNREACHABLE
+    for text, hint in wrong:
+        logger.error("%s %s", text, hint)
+    if wrong:
+        return MISCONFIGURED
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
     return 0
 
@@ -52,6 +58,12 @@ def _unmigrated(using: str) -> list[str]:
     executor = MigrationExecutor(connections[using])
     targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
     return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+
+
+def _wrong(using: str) -> list[tuple[str, str]]:
+    """What `check --database` calls an error, and what to do."""
+    found = [*vendor(using).problems(connections[using]), *missing_indexes(using)]
+    return [(text, hint) for code, text, hint in found if code.startswith("E")]
 
 
 def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import random
 import signal
-import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -15,11 +13,11 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import doorbell, job_log, registry, workers
+from jobqueue import doorbell, job_log, registry, signals, workers
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.locks import metrics as lock_metrics
-from jobqueue.worker import forked, task_signals
+from jobqueue.worker import forked, stacks, task_signals
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.lock_report import LockReport
@@ -47,8 +45,7 @@ def run_child(options: Options, index: int, board: Board) -> int:
     region.pid = os.getpid()
     # Ctrl-C reaches the whole group; the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGQUIT"):
-        faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=True)
+    stacks.print_at_sigquit()
     forked.guard()
     job_log.install()
     modules = list(registry.discover())
@@ -72,14 +69,16 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     try:
         loop = Loop(options, index, name, board)
         board.bells.watch(index, loop.ring)
+        announcer = Announcer()
+        announcer.start()
     except RuntimeError as error:
         logger.debug("%s cannot start its threads: %s", name, error)
         return Exit.CROWDED
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     doorbell.answer(partial(_answer, options, index, board))
     board.regions[index].state = State.RUNNING
-    announcer = Announcer()
     task_signals.carry(announcer)
+    signals.carry(announcer.give)
     relaying = Relaying(options.database)
     relaying.start()
     lock_metrics.report_to(LockReport(board.regions[index]))
@@ -88,6 +87,7 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     finally:
         relaying.stop()
         announcer.end()
+        signals.carry(None)
         lock_metrics.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -43,5 +44,6 @@ class SecondHand(Generic[T]):
                 found = work()
             except BaseException:
                 # SystemExit of a signal's receiver included: somebody waits for the end.
-                logger.exception("%s met an unexpected error and goes on", self._name)
+                with suppress(Exception):  # of a log handler
+                    logger.exception("%s met an unexpected error and goes on", self._name)
             self._done.put(found)

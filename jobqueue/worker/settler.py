@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from jobqueue import signals
 from jobqueue.worker import task_signals
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.outage import Outage
@@ -23,6 +24,7 @@ logger = logging.getLogger("jobqueue.worker")
 
 FLUSH_SECONDS = 0.003  # how long outcomes may gather while jobs are still coming
 IDLE_SECONDS = 60.0
+UNEXPECTED_SECONDS = 0.5  # an error that comes again and again must not keep a processor busy
 
 
 class Settler:
@@ -49,7 +51,8 @@ class Settler:
                 self._round()
             except BaseException:
                 # SystemExit of a signal's receiver included: without this thread nothing would ever be written again.
-                logger.exception("the settler met an unexpected error and goes on")
+                _complain("the settler met an unexpected error and goes on")
+                time.sleep(UNEXPECTED_SECONDS)
 
     def _round(self) -> None:
         pause = self._outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
@@ -69,9 +72,14 @@ class Settler:
         self._brake.ended(ended)
 
     def _write(self, ended: Sequence[Outcome]) -> None:
-        left = self._write_all(self.unwritten, again=True)
-        # Away for one, away for all.
-        left += ended if left else self._write_all(ended, again=False)
+        try:
+            left = self._write_all(self.unwritten, again=True)
+            # Away for one, away for all.
+            left += ended if left else self._write_all(ended, again=False)
+        except BaseException:
+            # Nobody else would write them, and the keeper renews their leases as long as this process lives.
+            self.unwritten = [*self.unwritten, *ended]
+            raise
         self.unwritten = left
         self.last_written = time.monotonic()
         if left:
@@ -100,12 +108,20 @@ class Settler:
     def _write_group(self, outcomes: list[Outcome], again: bool) -> list[Outcome]:
         """Write `outcomes`; free the places of those that are written or given up; the others."""
         left: list[Outcome] = []
+        # Whichever hand writes: a receiver that hangs must not keep ends from being written.
+        signals.carry(task_signals.give)
         try:
             with self._turn:
                 left = settle(outcomes, self._region, again=again)
         except BaseException:
-            logger.exception("outcomes of %d jobs could not be settled; their leases will be reaped", len(outcomes))
+            _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
         kept = {outcome.key for outcome in left}
         self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
         task_signals.keep_up()
         return left
+
+
+def _complain(words: str) -> None:
+    # A handler of the project's may raise, where a job has closed its stream.
+    with suppress(Exception):
+        logger.exception(words)

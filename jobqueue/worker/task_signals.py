@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
@@ -44,6 +44,14 @@ def carry(announcer: Announcer) -> None:
     """From now on this process has task_finished sent by `announcer`."""
     global _announcer
     _announcer = announcer
+
+
+def give(delivery: Callable[[], None]) -> None:
+    """Have `delivery` called by the announcer; at once where there is none yet."""
+    if _announcer is None:
+        delivery()
+    else:
+        _announcer.give(delivery)
 
 
 def started(task: Any, lease: Any, *, within: bool = False) -> None:
@@ -88,11 +96,7 @@ def finished(outcome: Outcome, what: str) -> None:
     level, status = _ENDS[what]
     if not _listened(signals.task_finished, signals.log_task_finished, level):
         return
-    delivery = partial(_finish, outcome, status)
-    if _announcer is None:
-        delivery()
-    else:
-        _announcer.give(delivery)
+    give(partial(_finish, outcome, status))
 
 
 def keep_up() -> None:

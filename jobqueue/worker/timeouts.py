@@ -6,12 +6,13 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.exceptions import SoftTimeout
+from jobqueue.worker import forked
 
 
 class Limits(NamedTuple):
@@ -56,7 +57,30 @@ def hard_limited(limits: Limits, entry: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        _clear(entry)
+
+
+def _clear(entry: Any) -> None:
+    # The board is shared with the forks of a job: one that comes back must not lift its parent's limit.
+    if not forked.is_forked():
         entry.hard_until = 0.0
+
+
+class Together:
+    """The entries of jobs that run in one call, as one: they have one time limit."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self._entries = entries
+
+    @property
+    def hard_until(self) -> float:
+        """That of each of them."""
+        return float(self._entries[0].hard_until)
+
+    @hard_until.setter
+    def hard_until(self, instant: float) -> None:
+        for entry in self._entries:
+            entry.hard_until = instant
 
 
 class Watch:
@@ -95,6 +119,9 @@ class Watch:
                 set_async(ctypes.c_ulong(self._thread), ctypes.py_object(SoftTimeout))
 
     def _end(self, entry: Any) -> None:
+        if forked.is_forked():
+            # Who was about to enforce the limit when the job forked is not here, and would hold the lock for ever.
+            return
         try:
             with self._lock:
                 self._soft_until = None
@@ -103,4 +130,4 @@ class Watch:
                 pass
         except SoftTimeout:
             self._soft_until = None
-        entry.hard_until = 0.0
+        _clear(entry)
