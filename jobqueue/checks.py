@@ -17,6 +17,7 @@ from django.db import Error, connections
 from jobqueue import conf
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
+from jobqueue.indexes import missing_indexes
 from jobqueue.models import Job
 
 SKEW_SECONDS = 5.0
@@ -111,10 +112,9 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
             id="jobqueue.E010",
         )
         return
-    for code, text, hint in found.problems(connection):
+    for code, text, hint in [*found.problems(connection), *missing_indexes(alias)]:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")
-    yield from _tables(alias)
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())
     if skew > SKEW_SECONDS:
         yield checks.Warning(
@@ -142,18 +142,3 @@ def check_tables(
         return []
     hint = f"Run: python manage.py migrate --database {alias}"
     return [checks.Warning(f"The table {table} is not there on {alias!r}.", hint=hint, id="jobqueue.W021")]
-
-
-def _tables(alias: str) -> Iterable[checks.CheckMessage]:
-    connection, table = connections[alias], Job._meta.db_table
-    with connection.cursor() as cursor:
-        if table not in connection.introspection.table_names(cursor):
-            return
-        present = connection.introspection.get_constraints(cursor, table)
-    wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}
-    for name in sorted(wanted - set(present)):
-        yield checks.Error(
-            f"The index {name} is missing on {table}: claims would read, and lock, far more than they take.",
-            hint="Somebody dropped it; create it again as docs/reference/sql.md shows.",
-            id="jobqueue.E012",
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobqueue import candidates
+from jobqueue.log_events import one_line
 from jobqueue.worker.options import Options
 
 SHOWN = 20
@@ -16,9 +17,9 @@ def show(options: Options, out: Any) -> None:
     for queue in options.selection.names(using):
         for level in candidates.due_levels(queue, using=using):
             for job in candidates.due(queue, level, using=using).only("id", "task", "run_at", "attempts")[:left]:
-                out.write(
-                    f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}\n"
-                )
+                line = f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}"
+                # Plain SQL may have written any name.
+                out.write(one_line(line) + "\n")
                 left -= 1
             if left <= 0:
                 out.write("... and perhaps more\n")

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 from jobqueue.log_events import JsonFormatter, TextFormatter, connect_jobs
+
+
+class Lines(logging.StreamHandler[Any]):
+    """Lines to a stream; one that cannot be written is left out.
+
+    Nobody may be reading, a job may have closed the stream, or a signal may come while a line is being written: what
+    reports that, on stderr, would then raise into whoever wanted to say something.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say so if that is possible."""
+        with suppress(Exception):
+            super().handleError(record)
 
 
 def set_up(verbosity: int, log_format: str, style: Any) -> None:
@@ -21,7 +35,7 @@ def set_up(verbosity: int, log_format: str, style: Any) -> None:
         connect_jobs()
     if logger.handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Lines(sys.stderr)
     as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter(style if sys.stderr.isatty() else None))
     logger.addHandler(handler)

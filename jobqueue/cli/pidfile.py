@@ -22,7 +22,9 @@ def held(name: str | None) -> Iterator[None]:
     with suppress(OSError, ValueError):
         other = int(path.read_text())
         if other != os.getpid() and lives(other):
-            raise CommandError(f"{path}: worker {other} is running; stop it first, or use another --pidfile")
+            raise CommandError(
+                f"{path}: worker {other} is running; stop it first, or use another --pidfile", returncode=2
+            )
     try:
         path.write_text(f"{os.getpid()}\n")
     except OSError as error:

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import CommandError
 
 from jobqueue.cli.arguments import count, duration, duration_or_zero, duration_range, env_defaults, size
+from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.names import check_worker
@@ -55,14 +56,13 @@ def declare(parser: ArgumentParser) -> None:
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
     add("--dry-run", action="store_true", help="print what would be claimed, claim nothing")
     env_defaults(parser)
+    parser.set_defaults(queues_of_env=parser.get_default("queues"))
 
 
 def build(given: dict[str, Any]) -> Options:
     """The Options of parsed arguments. Raises CommandError (exit status 2) for what contradicts itself."""
     lease, heartbeat = _lease(given)
-    database = load().database if given["database"] is None else given["database"]
-    if database not in settings.DATABASES:
-        raise CommandError(f"--database {database!r} is not in DATABASES", returncode=USAGE)
+    database = database_of(given)
     once = given["once"]
     same = ["async_concurrency", "batch_size", "once", "drain", "max_jobs", "recycle_jobs", "on_timeout"]
     same += ["fail_on_error", "probe_port"]
@@ -120,8 +120,12 @@ def _lease(given: dict[str, Any]) -> tuple[float, float]:
 
 
 def _selection(given: dict[str, Any]) -> Selection:
+    queues, positional = given["queues"], given["queue"]
+    if positional and queues is given["queues_of_env"]:
+        # What is typed comes before the environment.
+        queues = None
     try:
-        return parse([*given["queue"], *([given["queues"]] if given["queues"] is not None else [])])
+        return parse([*positional, *([queues] if queues is not None else [])])
     except (InvalidValue, InvalidType) as error:
         raise CommandError(str(error), returncode=USAGE) from None
 

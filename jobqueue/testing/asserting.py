@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from jobqueue.compat import normalize_json
-from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
@@ -38,7 +38,7 @@ def assert_enqueued(
     whatever became of them, also when they have run already; `status` narrows that. In the order they were added.
     """
     __tracebackhide__ = True
-    alias = using or load().database
+    alias = alias_of(using)
     rows, told = _matching(alias, what, queue, priority, run_at, dedupe_key, status)
     found = [job for job in rows if _fits(job, args, kwargs, payload)]
     told += _words(args=args, kwargs=kwargs) + ([f"payload={_json(payload)}"] if payload is not _ANY else [])

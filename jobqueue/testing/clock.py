@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
 from jobqueue.db.simulated import later
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -45,6 +45,10 @@ class Clock:
             raise InvalidValue(f"{instant} has passed; the queue's clock only goes forward, as a server's does.")
         self.forward(ahead)
 
+    def reach(self, instant: datetime) -> None:
+        """Move it on to `instant`, unless that has passed."""
+        self._seconds += max(0.0, (instant - self.now()).total_seconds())
+
     def _execute(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         shifted = later(self._connection, sql, self._seconds) if self._seconds else sql
         return execute(shifted, params, many, context)
@@ -62,7 +66,7 @@ def travel(
     """
     if (by is None) == (to is None):
         raise InvalidType("travel() takes one of: how far, or to=an aware datetime.")
-    clock = Clock(using or load().database)
+    clock = Clock(alias_of(using))
     with clock.running():
         if to is not None:
             clock.move_to(to)

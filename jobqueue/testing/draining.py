@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from jobqueue.candidates import queue_names
 from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType
 from jobqueue.maintenance import lane_keeper
@@ -14,8 +15,9 @@ from jobqueue.models import Job
 from jobqueue.names import check_instant, check_int, check_queue
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.leases import WORKER
-from jobqueue.testing.runs import JobRun, discover_tasks, run
+from jobqueue.testing.runs import JobRun, discover_tasks, run_all
 from jobqueue.transitions import claim, reap
+from jobqueue.worker.batch import batch_of
 
 #: a drain without a limit gives up here: some job enqueues itself
 ENDLESS = 10_000
@@ -74,14 +76,14 @@ def drain(
     limit: int | None = None,
     using: str | None = None,
 ) -> Drained:
-    """Run all due jobs of `queue` (None: of all), also those that they enqueue, one by one in this thread.
+    """Run all due jobs of `queue` (None: of all), also those that they enqueue, one call at a time in this thread.
 
     `now` (an aware datetime) is what the queue's clock shows at the start. `until` (an aware datetime, or a timedelta
     from the start) lets that clock go on from job to job, so that delayed and retried jobs run as well. Afterwards the
     clock is back. `limit` stops after so many runs. Works in the transaction of a test case, and refuses to run in one
     of your own: InsideTransaction. Lapsed leases are reaped first. Time limits of jobs are not enforced.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     if queue is not None:
         check_queue(queue)
     if limit is not None:
@@ -95,9 +97,13 @@ def drain(
         drainer.run_due()
         if until is not None:
             end = _end(clock, until)
-            while not drainer.full and (due := drainer.next_due(end)):
-                clock.move_to(max(due, clock.now()))
-                drainer.run_due()
+            while not drainer.full:
+                due = drainer.next_due(end)
+                if due is not None:
+                    clock.reach(due)
+                # Without one: the last may have become due since the last run, before it was looked for.
+                if not drainer.run_due() and due is None:
+                    break
     return Drained(drainer.runs)
 
 
@@ -125,9 +131,9 @@ class _Drainer:
             )
         return self._limit is not None and len(self.runs) >= self._limit
 
-    def run_due(self) -> None:
-        """Run until nothing is due any more."""
-        ran = -1
+    def run_due(self) -> bool:
+        """Run until nothing is due any more; whether there was something."""
+        before, ran = len(self.runs), -1
         while ran < len(self.runs) and not self.full:
             ran = len(self.runs)
             reap(using=self._using)
@@ -135,11 +141,15 @@ class _Drainer:
             lane_keeper.run_once(load(), using=self._using)
             for name in [self._queue] if self._queue is not None else queue_names(using=self._using):
                 self._run_queue(name)
+        return len(self.runs) > before
 
     def _run_queue(self, name: str) -> None:
-        # One at a time: what a job changes decides which one is next.
-        while not self.full and (leases := claim(name, worker=WORKER, using=self._using)):
-            self.runs.append(run(leases[0]))
+        # One call at a time: what its jobs change decides which ones are next.
+        while not self.full and (leases := claim(name, self._most(name), worker=WORKER, using=self._using)):
+            self.runs += run_all(leases)
+
+    def _most(self, name: str) -> int:
+        return min(batch_of(name), ENDLESS if self._limit is None else self._limit - len(self.runs))
 
     def next_due(self, end: datetime) -> datetime | None:
         """When the next job becomes due, up to `end`. One that was parked is not waited for again."""

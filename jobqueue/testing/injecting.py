@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from django.db import connections
 
-from jobqueue.conf import load
 from jobqueue.db import simulated
+from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_test_case
 from jobqueue.exceptions import InvalidValue
 from jobqueue.names import check_int
@@ -54,7 +54,7 @@ def inject(
     if times is not None:
         check_int(times, "times", 1)
     fits = _fits(at)
-    connection = connections[using or load().database]
+    connection = connections[alias_of(using)]
     injected = Injected()
 
     def execute_or_fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from django.db import connections
 
-from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.models import Job
 from jobqueue.signals import job_enqueued
@@ -28,7 +28,7 @@ def run_inline(*, using: str | None = None) -> Iterator[Drained]:
     them. Delayed jobs and retries stay READY: drain() runs those. The code that enqueues sees no error of a job, as in
     production; the end of the block raises the first one. Gives a Drained that grows.
     """
-    alias = using or load().database
+    alias = alias_of(using)
     discover_tasks()
     inline = _Inline(alias)
     connection = connections[alias]

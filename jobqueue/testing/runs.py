@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +14,8 @@ from jobqueue import registry
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import attempt_ended
 from jobqueue.transitions import Lease
-from jobqueue.worker.perform import Outcome, perform_within
+from jobqueue.worker.batch import calls_of, perform_call_within
+from jobqueue.worker.perform import Outcome
 from jobqueue.worker.settle import settle
 
 
@@ -58,12 +59,24 @@ def run(lease: Lease) -> JobRun:
     return settled(perform_here(lease))
 
 
+def run_all(leases: Sequence[Lease]) -> Iterator[JobRun]:
+    """Run the jobs of `leases`, all of one queue, by as many calls as a worker would."""
+    for call in calls_of(leases)[0]:
+        yield from [settled(outcome) for outcome in _performed(call)]
+
+
 def perform_here(lease: Lease) -> Outcome:
     """Run it without settling. A KeyboardInterrupt is let out: it is more likely yours than the job's."""
-    outcome = perform_within(lease, as_committed())
-    if isinstance(outcome.error, KeyboardInterrupt):
-        raise outcome.error
+    (outcome,) = _performed([lease])
     return outcome
+
+
+def _performed(call: Sequence[Lease]) -> list[Outcome]:
+    outcomes = perform_call_within(call, as_committed())
+    for outcome in outcomes:
+        if isinstance(outcome.error, KeyboardInterrupt):
+            raise outcome.error
+    return outcomes
 
 
 def settled(outcome: Outcome) -> JobRun:

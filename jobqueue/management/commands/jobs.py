@@ -6,12 +6,11 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import Error, connections
+from django.db import Error
 
 from jobqueue.cli import keys, locks, unrunnable
-from jobqueue.conf import load
+from jobqueue.cli.database import database_of
 from jobqueue.exceptions import JobQueueError
 
 #: sub-command -> its module, with declare(parser) and run(out, using, given) -> exit status
@@ -32,13 +31,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         """Run it."""
-        try:
-            using = given["database"] or load().database
-        except ImproperlyConfigured as error:
-            self.stderr.write(str(error))
-            sys.exit(4)
-        if using not in connections:
-            raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
+        using = database_of(given)
         try:
             status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
         except JobQueueError as error:

@@ -10,11 +10,11 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.db import Error, connections
 
 from jobqueue.cli.arguments import count, duration
+from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import (
@@ -45,13 +45,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         """One pass, or one per interval."""
         stop = threading.Event()
-        try:
-            using = given["database"] or load().database
-        except ImproperlyConfigured as error:
-            self.stderr.write(str(error))
-            sys.exit(4)
-        if using not in connections:
-            raise CommandError(f"--database {using!r} is not in DATABASES", returncode=2)
+        using = database_of(given)
         if given["interval"] is not None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stop.set())
