@@ -91,8 +91,10 @@ def _measure(kind: str, url: str, plan: Plan, out: Path) -> dict[str, Any]:
 def _about(size: str, plan: Plan) -> dict[str, Any]:
     import django
 
-    git = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    commit = _git("describe", "--always")
+    # What a run has written itself is no change to what the next one measures.
+    if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results"):
+        commit += "-dirty"
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit,
@@ -104,6 +106,10 @@ def _about(size: str, plan: Plan) -> dict[str, Any]:
         "django": django.get_version(),
         "plan": plan.as_json(),
     }
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _date(record: dict[str, Any]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-MEASURES = ("enqueue", "drain", "latency", "growth", "snapshot", "resources", "scaling", "locks", "outbox", "keys")
+MEASURES = (
+    *("enqueue", "drain", "latency", "growth", "snapshot", "resources", "idle", "scaling"),
+    *("locks", "outbox", "keys"),
+)
 DATABASES = ("mysql", "mariadb", "postgres", "sqlite")
 
 
@@ -28,7 +31,9 @@ class Plan:
     growth_claims: int = 20  # of 100 jobs, per table and contestant
     snapshot_jobs: int = 100_000
     memory_jobs: int = 1_000_000
+    idle_before_seconds: float = 60.0  # start-up, and looks that become fewer
     idle_seconds: float = 60.0
+    idle_rounds: int = 2
     scaling: tuple[int, ...] = (1, 2, 4, 8)
     scaling_jobs: int = 40_000
     peer_jobs: int = 20_000
@@ -65,7 +70,8 @@ QUICK = replace(
     growth_finished=200_000,
     snapshot_jobs=30_000,
     memory_jobs=50_000,
-    idle_seconds=10.0,
+    idle_before_seconds=20.0,
+    idle_seconds=20.0,
     scaling_jobs=15_000,
     peer_jobs=8_000,
     outbox_events=5_000,
@@ -90,7 +96,9 @@ TINY = replace(
     growth_claims=3,
     snapshot_jobs=2_000,
     memory_jobs=1_000,
+    idle_before_seconds=3.0,
     idle_seconds=1.0,
+    idle_rounds=1,
     scaling=(1, 2),
     scaling_jobs=300,
     peer_jobs=50,

@@ -15,7 +15,10 @@ _NEW = f"""# Benchmarks
 {BEGIN}
 {END}
 """
-_ORDER = ("drain", "enqueue", "latency", "growth", "snapshot", "resources", "scaling", "locks", "outbox", "keys")
+_ORDER = (
+    *("drain", "enqueue", "latency", "growth", "snapshot", "resources", "idle", "scaling"),
+    *("locks", "outbox", "keys"),
+)
 _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL", "sqlite": "SQLite"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Cells = Iterable[Any]
@@ -91,30 +91,39 @@ def _both(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((who, found[who]) for who in ("jobqueue", "raw"))
 
 
+def quarters(course: Sequence[Any]) -> list[Any]:
+    """The first, the last, and what lies at each quarter between."""
+    return [course[round(part * (len(course) - 1) / 4)] for part in range(5)]
+
+
 def resources(found: dict[str, Any]) -> Iterator[str]:
     """Memory and processor."""
 
     def rows() -> Iterator[Cells]:
         bare = found["bare Django"]["memory_mb"]
-        yield "bare Django", f"{bare['pss']} ({bare['rss']})", *["-"] * 7
+        yield "bare Django", f"{bare['pss']} ({bare['rss']})", *["-"] * 5
         for who, entry in _both(found):
-            busy, idle = entry["busy"], entry["idle"]
+            busy = entry["busy"]
             course = busy["course_pss_mb"] or [None]
             yield (
                 who,
                 f"{busy['memory_mb']['pss']} ({busy['memory_mb']['rss']})",
                 busy.get("above_bare_mb", "-"),
                 busy.get("largest_above_bare_mb", "-"),
-                f"{course[0]} -> {course[-1]} over {busy['jobs']:,} jobs",
+                f"{', '.join(str(at) for at in quarters(course))} over {busy['jobs']:,} jobs",
                 number(busy["cpu_s_per_10k"]),
                 number(busy["server_cpu_s_per_10k"]),
-                number(idle["statements_per_s"]),
-                number(idle["cpu_percent"]),
             )
 
     head = ("who", "PSS (RSS) MB, all processes", "above bare Django, PSS", "largest process above it, RSS")
-    rest = ("PSS MB, start -> end", "CPU s / 10k jobs", "server CPU s / 10k", "idle: statements/s", "idle: CPU %")
+    rest = ("PSS MB at the start and after each quarter", "CPU s / 10k jobs", "server CPU s / 10k")
     yield from table(head + rest, rows())
+
+
+def idle(found: dict[str, Any]) -> Iterator[str]:
+    """Worker and reference."""
+    rows = [(who, spread(entry["statements_per_s"]), spread(entry["cpu_percent"])) for who, entry in _both(found)]
+    yield from table(("who", "statements/s", "CPU %"), rows)
 
 
 def scaling(found: dict[str, Any]) -> Iterator[str]:
@@ -180,10 +189,12 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = 
     ),
     "growth": ("Growth", "One claim of 100 jobs, tables of all sizes visited in turn.", growth),
     "snapshot": ("Open snapshot", "The same claim while another session keeps an old snapshot open.", snapshot),
-    "resources": (
-        "Memory and processor",
-        "Statements are what the server counted (PostgreSQL: transactions).",
-        resources,
+    "resources": ("Memory and processor", "A worker that runs no-op jobs as fast as it can.", resources),
+    "idle": (
+        "An idle worker",
+        "After a minute without work (20 s at size `quick`). Statements are what the server counted (PostgreSQL: "
+        "transactions); processor time is that of all its processes, of one processor.",
+        idle,
     ),
     "locks": (
         "Locks",

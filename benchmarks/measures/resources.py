@@ -1,4 +1,4 @@
-"""(f) Memory and processor time of a busy worker, statements and processor time of an idle one."""
+"""(f) Memory and processor time of a busy worker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from benchmarks import proc, workers
 from benchmarks.bench import Bench
-from benchmarks.fill import OURS, REFERENCE, empty
+from benchmarks.fill import OURS, REFERENCE
 from benchmarks.stats import digits
 
 BARE = "import django, time; django.setup(); from django.db import connection; connection.cursor(); time.sleep(600)"
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Worker and reference, busy and idle, and a Django process that does nothing."""
+    """Worker and reference, and a Django process that does nothing."""
     jobs = bench.plan.memory_jobs
     bare = _bare(bench)
     record: dict[str, Any] = {"bare Django": {"memory_mb": bare}}
@@ -24,12 +24,11 @@ def run(bench: Bench) -> dict[str, Any]:
         ("raw", REFERENCE, workers.reference()),
     ):
         bench.say(f"resources: {name}")
-        record[name] = {"busy": _busy(bench, table, command, jobs), "idle": _idle(bench, table, command)}
-    for part in ("busy", "idle"):
-        found = record["jobqueue"][part]
-        found["above_bare_mb"] = round(found["memory_mb"]["pss"] - bare["pss"], 1)
-        # Of the process that runs the jobs alone, pages it shares with the supervisor included.
-        found["largest_above_bare_mb"] = round(found["memory_mb"]["largest_rss"] - bare["rss"], 1)
+        record[name] = {"busy": _busy(bench, table, command, jobs)}
+    found = record["jobqueue"]["busy"]
+    found["above_bare_mb"] = round(found["memory_mb"]["pss"] - bare["pss"], 1)
+    # Of the process that runs the jobs alone, pages it shares with the supervisor included.
+    found["largest_above_bare_mb"] = round(found["memory_mb"]["largest_rss"] - bare["rss"], 1)
     return record
 
 
@@ -69,20 +68,3 @@ def _busy(bench: Bench, table: str, command: list[str], jobs: int) -> dict[str, 
 
 def _cpu(worker: int, server: int | None) -> tuple[float, float]:
     return proc.cpu_seconds(worker), proc.cpu_seconds(server) if server else 0.0
-
-
-def _idle(bench: Bench, table: str, command: list[str]) -> dict[str, Any]:
-    empty(bench.target, bench.connection, table)
-    seconds = bench.plan.idle_seconds
-    with workers.running(command, bench.env) as (process,):
-        time.sleep(min(6.0, 3 + seconds / 10))  # start-up, and the hot second after it
-        before, cpu, begun = bench.target.counters(bench.connection), proc.cpu_seconds(process.pid), time.monotonic()
-        time.sleep(seconds)
-        took = time.monotonic() - begun
-        used, after = proc.cpu_seconds(process.pid) - cpu, bench.target.counters(bench.connection)
-        memory = proc.memory_mb(process.pid)
-    statements = None
-    if before and after:
-        # Our own two questions are not the worker's.
-        statements = digits(max(0, after["statements"] - before["statements"] - 2) / took)
-    return {"statements_per_s": statements, "cpu_percent": digits(100 * used / took), "memory_mb": memory}
