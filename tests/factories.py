@@ -12,6 +12,7 @@ from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.models import Job
 from jobqueue.transitions import Lease, ack, cancel, claim, fail
+from tests.patience import patient
 
 _numbers = itertools.count(1)
 
@@ -117,37 +118,40 @@ def enqueue_times(count, call, *arguments):
 
 
 def wait_until(condition, seconds=20.0, what="the condition"):
-    """The first true value of condition(), looked at every 20 ms; AssertionError after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """The first true value of condition(), looked at every 20 ms; AssertionError after `seconds`, see patient()."""
+    begun = time.monotonic()
     while True:
         if value := condition():
             return value
-        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+        waited = time.monotonic() - begun
+        assert waited < patient(seconds), f"{what} did not come true within {waited:.0f} s"
         time.sleep(0.02)
 
 
 def run_lease(lease):
     """Run the job of a lease as a worker does, in this thread; its outcome, not settled."""
+    from jobqueue.worker.batch import perform_call
     from jobqueue.worker.board import Entry
-    from jobqueue.worker.perform import Run, is_coroutine, perform, perform_coroutine
+    from jobqueue.worker.perform import Run, is_coroutine, perform_coroutine
     from jobqueue.worker.timeouts import Watch
 
     if is_coroutine(lease):
         return async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
-    return perform(lease, Run(Entry(), Watch(), lambda: False))
+    (outcome,) = perform_call([lease], Run(Entry(), Watch(), lambda: False))
+    return outcome
 
 
 def settle_run(lease, error=None):
     """Run the job of a lease, or let `error` be what it raised, and write down how it ended."""
     from types import SimpleNamespace
 
-    from jobqueue.worker.perform import _Attempt
+    from jobqueue.worker.perform import Attempt
     from jobqueue.worker.settle import settle
 
     if error is None:
         outcome = run_lease(lease)
     else:
-        attempt = _Attempt(lease, lambda: False)
+        attempt = Attempt(lease, lambda: False)
         with attempt:
             attempt.find()
             raise error

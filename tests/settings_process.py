@@ -1,5 +1,9 @@
 """Settings of worker processes that tests start: the test database by name, and short waits."""
 
+import faulthandler
+import signal
+import sys
+
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS, env
 
@@ -8,3 +12,6 @@ JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_FACTOR": 1, "BACKOFF_CAP_SECO
 JOBQUEUE["DOORBELL"] = env("JOBQUEUE_TEST_DOORBELL", default="auto")
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]
+# The harness asks for the stacks of what hangs with it; a fork of a job keeps it.
+if sys.stderr is not None:
+    faulthandler.register(signal.SIGUSR2, all_threads=True)

@@ -2,8 +2,9 @@
 
 Runs under tests.servers, which names the servers in JOBQUEUE_TEST_<KIND>_URL and says what it could not provide in
 JOBQUEUE_TEST_MISSING. JOBQUEUE_TEST_PYTHON6 is a Python with Django 6.x: there the suite runs on SQLite and MySQL, and
-this Python, with Django 5.2, runs it on MariaDB and PostgreSQL, and the verbs again on SQLite and MySQL. With
---only-given everything that is given, and nothing else, runs on this Python.
+this Python, with Django 5.2, runs it on MariaDB and PostgreSQL, and the verbs again on SQLite and MySQL. The process
+tests run beside the rest, on a server of their own. With --only-given everything that is given, and nothing else, runs
+on this Python.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.servers import control
+from tests.servers.state import url_variable
+
 DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
@@ -27,6 +31,8 @@ ON_BOTH = {
     "sqlite": ("tests/unit", "tests/queue", "tests/bench", "tests/conformance"),
     "mysql": ("tests/queue", "tests/bench"),
 }
+#: what waits more than it works
+BESIDE = "tests/process"
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
 
 
@@ -37,6 +43,7 @@ class Lane:
     database: str
     python: str
     arguments: list[str]
+    own_server: bool = False
 
     def run(self) -> tuple[int, str]:
         """Its exit status, and the line that tells it. What pytest says is printed when it has ended."""
@@ -47,24 +54,42 @@ class Lane:
             versions = subprocess.run([self.python, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout
             begun = time.monotonic()
             command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *self.arguments]
+            if self.own_server:
+                env.pop(url_variable(self.database))
+                provide = [sys.executable, "-m", "tests.servers", "run", "--state", f"{folder}/servers"]
+                command = [*provide, "--only", self.database, "--", *command]
             done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             ended = "passed" if done.returncode == 0 else "FAILED"
-            line = f"{self.database}, {versions.strip()}: {ended} in {time.monotonic() - begun:.0f} s"
+            what = f"{self.database}{', processes' if self.arguments == [BESIDE] else ''}"
+            line = f"{what}, {versions.strip()}: {ended} in {time.monotonic() - begun:.0f} s"
             with _printing:
                 print(f"\n== {line} ==\n{done.stdout.decode(errors='replace')}", flush=True)
             return done.returncode, line
 
 
-def lanes(database: str, arguments: list[str], python6: str | None) -> list[Lane]:
-    """The runs of one database, one after the other: they use the same server."""
+def tracks(database: str, arguments: list[str], python6: str | None) -> list[list[Lane]]:
+    """The runs of one database: tracks go on at the same time, the lanes of a track use the same server in turns."""
     if "--only-given" in arguments:
         given = [argument for argument in arguments if argument != "--only-given"]
-        return [Lane(database, sys.executable, given)]
+        return [[Lane(database, sys.executable, given)]]
     skip = [] if database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
-    if python6 is None or database not in ON_DJANGO_6:
-        return [Lane(database, sys.executable, [*skip, *arguments])]
-    both = Lane(database, sys.executable, [*ON_BOTH[database]])
-    return [Lane(database, python6, [*skip, "--ignore=tests/bench", *arguments]), *([] if arguments else [both])]
+    newest = python6 if python6 is not None and database in ON_DJANGO_6 else None
+    if newest is not None:
+        skip.append("--ignore=tests/bench")
+    if arguments:
+        return [[Lane(database, newest or sys.executable, [*skip, *arguments])]]
+    rest = [Lane(database, newest or sys.executable, [*skip, f"--ignore={BESIDE}"])]
+    if newest is not None:
+        rest.append(Lane(database, sys.executable, [*ON_BOTH[database]]))
+    two = database == "sqlite" or _can_have_two(database)
+    beside = Lane(database, newest or sys.executable, [BESIDE], own_server=two and database != "sqlite")
+    return [rest, [beside]] if two else [[*rest, beside]]
+
+
+def _can_have_two(database: str) -> bool:
+    """Not if somebody named the one to test."""
+    server = control.load().get(database)
+    return server is not None and server.controllable
 
 
 def main(arguments: list[str]) -> int:
@@ -75,13 +100,15 @@ def main(arguments: list[str]) -> int:
     python6 = os.environ.get("JOBQUEUE_TEST_PYTHON6")
     there = [name for name in DATABASES if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
 
-    def run(database: str) -> list[tuple[int, str]]:
-        return [lane.run() for lane in lanes(database, arguments, python6)]
+    def run(track: list[Lane]) -> list[tuple[int, str]]:
+        return [lane.run() for lane in track]
 
-    # All at a time: the process tests wait more than they work, and each database has a server of its own.
-    with ThreadPoolExecutor(len(DATABASES)) as pool:
-        outcomes = dict(zip(there, pool.map(run, there), strict=True))
-    lines = [line for name in DATABASES for _, line in outcomes.get(name, [(0, f"{name}: NOT TESTED")])]
+    # All at a time: most tests wait more than they work.
+    planned = [track for database in there for track in tracks(database, arguments, python6)]
+    with ThreadPoolExecutor(len(planned)) as pool:
+        outcomes = [outcome for ended in pool.map(run, planned) for outcome in ended]
+    lines = [line for _, line in outcomes]
+    lines += [f"{name}: NOT TESTED" for name in DATABASES if name not in there]
     if python6 is None and "--only-given" not in arguments:
         lines.append("Django 6.x: NOT TESTED")
     print("\n" + "\n".join(lines))
@@ -91,7 +118,7 @@ def main(arguments: list[str]) -> int:
     if not_tested and os.environ.get("CI") == "true":
         print("CI=true: what is missing counts as a failure")
         return 1
-    return int(any(status for ran in outcomes.values() for status, _ in ran))
+    return int(any(status for status, _ in outcomes))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,18 @@ import time
 from contextvars import ContextVar
 
 from jobqueue.compat import signals
+from jobqueue.signals import job_done
 from tests.app import tasks
 
 _begun = ContextVar("begun", default="nothing")
 
 
 def connect(kind):
-    """`kind`: tell, or several of raise, exit, hang, slow, pause and open, with commas."""
+    """`kind`: tell, or several of raise, exit, hang, slow, pause and open, with commas; or done and one of them."""
+    if kind.startswith("done "):
+        misbehave = globals()[f"_{kind.partition(' ')[2]}"]
+        job_done.connect(lambda job_id, **_: on_done(job_id, misbehave), weak=False)
+        return
     signals.task_started.connect(on_started, weak=False)
     signals.task_started.connect(on_started_async, weak=False)
     signals.task_finished.connect(on_finished, weak=False)
@@ -29,6 +34,12 @@ def on_started(sender, task_result, **_):
 
 async def on_started_async(sender, task_result, **_):
     _tell("awaited", sender, task_result)
+
+
+def on_done(job_id, misbehave):
+    with open(tasks.LOG, "a") as log:
+        log.write(f"done {job_id}\n")
+    misbehave("finished")
 
 
 def on_finished(sender, task_result, **_):

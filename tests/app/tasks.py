@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
+from django.db import connection
 from django.db.models import F
 
 from jobqueue import current_job, handler, task
@@ -111,6 +112,24 @@ def depends_on(path):
     if not os.path.exists(path):
         raise ConnectionRefusedError("nobody listens")
     note("effect")
+
+
+@task(max_attempts=2)
+def waits_and_fails(path, permanent):
+    """Fails when a file appears; the result of a permanent failure cannot be stored."""
+    note("start")
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    if permanent:
+        return {1}
+    raise ValueError("at last")
+
+
+@task
+def closes_its_streams():
+    """As a library does that makes a daemon of its process."""
+    sys.stdout.close()
+    sys.stderr.close()
 
 
 @task(max_attempts=3)
@@ -220,6 +239,35 @@ def gated(path):
     while not os.path.exists(path):
         time.sleep(0.01)
     note("effect")
+
+
+@task
+def finishes_when(path):
+    """Is inside finish(), its row locked, until a file appears."""
+    note("start")
+    with current_job().finish():
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
+
+@task
+def finishes_in_the_server(seconds):
+    """Its row stays locked by a statement that goes on in the server when the process is gone."""
+    note("start")
+    sleeps = {"postgresql": "SELECT pg_sleep(%s)", "mysql": "SELECT SLEEP(%s)"}[connection.vendor]
+    with current_job().finish(), connection.cursor() as cursor:
+        cursor.execute(sleeps, [seconds])
+
+
+@task(hard_timeout_seconds=1.5, max_attempts=1)
+def forks_and_hangs():
+    """The fork comes back at once, and then the job hangs."""
+    pid = os.fork()
+    if pid == 0:
+        return
+    os.waitpid(pid, 0)
+    note("start")
+    time.sleep(600)
 
 
 @task
@@ -413,4 +461,4 @@ def takes_a_lock(name: str) -> None:
         lease_lock(name, 60, timeout_seconds=0).acquire()
 
 
-from tests.app import coroutines, finishing, kit  # noqa: E402, F401
+from tests.app import batches, coroutines, finishing, kit  # noqa: E402, F401

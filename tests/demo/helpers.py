@@ -8,15 +8,17 @@ from urllib.parse import quote
 from django.db import connection
 
 from tests.docs.markdown import ROOT
+from tests.patience import patient
 from tests.settings import VENDOR
 
 
-def manage(*words, redis_url="", timeout_seconds=90, **more):
+def manage(*words, redis_url="", timeout_seconds=120, **more):
     """Run manage.py with the demo's settings; the finished process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO_")}
     environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True", **more}
     command = [sys.executable, "manage.py", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds)
+    seconds = patient(timeout_seconds)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
 
 
 def migrate(app, *to):

@@ -34,13 +34,28 @@ class Order(models.Model):
 def project():
     """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
     before = set(sys.modules)
-    tasks, handlers, listeners = dict(registry._tasks), dict(registry._handlers), dict(subscribers._subscribers)
     # A page's project knows nothing of the handlers that other tests have registered.
-    registry._tasks.clear()
-    registry._handlers.clear()
-    subscribers._subscribers.clear()
+    known = (registry._tasks, registry._handlers, subscribers._subscribers)
+    kept = [dict(names) for names in known]
+    for names in known:
+        names.clear()
     make_module("orders")
     make_module("orders.models").Order = Order
+    try:
+        with table():
+            yield
+    finally:
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] == "orders":
+                del sys.modules[name]
+        for names, old in zip(known, kept, strict=True):
+            names.clear()
+            names.update(old)
+
+
+@contextmanager
+def table():
+    """The table of Order for the length of the block."""
     with connection.schema_editor() as editor:
         editor.create_model(Order)
     try:
@@ -48,13 +63,6 @@ def project():
     finally:
         with connection.schema_editor() as editor:
             editor.delete_model(Order)
-        for name in set(sys.modules) - before:
-            if name.split(".")[0] == "orders":
-                del sys.modules[name]
-        mine = ((registry._tasks, tasks), (registry._handlers, handlers), (subscribers._subscribers, listeners))
-        for known, old in mine:
-            known.clear()
-            known.update(old)
 
 
 def make_module(name: str) -> ModuleType:

@@ -65,7 +65,9 @@ def ids_in_code():
         found |= set(re.findall(r"jobqueue\.([EW]\d{3})", path.read_text()))
     for module in (mysql, mariadb):
         found |= set(re.findall(r'"([EW]\d{3})"', inspect.getsource(module)))
-    found |= set(re.findall(r'"([EW]\d{3})"', (PACKAGE / "checks.py").read_text()))
+    found |= set(
+        re.findall(r'"([EW]\d{3})"', (PACKAGE / "checks.py").read_text() + (PACKAGE / "indexes.py").read_text())
+    )
     return {f"jobqueue.{code}" for code in found}
 
 

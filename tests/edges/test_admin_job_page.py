@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_page_shows_progress_expiry_options_and_what_was_logged():
-    made = tasks.greet.using(expires=3600, timeout_seconds=77).enqueue("ann", 1)
+    made = tasks.greet.using(expires=3655, timeout_seconds=77).enqueue("ann", 1)
     set_columns(made.id, progress={"done": 3, "total": 4, "note": "rows"})
     fail(claim_one("default"), error=ValueError("no"), log="12:00:00.000 WARNING shop: low on paper")
     page = text_of(viewer().get(job_page(made.id)))

@@ -49,6 +49,8 @@ def look():
         ({"DOORBELL": None}, ["E001"], "DOORBELL"),
         ({"QUEUES": []}, ["E001"], "QUEUES"),
         ({"QUEUES": {"a": 5}}, ["E001"], "QUEUES['a']"),
+        ({"QUEUES": {"a,b": {}}}, ["E001"], "'a,b'"),
+        ({"QUEUES": {"": {}}}, ["E001"], "QUEUES"),
         ({"QUEUES": {"a": {"LEASE": 5}}}, ["E001"], "unknown key 'LEASE'"),
         ({"QUEUES": {"a": {"LEASE_SECONDS": 0}}}, ["E001"], "QUEUES['a']"),
         ({"LEASE": 1, "MAX_ATTEMPTS": 0}, ["E001", "E001"], "LEASE"),

@@ -133,9 +133,10 @@ class TestPidfile:
     def test_a_living_worker_is_not_replaced(self, tmp_path):
         path = tmp_path / "pid"
         path.write_text(f"{os.getppid()}\n")
-        with pytest.raises(CommandError, match="is running"):
+        with pytest.raises(CommandError, match="is running") as refused:
             with pidfile.held(str(path)):
                 pass
+        assert refused.value.returncode == 2
         assert path.read_text() == f"{os.getppid()}\n"
 
     @pytest.mark.parametrize("left", ["", "x", "999999999", "-5", "0x1"])

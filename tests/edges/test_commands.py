@@ -6,7 +6,7 @@ import signal
 from io import StringIO
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.locks import lease_lock
@@ -19,6 +19,18 @@ def dry_run(*words):
     out = StringIO()
     call_command("runworker", "--dry-run", *words, stdout=out)
     return out.getvalue()
+
+
+@pytest.mark.parametrize("words", [["runworker"], ["reap_leases"], ["relay_outbox"], ["jobs", "keys"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("setting", "option", "status"),
+    [("elsewhere", [], 4), ("", [], 4), ("default", ["--database", "elsewhere"], 2), ("default", ["--database="], 2)],
+)
+def test_a_database_that_is_none_is_told_by_where_it_came_from(settings, words, setting, option, status):
+    settings.JOBQUEUE = {"DATABASE": setting}
+    with pytest.raises((CommandError, SystemExit)) as stopped:
+        call_command(*words, *option, stderr=StringIO())
+    assert getattr(stopped.value, "returncode", None) or stopped.value.code == status
 
 
 @pytest.mark.django_db

@@ -99,7 +99,7 @@ def test_the_pages_are_korean(settings):
     settings.LANGUAGE_CODE = "ko"
     make_in_state("FAILED", "dead")
     make_in_state("PROCESSING", "busy")
-    job_id = make_job("later", run_at=UtcNowPlus(7200.5))
+    job_id = make_job("later", run_at=UtcNowPlus(7255))
     with translation.override("ko"):
         client = root()
         page = text_of(client.get(JOBS))

@@ -26,6 +26,14 @@ def test_reload_and_its_opposite_are_heard_from_the_environment(monkeypatch, nam
         assert options().reload is wanted
 
 
+def test_queues_that_are_typed_come_before_those_of_the_environment(monkeypatch):
+    monkeypatch.setenv("JOBQUEUE_WORKER_QUEUES", "web")
+    assert str(options().selection) == "web"
+    assert str(options("mail").selection) == "mail"
+    assert str(options("mail", "--queues", "slow").selection) == "mail, slow"
+    assert str(options("--queues", "slow").selection) == "slow"
+
+
 @override_settings(JOBQUEUE={"QUEUES": {"slow": {"LEASE_SECONDS": 600}, "fast": {"LEASE_SECONDS": 5}}})
 def test_a_queues_own_lease_is_used_where_it_is_longer():
     assert load().queue_lease_seconds("slow", 60) == 600

@@ -1,6 +1,7 @@
 """drain() does in a test what workers do in production."""
 
 import logging
+import time
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,8 @@ from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.testing import drain, expire_lease, travel
+from jobqueue.testing.clock import Clock
+from jobqueue.testing.draining import _Drainer
 from jobqueue.transitions import ack, claim
 from tests.app import kit
 from tests.factories import job, make_job, state
@@ -80,6 +83,30 @@ def test_what_jobs_enqueue_on_commit_runs_too(sold):
     kit.enqueues_when_committed.enqueue("x")
     assert drain().ran == 2
     assert sold() == ["x-parent", "x"]
+
+
+def test_a_job_that_becomes_due_while_drain_looks_at_the_clock_runs(sold, monkeypatch):
+    now = Clock.now
+
+    def slow(clock):
+        time.sleep(0.3)
+        return now(clock)
+
+    monkeypatch.setattr(Clock, "now", slow)
+    kit.sells.using(run_after=read_now("default") + timedelta(seconds=0.5)).enqueue("a")
+    assert drain(until=timedelta(seconds=60)).ok == 1
+
+
+def test_a_job_that_becomes_due_before_drain_looks_for_the_next_one_runs(sold, monkeypatch):
+    next_due = _Drainer.next_due
+
+    def late(drainer, end):
+        time.sleep(0.8)
+        return next_due(drainer, end)
+
+    monkeypatch.setattr(_Drainer, "next_due", late)
+    kit.sells.using(run_after=read_now("default") + timedelta(seconds=0.5)).enqueue("a")
+    assert drain(until=timedelta(seconds=60)).ok == 1
 
 
 def test_what_jobs_delay_runs_until_the_end(sold):

@@ -3,15 +3,16 @@
 import os
 import signal
 import subprocess
-import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from django.db import OperationalError, connection
 
 from tests.factories import wait_until
+from tests.launch import ROOT, launch
+from tests.patience import patient
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("--lease", "3s", "--heartbeat", "0.5s")
 
 
@@ -21,7 +22,7 @@ def command(*arguments, evidence, prefix=(), **environment):
     env = {key: value for key, value in os.environ.items() if not key.startswith("JOBQUEUE_WORKER_")}
     env |= {"JOBQUEUE_TEST_NAME": name, "JOBQUEUE_TEST_LOG": str(evidence.path), "PYTHONUNBUFFERED": "1"}
     env |= {"DJANGO_SETTINGS_MODULE": "tests.settings_process", "PYTHONPATH": str(ROOT)} | environment
-    return Group([*prefix, sys.executable, "manage.py", *map(str, arguments)], env, evidence.path.parent)
+    return Group([str(argument) for argument in arguments], env, evidence.path.parent, prefix)
 
 
 class Group:
@@ -29,19 +30,11 @@ class Group:
 
     count = 0
 
-    def __init__(self, argv, env, folder):
+    def __init__(self, arguments, env, folder, prefix=()):
         Group.count += 1
         self.output = folder / f"output-{Group.count}"
-        with self.output.open("w") as sink:
-            self.process = subprocess.Popen(
-                argv,
-                cwd=ROOT,
-                env=env,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        self.output.touch()
+        self.process = launch(arguments, env, self.output, prefix)
         self.pid = self.process.pid
 
     def text(self):
@@ -51,9 +44,17 @@ class Group:
     def wait(self, seconds=30):
         """Its exit status."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patient(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {seconds} s:\n{self.text()[-4000:]}") from None
+            # Its threads' stacks say where it stands; after them there may be no room for what it said before.
+            said = self.text()[-4000:]
+            with suppress(ProcessLookupError):
+                self.signal(signal.SIGQUIT)
+                time.sleep(2)
+                # What jobs have forked or started is not told by the supervisor.
+                self._ask_for_stacks()
+                time.sleep(1)
+            raise AssertionError(f"still running:\n{said}\n{self.text()[-12_000:]}") from None
 
     def signal(self, number):
         """To the supervisor alone, as an init system does."""
@@ -66,6 +67,19 @@ class Group:
     def members(self):
         """The ids of all living processes of the group."""
         return [pid for pid, _ in self._stats()]
+
+    def _ask_for_stacks(self):
+        for pid in self.members():
+            with suppress(ProcessLookupError, FileNotFoundError):
+                comm = Path(f"/proc/{pid}/wchan").read_text()
+                with self.output.open("a") as sink:
+                    sink.write(f"\n== process {pid}, child of {self._parent(pid)}, waits in {comm} ==\n")
+                os.kill(pid, signal.SIGUSR2)
+                time.sleep(0.2)
+
+    @staticmethod
+    def _parent(pid):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
     def wait_until_stopped(self):
         """After SIGSTOP: every process of the group is really stopped."""
@@ -87,7 +101,7 @@ class Group:
         if self.members():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(patient(10))
         wait_until(lambda: not self.members(), 10, "the end of all processes")
 
 

@@ -17,7 +17,7 @@ from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 has_server = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be in trouble")
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")
 
@@ -146,7 +146,7 @@ def test_without_adaptation_a_failing_queue_is_claimed_at_full_speed(worker, evi
     for _ in range(40):
         tasks.depends_on.using(queue_name="outside").enqueue(str(tmp_path / "outside"))
     group = worker("--no-adaptive")
-    wait_until(lambda: len(evidence.read("start")) > 200, 15)
+    wait_until(lambda: len(evidence.read("start")) > 200)
     assert "the runs of queue" not in group.text()
 
 

@@ -14,7 +14,6 @@ from tests.settings import VENDOR
 
 pytestmark = [
     committed,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
 ]
 PROCESSES, THREADS = 2, 3

@@ -16,7 +16,7 @@ from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
 
 

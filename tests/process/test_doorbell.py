@@ -16,7 +16,7 @@ from tests.factories import state, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(180)]
+pytestmark = committed
 RARELY = ("--poll", "60s..90s", "--lease", "600s")
 AT_ONCE = 10.0  # seconds: far less than a poll
 

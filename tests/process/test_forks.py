@@ -8,7 +8,7 @@ from tests.factories import enqueue_times, job, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(60)]
+pytestmark = committed
 
 
 @pytest.mark.parametrize("how", ["exits", "returns", "raises"])
@@ -32,6 +32,15 @@ def test_a_fork_leaves_the_sessions_of_the_worker_alone(worker):
     assert group.wait() == 0
     assert [job(job_id).result for job_id in ids] == [3] * 4
     assert "the database is away" not in group.text()
+
+
+def test_a_fork_that_comes_back_does_not_lift_the_hard_limit_of_its_job(worker, evidence):
+    job_id = tasks.forks_and_hangs.enqueue().id
+    group = worker("--concurrency", 1)
+    wait_until(lambda: job(job_id).status == Job.Status.FAILED, what="its end by the hard limit")
+    assert "hard_timeout_seconds" in job(job_id).last_error
+    assert len(evidence.read("start")) == 1
+    assert group.members()
 
 
 def test_a_job_can_terminate_a_process_that_it_has_started(worker):

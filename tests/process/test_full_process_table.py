@@ -14,7 +14,7 @@ from tests.factories import state, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 
 # The limit counts processes and threads per real user, and does not bind root: as root the worker gets a real user of
 # its own, and keeps root's right to read files.
@@ -22,7 +22,7 @@ ROOT = os.getuid() == 0
 USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the keeper
-CHILD = 1 + 1 + 1 + 1 + 4  # main thread, settler, bell, event loop, four job threads
+CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stacks, settler, bell, announcer, event loop, four job threads
 SINGLE = 2 + LISTENER + CHILD  # with supervisor and keeper
 FAMILY = SINGLE + CHILD
 

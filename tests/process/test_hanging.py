@@ -1,13 +1,11 @@
 """A job that never comes back costs its own attempt, and nobody else anything."""
 
-import pytest
-
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 
 
 def test_a_thread_that_no_soft_limit_reaches_is_ended_by_the_hard_one_and_only_it_is_charged(worker, evidence):

@@ -4,8 +4,10 @@ import os
 import random
 import signal
 import time
+from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import cancel
@@ -15,7 +17,7 @@ from tests.marks import committed
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(180)]
+pytestmark = committed
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
 
 
@@ -114,6 +116,28 @@ def test_a_death_repeats_no_more_jobs_than_there_were_threads(worker, evidence):
     worker(*LONG, "--concurrency", 1)
     wait_until(lambda: Job.objects.filter(status__in=(0, 1)).count() == 0, 40)
     assert len(evidence.read("effect")) <= 40 + 1
+
+
+@pytest.mark.parametrize(
+    ("permanent", "ended", "words"), [(False, "READY", "ValueError: at last"), (True, "FAILED", "ResultError")]
+)
+def test_a_failure_counts_though_its_process_died_before_it_was_written(
+    worker, evidence, gate, permanent, ended, words
+):
+    job_id = tasks.waits_and_fails.using(backoff=600).enqueue(str(gate), permanent).id
+    group = worker(*LONG, "--concurrency", 1)
+    (start,) = started(evidence)
+    with transaction.atomic():
+        # The end of the run waits for this lock.
+        Job.objects.filter(pk=job_id).update(priority=1)
+        gate.touch()
+        time.sleep(0.5)
+        os.kill(int(start[1]), signal.SIGKILL)
+        wait_until(lambda: "ended unexpectedly" in group.text(), what="the end of the child")
+    wait_until(lambda: job(job_id).attempts == 1, what="the attempt")
+    assert (state(job_id), job(job_id).crashes, len(evidence.read("start"))) == (ended, 0, 1)
+    assert words in job(job_id).last_error
+    assert ended == "FAILED" or job(job_id).run_at > now() + timedelta(seconds=400)
 
 
 def test_sigterm_finishes_what_runs_and_gives_the_rest_back_without_an_attempt(worker, evidence, gate):

@@ -13,7 +13,7 @@ from tests.factories import wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 
 
 def test_a_worker_that_leaves_has_written_what_its_locks_did(worker):

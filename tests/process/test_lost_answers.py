@@ -3,7 +3,7 @@
 import os
 import signal
 
-import pytest
+from django.db import transaction
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, Worker
@@ -12,7 +12,7 @@ from tests.app import tasks
 from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
 from tests.marks import committed
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 
 
 def only_child():
@@ -24,17 +24,19 @@ def test_a_claim_whose_answer_was_lost_is_recovered_while_its_worker_lives(worke
     """The commit of a claim reached the server and its answer did not reach the worker (faults.md F15)."""
     group = worker("--lease", "1s", "--heartbeat", "0.2s")
     child = only_child()
-    job_id = make_job("elsewhere", task="tests.app.tasks.add", payload={"args": [1, 2], "kwargs": {}}, gate=1)
-    set_columns(
-        job_id,
-        gate=0,
-        status=Job.Status.PROCESSING,
-        locked_by=child.name,
-        lock_token=b"lost on the wire",
-        lock_until=UtcNowPlus(1),
-        locked_at=UtcNowPlus(0),
-        fence=1,
-    )
+    # At once, or the worker takes the job as it is first.
+    with transaction.atomic():
+        job_id = make_job(
+            "elsewhere",
+            task="tests.app.tasks.add",
+            payload={"args": [1, 2], "kwargs": {}},
+            status=Job.Status.PROCESSING,
+            locked_by=child.name,
+            lock_token=b"lost on the wire",
+            lock_until=UtcNowPlus(1),
+            locked_at=UtcNowPlus(0),
+            fence=1,
+        )
     wait_until(lambda: state(job_id) == "DONE", 15, "the recovery of a lease that nobody works on")
     assert group.members()
 
@@ -67,3 +69,19 @@ def test_a_lease_lost_under_a_running_job_is_told_to_it(worker, evidence):
     wait_until(lambda: evidence.read("effect"), 10, "the word to the body")
     assert evidence.read("effect")[0][5] == "1"
     assert state(job_id) == "READY"
+
+
+def test_a_worker_that_fell_silent_is_marked_by_another_ones_heartbeats(worker):
+    where = {
+        "host": "h",
+        "pid": 1,
+        "supervisor_pid": 1,
+        "boot_id": "b",
+        "queues": "*",
+        "concurrency": 1,
+        "version": "1",
+    }
+    silent = Worker.objects.create(name="gone", **where, heartbeat_at=UtcNowPlus(-61))
+    worker("--heartbeat", "0.3s", "--lease", "2s")
+    wait_until(lambda: Worker.objects.get(pk=silent.pk).stopped_at, what="the mark")
+    assert Worker.objects.get(pk=silent.pk).stop_reason == "silent: no heartbeat"

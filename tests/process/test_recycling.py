@@ -2,14 +2,12 @@
 
 import signal
 
-import pytest
-
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import seconds_from_now, state, wait_until
 from tests.marks import committed
 
-pytestmark = [committed, pytest.mark.timeout(120)]
+pytestmark = committed
 
 
 def all_done():
@@ -66,9 +64,12 @@ def test_a_recycled_child_gives_back_what_it_claimed_ahead(worker, evidence, tmp
     running = tasks.gated.using(priority=5).enqueue(str(gate)).id
     rest = [tasks.add.enqueue(n, 0).id for n in range(20)]
     group = worker("--recycle-time", "2s", "--concurrency", 1)
-    wait_until(lambda: evidence.read("start"), what="the job that runs on")
-    wait_until(lambda: not Job.objects.leased().exclude(pk=running).exists() and group.members(), 10)
-    assert {state(i) for i in rest} == {"READY"}
+    first = wait_until(lambda: evidence.read("start"), what="the job that runs on")[0][1]
+    began = Worker.objects.get(pid=int(first)).started_at
+    wait_until(lambda: seconds_from_now(began) < -2, what="the end of its time, after which it claims nothing")
+    wait_until(lambda: {state(i) for i in rest} == {"READY"}, what="jobs that were claimed ahead to be back")
+    assert state(running) == "PROCESSING"
+    assert group.members()
     gate.touch()
     wait_until(all_done, 40)
     unharmed(evidence, 31)

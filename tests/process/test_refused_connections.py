@@ -14,7 +14,6 @@ from tests.settings import VENDOR
 
 pytestmark = [
     committed,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could refuse a connection"),
 ]
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped

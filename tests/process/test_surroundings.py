@@ -14,7 +14,7 @@ from tests.marks import committed
 from tests.process.harness import SHORT, command
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(60)]
+pytestmark = committed
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -26,6 +26,18 @@ def test_a_worker_whose_streams_are_closed_works(db_job, evidence, closed):
     finally:
         group.end()
     assert state(db_job) == "DONE"
+
+
+def test_a_job_that_closes_the_streams_costs_log_lines_and_nothing_else(worker, evidence):
+    closing = tasks.closes_its_streams.enqueue().id
+    group = worker("--concurrency", 1)
+    wait_until(lambda: state(closing) == "DONE", what="the end of the job")
+    after = [tasks.add.enqueue(n, 0).id for n in range(5)] + [tasks.boom.using(max_attempts=1).enqueue().id]
+    wait_until(lambda: {state(i) for i in after} == {"DONE", "FAILED"}, what="the jobs after it")
+    wait_until(lambda: not Job.objects.leased().exists())
+    assert len({line[1] for line in evidence.read()}) == 1, "a child process died"
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
 
 
 @pytest.fixture

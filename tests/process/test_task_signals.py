@@ -61,6 +61,22 @@ def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence):
     assert group.wait(20) == 0
 
 
+def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worker, evidence):
+    ids = [tasks.add.enqueue(n, 1).id for n in range(300)]
+    group = worker(JOBQUEUE_TEST_RECEIVERS="done hang")
+    wait_until(lambda: {state(job_id) for job_id in ids} == {"DONE"})
+    assert len(evidence.read("done")) == 1
+    group.signal(15)
+    assert group.wait(20) == 0
+
+
+def test_a_receiver_of_job_done_that_leaves_a_transaction_open_undoes_no_end(worker, evidence):
+    ids = [tasks.add.enqueue(n, 1).id for n in range(20)]
+    assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="done open").wait() == 0
+    assert {state(job_id) for job_id in ids} == {"DONE"}
+    assert len(evidence.read("done")) == 20
+
+
 def test_a_slow_receiver_gets_every_signal_before_the_worker_ends(worker, evidence):
     ids = [tasks.greet.enqueue("ann", n).id for n in range(110)]
     assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow").wait() == 0

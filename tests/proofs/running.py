@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from django.db import connection
+from django.utils import timezone
 
-ROOT = Path(__file__).parents[2]
+from jobqueue.models import Job
+from tests.launch import ROOT, by_exec, launch
+from tests.patience import patient
 
 
 class RunningWorker:
@@ -29,15 +33,9 @@ class RunningWorker:
             "PYTHONPATH": str(ROOT),
             **(env or {}),
         }
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "runworker", "--no-reload", *options],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        # At full size as an operator starts it.
+        start = by_exec if os.environ.get("JOBQUEUE_PROVE") == "1" else launch
+        self.process = start(["runworker", "--no-reload", *options], environment, self.log)
 
     def children(self) -> list[int]:
         """The process ids below the supervisor; the keeper is among them."""
@@ -51,7 +49,7 @@ class RunningWorker:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patient(seconds))
         except subprocess.TimeoutExpired:
             self.kill_all()
             raise AssertionError(f"did not stop within {seconds} s:\n{self.output()[-3000:]}") from None
@@ -60,7 +58,7 @@ class RunningWorker:
         """SIGKILL to the whole group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(patient(10))
 
     def output(self) -> str:
         """All log lines so far."""
@@ -73,10 +71,27 @@ class RunningWorker:
         return [line for line in found if event is None or line[0] == event]
 
 
-def wait_for(condition, seconds: float = 60.0, what: str = "the condition"):
-    """The first true value of condition(), looked at every 50 ms."""
-    deadline = time.monotonic() + seconds
+def wait_for(condition, seconds: float = 60.0, what: str | Callable[[], str] = "the condition"):
+    """The first true value of condition(), looked at every 50 ms; AssertionError after `seconds`, see patient().
+
+    `what` is the condition's name; or it is called if that has not come true, and tells why.
+    """
+    begun = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+        if (waited := time.monotonic() - begun) > patient(seconds):
+            name = what if isinstance(what, str) else what()
+            raise AssertionError(f"{name} did not come true within {waited:.0f} s")
         time.sleep(0.05)
     return value
+
+
+def unended(workers) -> str:
+    """What a reader needs who asks why jobs have not ended: the jobs, what workers said last, and their stacks."""
+    states = Counter(Job.objects.values_list("status", "locked_by", "attempts", "crashes"))
+    rows = list(Job.objects.filter(status__in=(0, 1)).values("pk", "status", "locked_by", "run_at", "lock_until")[:10])
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            worker.process.send_signal(signal.SIGQUIT)
+    time.sleep(2)
+    said = "\n".join(worker.output()[-8000:] for worker in workers)
+    return f"now {timezone.now()}\n{states}\n{rows}\n{said}"

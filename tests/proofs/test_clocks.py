@@ -17,7 +17,7 @@ from tests.marks import committed
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(180)]
+pytestmark = committed
 
 ZONES = {
     "mysql": ["+09:00", "-08:00"],

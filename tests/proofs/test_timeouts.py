@@ -10,7 +10,7 @@ from tests.factories import state
 from tests.marks import committed
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(180)]
+pytestmark = committed
 
 OPTIONS = ("--lease", "5s", "--heartbeat", "0.5s", "--concurrency", "4")
 

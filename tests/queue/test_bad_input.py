@@ -7,11 +7,31 @@ import pytest
 from django.db import transaction
 
 from jobqueue import enqueue, enqueue_many
+from jobqueue.counter import ShardedCounter
 from jobqueue.exceptions import InvalidValue, JobQueueError
+from jobqueue.fencing import fence_of
+from jobqueue.idempotency import once
+from jobqueue.inspect import lock_footprint
+from jobqueue.locks import lease_lock, mutex, named_lock
 from jobqueue.models import Job
-from jobqueue.transitions import cancel, claim, discard, fail, heartbeat, reap, retry, snooze
+from jobqueue.outbox import publish
+from jobqueue.transactions import retry_transaction
+from jobqueue.transitions import (
+    ack_many,
+    cancel,
+    claim,
+    discard,
+    fail,
+    fail_many,
+    heartbeat,
+    reap,
+    release_held,
+    resume,
+    retry,
+    snooze,
+)
 from tests.app.tasks import add
-from tests.factories import claim_one, make_job, row
+from tests.factories import claim_one, make_job, make_jobs, row, state
 
 pytestmark = pytest.mark.django_db
 
@@ -28,6 +48,7 @@ CALLS = {
     "Decimal": (("q", Decimal(1)), {}, "payload"),
     "datetime": (("q", datetime(2026, 1, 1, tzinfo=UTC)), {}, "payload"),
     "non-str key": (("q", {1: 2}), {}, "payload"),
+    "key beyond printing": (("q", {10**5000: 2}), {}, "payload"),
     "circular": (("q", CIRCLE), {}, "payload"),
     "too large": (("q", "x" * 1_048_577), {}, "1048576"),
     "too large in bytes": (("q", "é" * 524_288), {}, "1048576"),
@@ -141,12 +162,34 @@ def test_a_bad_delay_changes_nothing(seconds):
     before = row(lease.job_id)
     for call in (
         lambda: fail(lease, error="x", delay_seconds=seconds),
+        lambda: fail_many([lease], error="x", delay_seconds=seconds),
         lambda: snooze(lease, delay_seconds=seconds),
         lambda: heartbeat(lease, lease_seconds=seconds),
     ):
         with pytest.raises(JobQueueError):
             call()
     assert row(lease.job_id) == before
+
+
+@pytest.mark.parametrize("error", [None, 42, ValueError, b"x", ["x"]])
+def test_an_error_that_is_neither_text_nor_exception_uses_no_attempt(error):
+    make_job()
+    lease = claim_one()
+    before = row(lease.job_id)
+    for call in (lambda: fail(lease, error=error), lambda: fail_many([lease], error=error)):
+        with pytest.raises(JobQueueError, match="error must be"):
+            call()
+    assert row(lease.job_id) == before
+
+
+@pytest.mark.parametrize("results", [[], [1], [1, 2, 3]])
+def test_an_ack_of_two_leases_wants_two_results(results):
+    make_jobs(2)
+    leases = claim("q", 2, worker="w")
+    with pytest.raises(JobQueueError, match="2 leases") as caught:
+        ack_many(leases, results=results)
+    assert isinstance(caught.value, ValueError)
+    assert {state(lease.job_id) for lease in leases} == {"PROCESSING"}
 
 
 @pytest.mark.parametrize("verb", [cancel, retry, discard])
@@ -176,3 +219,40 @@ def test_dedupe_keys_that_are_no_list_write_nothing(keys):
         enqueue_many("q", [1, 2], dedupe_keys=keys)
     assert isinstance(caught.value, TypeError)
     assert not Job.objects.exists()
+
+
+ON_ANOTHER_DATABASE = {
+    "enqueue": lambda using: enqueue("q", 1, using=using),
+    "enqueue with a key": lambda using: enqueue("q", 1, dedupe_key="k", using=using),
+    "enqueue_many": lambda using: enqueue_many("q", [1, 2], using=using),
+    "claim": lambda using: claim("q", worker="w", using=using),
+    "reap": lambda using: reap(using=using),
+    "cancel": lambda using: cancel(1, using=using),
+    "release_held": lambda using: release_held(1, using=using),
+    "resume": lambda using: resume("q", "k", using=using),
+    "enqueue_many of nothing": lambda using: enqueue_many("q", [], using=using),
+    "mutex": lambda using: mutex("k", using=using),
+    "lease_lock": lambda using: lease_lock("k", 5, using=using),
+    "named_lock": lambda using: named_lock("k", 0, using=using),
+    "once": lambda using: once("k", ttl_seconds=5, using=using).__enter__(),
+    "publish": lambda using: publish("t", 1, using=using),
+    "lock_footprint": lambda using: lock_footprint(using=using).__enter__(),
+    "counter": lambda using: ShardedCounter("k", using=using),
+    "retry_transaction": lambda using: retry_transaction(using=using)(int)(),
+}
+
+
+@pytest.mark.parametrize("using", ["nowhere", "", 5, b"default"])
+@pytest.mark.parametrize("call", ON_ANOTHER_DATABASE)
+def test_an_alias_that_is_no_database_is_refused(call, using):
+    with pytest.raises(JobQueueError, match="database") as caught:
+        ON_ANOTHER_DATABASE[call](using)
+    assert isinstance(caught.value, (TypeError, ValueError))
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("call", [lambda n: mutex(n), lambda n: once(n, ttl_seconds=5).__enter__(), fence_of])
+def test_an_int_that_cannot_be_printed_is_refused_by_the_toolkit(call):
+    with pytest.raises(JobQueueError) as caught, transaction.atomic():
+        call(10**5000)
+    assert isinstance(caught.value, ValueError)

@@ -4,14 +4,15 @@ from datetime import datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import OperationalError, transaction
 
-from jobqueue import insertion, registry, task
+from jobqueue import enqueue, insertion, registry, task
 from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
-from tests.factories import claim_one, job, lease_with, make_job, now, run_lease, seconds_from_now
+from tests.factories import claim_one, job, lease_with, make_job, now, run_lease, seconds_from_now, set_columns
 from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +30,50 @@ def test_an_enqueued_task_is_a_job_that_anybody_can_read():
     assert (result.status, result.args, result.kwargs, result.attempts) == (TaskResultStatus.READY, [2], {"b": 3}, 0)
     assert (result.started_at, result.finished_at, result.backend) == (None, None, "default")
     assert abs(result.enqueued_at - now()) < timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("when", [5, "2030-01-01", timedelta(hours=1)])
+def test_a_run_after_that_is_no_datetime_is_refused(when):
+    with pytest.raises(InvalidTask, match="run_after"):
+        tasks.add.using(run_after=when)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("payload", [5, {"args": 5}, {"args": "ab", "kwargs": [1]}, {"args": {"a": 1}, "kwargs": 0}])
+def test_the_result_of_a_job_whose_arguments_plain_sql_wrote_wrongly_can_be_read(payload):
+    result = tasks.add.get_result(str(make_job(payload=payload, task="tests.app.tasks.add")))
+    assert (result.args, result.kwargs, result.status) == ([], {}, TaskResultStatus.READY)
+
+
+@pytest.mark.parametrize("holder", [None, "gone.tasks.removed", "tests.app.tasks.boom"])
+def test_a_key_that_a_raw_job_or_one_of_another_task_holds_gives_that_job(holder):
+    job_id = enqueue("default", {"x": 1}, dedupe_key="k")
+    set_columns(job_id, task=holder)
+    result = tasks.add.using(dedupe_key="k").enqueue(1, 2)
+    assert (result.id, result.status, result.args) == (str(job_id), TaskResultStatus.READY, [])
+    assert Job.objects.count() == 1
+
+
+def away(*args, **kwargs):
+    raise OperationalError(2002, "gone")
+
+
+@committed
+@pytest.mark.parametrize(("reads", "key"), [("insertion.created_at", None), ("results._with_history", "k")])
+def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeypatch, reads, key):
+    """Whoever hears of an error enqueues again."""
+    monkeypatch.setattr(f"jobqueue.{reads}", away)
+    result = tasks.add.using(dedupe_key=key, ordering_key=None if key else "o").enqueue(1, 2)
+    assert Job.objects.get().pk == int(result.id)
+    assert (result.args, abs(result.enqueued_at - now()) < timedelta(seconds=5)) == ([1, 2], True)
+
+
+@committed
+def test_inside_a_transaction_such_an_error_is_raised(monkeypatch):
+    monkeypatch.setattr("jobqueue.results._with_history", away)
+    with pytest.raises(OperationalError), transaction.atomic():
+        tasks.add.using(dedupe_key="k").enqueue(1, 2)
+    assert not Job.objects.exists()
 
 
 def test_using_knows_every_field():

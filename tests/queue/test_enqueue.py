@@ -8,9 +8,18 @@ from django.db import transaction
 from jobqueue import enqueue
 from jobqueue.exceptions import JobQueueError, UnknownQueue
 from jobqueue.models import Job
-from tests.factories import job, now, row, seconds_from_now, undone
+from jobqueue.transitions import claim
+from tests.factories import job, make_due, now, row, seconds_from_now, undone
 
 pytestmark = pytest.mark.django_db
+
+
+def test_a_job_for_later_says_why_it_waits_until_it_runs():
+    job_id = enqueue("q", 1, run_at=now() + timedelta(hours=1))
+    assert job(job_id).wait_reason == "scheduled"
+    make_due(job_id)
+    (lease,) = claim("q", worker="w")
+    assert (lease.job_id, job(job_id).wait_reason) == (job_id, None)
 
 
 def test_an_enqueued_job_is_ready_due_and_untouched():

@@ -1,11 +1,13 @@
 """finish(): the effect and the end of the job in one commit."""
 
 import pytest
+from django.db import connections
 
 from jobqueue.context import JobContext
-from jobqueue.exceptions import LeaseLost, ResultError, WrongDatabase
+from jobqueue.exceptions import JobCanceled, LeaseLost, LockNotAcquired, ResultError, WrongDatabase
 from jobqueue.models import Job
 from jobqueue.transitions import reap
+from jobqueue.worker.perform import Attempt, Ending
 from tests.factories import claim_one, expire, job, make_job, row, state
 from tests.marks import committed
 
@@ -69,6 +71,44 @@ def test_another_database_is_refused_before_the_block(context):
     assert (row(context.job_id), effects()) == (before, 0)
 
 
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Another database of the project, with a table."""
+    entry = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db"}
+    monkeypatch.setitem(connections.settings, "elsewhere", {**entry, "OPTIONS": {}})
+    # By hand: a test's connections are opened for its own databases only.
+    connections["elsewhere"].connect()
+    with connections["elsewhere"].cursor() as cursor:
+        cursor.execute("CREATE TABLE receipts (number INTEGER)")
+    yield lambda sql: connections["elsewhere"].cursor().execute(sql)
+    connections["elsewhere"].close()
+    del connections["elsewhere"]
+
+
+def write_both(context, elsewhere, sql):
+    with context.finish():
+        make_job("effects")
+        elsewhere(sql)
+
+
+@pytest.mark.parametrize(
+    "sql", ["INSERT INTO receipts VALUES (1)", " update receipts SET number = 1", "DELETE FROM receipts"]
+)
+def test_a_write_to_another_database_in_the_block_is_refused_and_nothing_is_kept(context, elsewhere, sql):
+    before = row(context.job_id)
+    with pytest.raises(WrongDatabase, match="elsewhere"):
+        write_both(context, elsewhere, sql)
+    assert (row(context.job_id), effects()) == (before, 0)
+    assert elsewhere("SELECT COUNT(*) FROM receipts").fetchone() == (0,)
+
+
+def test_reading_another_database_in_the_block_and_writing_to_it_afterwards_is_fine(context, elsewhere):
+    with context.finish():
+        assert elsewhere("SELECT COUNT(*) FROM receipts").fetchone() == (0,)
+    elsewhere("INSERT INTO receipts VALUES (1)")
+    assert state(context.job_id) == "DONE"
+
+
 def test_a_result_that_cannot_be_stored_is_refused_before_the_block(context):
     with pytest.raises(ResultError), context.finish(result=object()):
         make_job("effects")
@@ -81,3 +121,14 @@ def test_a_second_finish_is_refused(context):
     with pytest.raises(LeaseLost), context.finish():
         make_job("effects")
     assert effects() == 0
+
+
+@pytest.mark.parametrize("error", [JobCanceled("late"), LockNotAcquired("late"), ValueError("late")])
+def test_what_is_raised_after_it_changes_nothing(error):
+    make_job()
+    attempt = Attempt(claim_one(), lambda: False)
+    with attempt:
+        with attempt.context.finish():
+            make_job("effects")
+        raise error
+    assert (attempt.ending(), attempt.error) == (Ending.FINISHED, error)

@@ -242,6 +242,21 @@ def test_a_lease_tells_the_instants_of_its_row_to_the_microsecond(foreign, sql):
     assert (lease.run_at, lease.created_at, lease.locked_at, lease.lock_until) == found
 
 
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only they store zeros, and give them back")
+@pytest.mark.parametrize("column", ["run_at", "created_at", "expires_at"])
+@pytest.mark.parametrize("text", ["0000-00-00 00:00:00", "", "0000-01-01 00:00:00"])
+def test_text_that_is_no_instant_does_not_stop_its_queue(foreign, sql, column, text):
+    early, late = foreign.enqueue(), foreign.enqueue()
+    sql("SET SESSION sql_mode = ''")
+    try:
+        sql(f"UPDATE job_queue SET {column} = %s WHERE id = %s", [text, early])
+    finally:
+        sql("SET SESSION sql_mode = DEFAULT")
+    found = {lease.job_id for lease in claim("q", 2, worker="w")}
+    # Expired long ago, if it is when it expires.
+    assert found == ({late} if column == "expires_at" else {early, late})
+
+
 @pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL has infinite instants")
 @pytest.mark.parametrize("instant", ["infinity", "-infinity", "4000-01-01 BC", "20000-01-01"])
 def test_an_instant_that_python_cannot_read_does_not_stop_its_queue(foreign, sql, instant):

@@ -134,6 +134,13 @@ def test_an_ack_of_one_claim_tells_which_of_its_leases_was_lost(lose):
     assert (state(leases[0].job_id), state(leases[2].job_id)) == ("DONE", "DONE")
 
 
+def test_a_batch_may_be_a_generator():
+    make_jobs(2)
+    leases = claim("q", 2, worker="w")
+    assert ack_many((lease for lease in leases), results=(n for n in (1, 2))) == []
+    assert [job(lease.job_id).result for lease in leases] == [1, 2]
+
+
 def test_a_lease_that_was_acked_before_is_lost_to_the_batch_that_acks_it_again():
     make_jobs(3)
     leases = claim("q", 3, worker="w")
@@ -225,8 +232,15 @@ def test_a_result_of_none_is_null_also_in_a_mixed_batch():
     assert [job(i).result for i in ids] == [None, {"a": 1}, 0]
 
 
+class Unreadable(dict):
+    def items(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
 @pytest.mark.parametrize(
-    "result", [float("nan"), "\x00", "\ud800", object(), {1: 2}, 2**70, "x" * 1_048_577], ids=ascii
+    "result",
+    [float("nan"), "\x00", "\ud800", object(), {1: 2}, 2**70, "x" * 1_048_577, Unreadable(a=1)],
+    ids=ascii,
 )
 def test_a_result_that_cannot_be_stored_leaves_the_lease(result):
     make_job()

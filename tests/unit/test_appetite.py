@@ -70,3 +70,18 @@ def test_busy_threads_look_for_new_queues_only_now_and_then_unless_coroutines_ar
     appetite.brought("q", sync=0, coroutines=1)
     assert appetite.wants_coroutines(100)
     assert not appetite.wants_coroutines(0)
+
+
+def test_a_queue_of_batches_is_asked_for_a_batch_for_each_thread():
+    appetite = Appetite()
+    assert [appetite.ask("q", room, places=0, batch=100) for room in (4, 1, 0)] == [400, 100, 0]
+
+
+def test_jobs_that_run_alone_take_a_thread_each():
+    appetite = Appetite()
+    appetite.brought("q", sync=100, coroutines=0, alone=100)
+    assert appetite.ask("q", 4, places=0, batch=100) == 4
+    appetite.brought("q", sync=100, coroutines=0, alone=1)
+    assert 100 < appetite.ask("q", 4, places=0, batch=100) < 300
+    appetite.brought("q", sync=3, coroutines=0)
+    assert appetite.ask("q", 4, places=0, batch=100) == 400

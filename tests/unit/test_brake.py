@@ -83,3 +83,11 @@ def test_not_adaptive_means_never_slowed(clock):
     brake = Brake(Region(), "w", adaptive=False, clock=clock)
     fail(brake, 50)
     assert brake.room("q", 100) == 100
+
+
+def test_a_call_that_raised_is_one_run_however_many_jobs_it_had(brake):
+    error = ConnectionError("refused")
+    brake.ended([ended(error) for _ in range(50)])
+    assert brake.room("q", 100) == 100
+    brake.ended([ended(ConnectionError("refused")) for _ in range(9)])
+    assert brake.room("q", 100) == 0

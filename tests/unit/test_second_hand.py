@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from jobqueue.worker import second_hand
 from jobqueue.worker.second_hand import SecondHand
 
 
@@ -48,3 +49,16 @@ def test_without_room_for_a_thread_it_says_so_and_is_asked_again(hand, monkeypat
         assert not hand.begin(lambda: 1)
     assert hand.begin(lambda: 2)
     assert hand.end() == 2
+
+
+def test_a_log_handler_that_raises_does_not_keep_others_waiting(hand, monkeypatch):
+    def refuse(*_):
+        raise ValueError("closed")
+
+    monkeypatch.setattr(second_hand.logger, "exception", refuse)
+    hand.begin(lambda: 1 / 0)
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(hand.end()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert ended == [None]

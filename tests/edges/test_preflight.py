@@ -1,0 +1,40 @@
+"""A worker does not start on a table that claims cannot use."""
+
+import logging
+
+import pytest
+from django.db import connection
+
+from jobqueue.models import Job
+from jobqueue.worker.options import Options
+from jobqueue.worker.preflight import MISCONFIGURED, preflight
+from jobqueue.worker.selection import Selection
+from tests.marks import committed
+
+pytestmark = committed
+
+
+@pytest.fixture
+def without_index():
+    """ix_pick is gone."""
+    (index,) = [index for index in Job._meta.indexes if index.name == "ix_pick"]
+    with connection.schema_editor() as editor:
+        editor.remove_index(Job, index)
+    yield
+    with connection.schema_editor() as editor:
+        editor.add_index(Job, index)
+
+
+def start():
+    return preflight(Options(selection=Selection(), database="default"))
+
+
+def test_a_good_table_is_fine():
+    assert start() == 0
+
+
+@pytest.mark.usefixtures("without_index")
+def test_a_missing_index_is_a_configuration_error(caplog):
+    with caplog.at_level(logging.ERROR):
+        assert start() == MISCONFIGURED
+    assert "ix_pick is missing" in caplog.text

@@ -1,0 +1,92 @@
+"""Batch handlers in real workers: filled from what is due, killed in the middle, poisoned."""
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+from jobqueue import enqueue, enqueue_many
+from jobqueue.models import Job
+from tests.app import tasks
+from tests.factories import job, state, wait_until
+from tests.marks import committed
+
+pytestmark = committed
+LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The file that lets a call go on."""
+    return tmp_path / "gate"
+
+
+def starts(evidence, count=1):
+    """The evidence lines of `count` starts: event, pid, job, attempt, fence, size of the call."""
+    return wait_until(
+        lambda: (lines := evidence.read("start")) and len(lines) >= count and lines, what=f"{count} starts"
+    )
+
+
+def test_calls_are_filled_from_what_is_due_and_other_queues_have_their_threads(worker, evidence):
+    ids = enqueue_many("loads", [{}] * 450)
+    others = [tasks.add.enqueue(n, 0).id for n in range(20)]
+    assert worker("--concurrency", 2, "--drain").wait() == 0
+    lines = starts(evidence, 450)
+    assert sorted(int(line[2]) for line in lines) == ids, "each was started once"
+    sizes = [int(line[5]) for line in lines]
+    assert Counter(sizes)[100] >= 300
+    assert max(sizes) == 100
+    assert {state(i) for i in (ids[0], ids[-1], *others)} == {"DONE"}
+    assert not Job.objects.exclude(status=Job.Status.DONE).exists()
+
+
+def test_after_a_kill_the_jobs_of_the_call_run_alone_but_those_it_had_acked(worker, evidence, gate):
+    acked = enqueue_many("loads", [{"ack": 1}] * 5)
+    ids = [*enqueue_many("loads", [{}] * 14), enqueue("loads", {"gate": str(gate)})]
+    group = worker(*LONG)
+    first = starts(evidence, 20)
+    assert {line[5] for line in first} == {"20"}
+    wait_until(lambda: {state(i) for i in acked} == {"DONE"})
+    os.kill(int(first[0][1]), signal.SIGKILL)
+    gate.touch()
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all")
+    again = evidence.read("start")[20:]
+    assert sorted(int(line[2]) for line in again) == ids
+    assert {(line[3], line[5]) for line in again} == {("2", "1")}, "second attempts, alone"
+    assert {(job(i).attempts, job(i).cause) for i in ids} == {(1, "lost")}
+    assert {job(i).attempts for i in acked} == {0}
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+def test_a_row_that_kills_its_worker_is_failed_after_its_attempts_and_takes_nobody_along(worker, evidence):
+    before = enqueue_many("loads", [{}] * 20, max_attempts=2)
+    poison = enqueue("loads", {"die": 1}, max_attempts=3)
+    after = enqueue_many("loads", [{}] * 20, max_attempts=2)
+    only = enqueue("loads", {}, max_attempts=1)
+    worker(*LONG, "--concurrency", 1)
+    wait_until(lambda: state(poison) == "FAILED", 40)
+    wait_until(lambda: {state(i) for i in (*before, *after, only)} == {"DONE"}, 20)
+    lines = evidence.read("start")
+    shown = [(line[3], line[5]) for line in lines if line[2] == str(poison)]
+    assert shown == [("1", "41"), ("2", "1"), ("3", "1")], "attempts, and how many were in the call"
+    assert (job(poison).attempts, job(poison).cause) == (3, "lost")
+    assert {job(i).attempts for i in (*before, *after)} == {1}
+    assert [(line[3], line[5]) for line in lines if line[2] == str(only)] == [("1", "1")]
+
+
+def test_sigterm_lets_the_call_end_and_gives_back_what_waits_without_an_attempt(worker, evidence, gate):
+    enqueue_many("loads", [{}] * 100)  # so quick that the worker claims ahead
+    running = enqueue_many("loads", [{"gate": str(gate)}] * 100)
+    waiting = enqueue_many("loads", [{}] * 30)
+    group = worker("--concurrency", 1)
+    starts(evidence, 200)
+    wait_until(lambda: Job.objects.leased().count() == 130, what="jobs claimed ahead")
+    group.signal(signal.SIGTERM)
+    wait_until(lambda: Job.objects.leased().count() == 100, what="what waits was given back")
+    gate.touch()
+    assert group.wait() == 0
+    assert {(state(i), job(i).attempts) for i in running} == {("DONE", 0)}
+    assert {(state(i), job(i).attempts) for i in waiting} == {("READY", 0)}

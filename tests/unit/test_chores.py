@@ -1,0 +1,46 @@
+"""What a keeper may not do is left out for a while, and told once."""
+
+import logging
+from dataclasses import make_dataclass
+
+import pytest
+from django.db import ProgrammingError
+
+from jobqueue.worker import chores
+
+Found = make_dataclass("Found", [("deleted", int)])
+
+
+class Refused:
+    __name__ = "tests.some_cleaner"
+
+    def __init__(self):
+        self.calls, self.refused = 0, True
+
+    def run_once(self, settings, *, using):
+        self.calls += 1
+        if self.refused:
+            raise ProgrammingError(1142, "DELETE command denied")
+        return Found(0)
+
+
+@pytest.mark.django_db
+def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, caplog):
+    clock = [1000.0]
+    monkeypatch.setattr(chores.time, "monotonic", lambda: clock[0])
+    refused = Refused()
+    found = chores.Chores("default")
+    found.sweepers = [refused]
+    with caplog.at_level(logging.WARNING):
+        found.sweep()
+        clock[0] += 30
+        found.sweep()
+        assert refused.calls == 1
+        clock[0] += 31
+        found.sweep()
+        refused.refused = False
+        clock[0] += 61
+        found.sweep()
+        found.sweep()
+    assert refused.calls == 4
+    assert len([r for r in caplog.records if "some cleaner" in r.message]) == 1

@@ -1,0 +1,29 @@
+"""How long a child waits between two looks at its queues."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from jobqueue.worker.loop import HOT_SECONDS, Loop
+
+
+@pytest.mark.parametrize(
+    ("idle_seconds", "shortest", "longest"),
+    [
+        (0.0, HOT_SECONDS, HOT_SECONDS),
+        (0.1, HOT_SECONDS, HOT_SECONDS),
+        (0.9, 0.018, 0.02),
+        (2.0, 0.05, 0.2),
+        (11.0, 0.125, 0.2),
+    ],
+)
+def test_the_longer_it_had_no_work_the_longer_it_waits(idle_seconds, shortest, longest):
+    loop = Loop.__new__(Loop)
+    loop.options = SimpleNamespace(poll_low_seconds=0.05, poll_high_seconds=0.2)
+    loop.intake = SimpleNamespace(outage=SimpleNamespace(failures=0))
+    loop.settler = SimpleNamespace(last_written=0.0)
+    loop.last_claim = time.monotonic() - idle_seconds
+    pauses = [loop._pause(0) for _ in range(300)]
+    assert shortest <= min(pauses) <= shortest + 0.03
+    assert longest - 0.03 <= max(pauses) <= longest

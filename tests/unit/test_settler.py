@@ -1,0 +1,56 @@
+"""The settler keeps what it could not write, whatever went wrong meanwhile."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from jobqueue.worker import settler
+from jobqueue.worker.mailbox import Mailbox
+from tests.factories import wait_until
+
+
+class Outage:
+    """Of a database that is there."""
+
+    next_try = 0.0
+
+    def met(self, error):
+        pass
+
+    def over(self):
+        pass
+
+
+class Pool:
+    """Hands over what has ended, and is told what is written."""
+
+    hurried, waiting, low_water = False, 0, 0
+
+    def __init__(self):
+        self.ends, self.written, self.errors = Mailbox(), [], []
+        self.ended = self.ends.take
+
+    def settled(self, leases):
+        if self.errors:
+            raise self.errors.pop()
+        self.written += leases
+
+    def wake(self):
+        pass
+
+
+def outcome(number):
+    return SimpleNamespace(key=(number, 1), lease=number, ack_each=False, coroutine=True, run_seconds=0.0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_an_unexpected_error_between_two_writes_loses_no_end(monkeypatch, error):
+    monkeypatch.setattr(settler, "settle", lambda outcomes, region, again: [])
+    pool = Pool()
+    pool.errors.append(error("unexpected"))
+    brake = SimpleNamespace(ended=lambda outcomes: None)
+    found = settler.Settler(pool, None, Outage(), brake, nullcontext(), hands=1)
+    pool.ends.put(outcome(1), outcome(2))
+    wait_until(lambda: pool.written == [1, 2])
+    assert found.unwritten == []
