@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
+from jobqueue.db.unswallowed import unswallowed
 from jobqueue.elsewhere import refuse_writes_elsewhere
 from jobqueue.exceptions import WrongDatabase
 from jobqueue.payload import JSON
@@ -129,7 +130,7 @@ class JobContext:
         with transaction.atomic(using=alias):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
-            with refuse_writes_elsewhere(alias, "finish()"):
+            with refuse_writes_elsewhere(alias, "finish()"), unswallowed(alias):
                 yield
             self.tell_progress()
             transitions.ack(self.lease, result=stored)

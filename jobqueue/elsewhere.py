@@ -11,14 +11,18 @@ from django.db import connections
 
 from jobqueue.exceptions import WrongDatabase
 
-_WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE)\b", re.IGNORECASE)
+# Comments may come before the first word; after WITH the statement that writes may be anywhere.
+_BEFORE = r"(?:\s|\(|/\*.*?\*/|--[^\n]*\n)*"
+_WORD = r"(?:INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE)\b"
+_INSIDE = r"\b(?:(?:INSERT|REPLACE|MERGE)\s+INTO|DELETE\s+FROM|UPDATE\s+\S+(?:\s+(?:AS\s+)?\S+)?\s+SET)\b"
+_WRITES = re.compile(rf"{_BEFORE}(?:{_WORD}|WITH\b.*{_INSIDE})", re.IGNORECASE | re.DOTALL)
 
 
 @contextmanager
 def refuse_writes_elsewhere(alias: str, who: str) -> Iterator[None]:
     """Raise WrongDatabase before a statement of this thread that writes on another alias than `alias` is sent.
 
-    Known by its first word: a function or procedure that writes is not seen, nor a connection of others.
+    Known by its words: a function or procedure that writes is not seen, nor a connection of others.
     """
     with ExitStack() as stack:
         for other in connections:

@@ -1,17 +1,27 @@
 """finish(): the effect and the end of the job in one commit."""
 
+from contextlib import suppress
+
 import pytest
-from django.db import connections
+from django.db import Error, connection, connections
 
 from jobqueue.context import JobContext
 from jobqueue.exceptions import JobCanceled, LeaseLost, LockNotAcquired, ResultError, WrongDatabase
 from jobqueue.models import Job
+from jobqueue.testing import inject
 from jobqueue.transitions import reap
 from jobqueue.worker.perform import Attempt, Ending
 from tests.factories import claim_one, expire, job, make_job, row, state
 from tests.marks import committed
+from tests.settings import VENDOR
 
 pytestmark = committed
+# Where no deadlock undoes a transaction, a statement may ask for that.
+UNDOES_ALL = (
+    "INSERT OR ROLLBACK INTO job_queue (id, queue, payload) SELECT id, queue, payload FROM job_queue"
+    if VENDOR == "sqlite"
+    else "SELECT 7"
+)
 
 
 @pytest.fixture
@@ -43,6 +53,20 @@ def test_an_error_in_the_block_undoes_all_of_it(context):
     before = row(context.job_id)
     with pytest.raises(ValueError, match="no"):
         failing_block(context)
+    assert (row(context.job_id), effects(), context.finished) == (before, 0, False)
+
+
+def swallowing_block(context):
+    with context.finish():
+        make_job("effects")
+        with suppress(Error), inject("deadlock", at="^SELECT 7$"), connection.cursor() as cursor:
+            cursor.execute(UNDOES_ALL, [])
+
+
+def test_an_error_that_the_block_swallows_is_raised_if_it_has_undone_the_effect(context):
+    before = row(context.job_id)
+    with pytest.raises(Error):
+        swallowing_block(context)
     assert (row(context.job_id), effects(), context.finished) == (before, 0, False)
 
 
@@ -92,7 +116,16 @@ def write_both(context, elsewhere, sql):
 
 
 @pytest.mark.parametrize(
-    "sql", ["INSERT INTO receipts VALUES (1)", " update receipts SET number = 1", "DELETE FROM receipts"]
+    "sql",
+    [
+        "INSERT INTO receipts VALUES (1)",
+        " update receipts SET number = 1",
+        "DELETE FROM receipts",
+        "/* view: pay */ INSERT INTO receipts VALUES (1)",
+        "-- view: pay\nINSERT INTO receipts VALUES (1)",
+        "WITH one AS (SELECT 1) INSERT INTO receipts SELECT * FROM one",
+        "WITH one AS (SELECT 1) UPDATE receipts SET number = 1",
+    ],
 )
 def test_a_write_to_another_database_in_the_block_is_refused_and_nothing_is_kept(context, elsewhere, sql):
     before = row(context.job_id)
@@ -104,7 +137,8 @@ def test_a_write_to_another_database_in_the_block_is_refused_and_nothing_is_kept
 
 def test_reading_another_database_in_the_block_and_writing_to_it_afterwards_is_fine(context, elsewhere):
     with context.finish():
-        assert elsewhere("SELECT COUNT(*) FROM receipts").fetchone() == (0,)
+        for words in ("", "/* update receipts */ ", "WITH one AS (SELECT REPLACE('a', 'a', 'update')) "):
+            assert elsewhere(f"{words}SELECT COUNT(*) FROM receipts").fetchone() == (0,)
     elsewhere("INSERT INTO receipts VALUES (1)")
     assert state(context.job_id) == "DONE"
 
