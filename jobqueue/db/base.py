@@ -57,6 +57,8 @@ class Vendor:
     notifies = False
     #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
     selected_instant_sql = "%(expressions)s"
+    #: "%(instant)s" bounded to the years that Python knows, where columns can hold others; None: as it is
+    bounded_instant_sql: str | None = None
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True
 

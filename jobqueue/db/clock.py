@@ -51,6 +51,10 @@ class Selected(Func):
     def __init__(self, instant: Combinable | str, **extra: Any) -> None:
         super().__init__(instant, output_field=UtcDateTimeField(), **extra)
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        """As it is: it is bounded already."""
+        return sql, params
+
     def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
         """The vendor's expression around the instant."""
         return super().as_sql(compiler, connection, template=vendor_of(connection).selected_instant_sql, **context)

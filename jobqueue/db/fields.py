@@ -165,6 +165,13 @@ class UtcDateTimeField(models.DateTimeField):
             return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return value
 
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        """In the outermost SELECT bounded to what Python can hold, where the database has infinity and years BC."""
+        template = vendor_of(compiler.connection).bounded_instant_sql
+        if template is None or compiler.query.subquery:
+            return sql, params
+        return template % {"instant": sql}, tuple(params) * template.count("%(instant)s")
+
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
         """Aware UTC."""
         if isinstance(value, str):

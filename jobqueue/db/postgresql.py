@@ -49,6 +49,12 @@ class PostgreSQL(PostgreSQLLocks):
         "'0001-01-02 00:00+00'), '9999-12-30 00:00+00')) * 1000000 END)::bigint"
     )
 
+    # Exact in all years. A row that cannot be read would stop reaping, renewing and canceling for all others.
+    bounded_instant_sql = (
+        "(CASE WHEN %(instant)s IS NOT NULL THEN EXTRACT(epoch FROM LEAST(GREATEST(%(instant)s, "
+        "'0001-01-01 00:00+00'), '9999-12-31 23:59:59.999999+00')) * 1000000 END)::bigint"
+    )
+
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """Typed, so that it is JSON inside CASE as well."""
         return connection.ops.adapt_json_value(text, _AsIs)

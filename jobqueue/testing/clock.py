@@ -20,7 +20,7 @@ class Clock:
     """How far the queue's clock on one connection of this thread is ahead of the server's."""
 
     def __init__(self, using: str) -> None:
-        self._connection, self._using = connections[using], using
+        self._connection, self.using = connections[using], using
         self._seconds = 0.0
 
     @contextmanager
@@ -31,7 +31,7 @@ class Clock:
 
     def now(self) -> datetime:
         """What the clock shows, aware UTC."""
-        return read_now(self._using)
+        return read_now(self.using)
 
     def forward(self, by: timedelta | float) -> None:
         """Move it on."""
@@ -67,6 +67,8 @@ def travel(
     if (by is None) == (to is None):
         raise InvalidType("travel() takes one of: how far, or to=an aware datetime.")
     clock = Clock(alias_of(using))
+    # The statements of connecting would ask what kind of server this is, which is told by connecting.
+    connections[clock.using].ensure_connection()
     with clock.running():
         if to is not None:
             clock.move_to(to)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import connections
+from django.db.models import F
+from django.db.models.functions import Least
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import load
@@ -15,7 +17,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType
 from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
-from jobqueue.names import check_seconds
+from jobqueue.names import INT_MAX, check_seconds
 from jobqueue.signals import job_canceled, job_dead, job_failed, send
 from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.leases import RELEASED, Lease, held, lost
@@ -74,14 +76,13 @@ def failed_columns(text: str, cause: FailureCause, attempts: Any) -> dict[str, A
     """What every failed attempt writes, whatever state follows."""
     changes = {"attempts": attempts, "last_error": text, "cause": cause.value, "updated_at": UtcNow()}
     if cause is FailureCause.LOST:
-        changes["crashes"] = _plus_one("crashes")
+        changes["crashes"] = one_more("crashes")
     return changes | RELEASED
 
 
-def _plus_one(column: str) -> Any:
-    from django.db.models import F
-
-    return F(column) + 1
+def one_more(column: str) -> Any:
+    """The count in `column` plus one. What plain SQL may have put there must not end the reaping of other rows."""
+    return Least(F(column), INT_MAX - 1) + 1
 
 
 def _next(lease: Lease, error: str | BaseException, delay: float, retry: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import SECONDS_MAX, check_seconds
+from jobqueue.names import INT_MAX, SECONDS_MAX, check_seconds
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
 from jobqueue.transitions.rows import in_state
@@ -70,7 +70,7 @@ def lease_of(job: Job, using: str) -> Lease:
         job_id=job.pk,
         token=job.lock_token,
         fence=job.fence,
-        attempt=job.attempts + 1,
+        attempt=min(job.attempts + 1, INT_MAX),
         payload=None,
         lock_until=job.lock_until,
         queue=job.queue,
@@ -115,22 +115,30 @@ def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lea
     return gone
 
 
-def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> None:
-    """heartbeat_many() for a keeper: leases whose rows somebody has locked are left for the next time.
+def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
+    """heartbeat_many() for a keeper: leases whose rows somebody has locked are left for the next time; the others.
+
+    Those that are surely held for lease_seconds from now are returned.
 
     Such a row is being settled, or its job is inside finish(). Nobody can reap it meanwhile, and whoever waited for it
     would not renew the others.
     """
     until = _until(lease_seconds)
+    renewed: list[Lease] = []
     for (using, token), group in by_token(leases).items():
-        retry_transient(partial(_renew_free, group, token, until, using), using=using)
+        ids = retry_transient(partial(_renew_free, group, token, until, using), using=using)
+        renewed += [lease for lease in group if lease.job_id in ids]
+    return renewed
 
 
-def _renew_free(group: Sequence[Lease], token: bytes, until: UtcNowPlus, using: str) -> None:
+def _renew_free(group: Sequence[Lease], token: bytes, until: UtcNowPlus, using: str) -> set[int]:
     with vendor(using).transaction(connections[using]):
         if ids := _free_ids(group, token, using):
             mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
-            _extend(mine.filter(lock_until__gt=UtcNow()), until)()
+            living = mine.filter(lock_until__gt=UtcNow())
+            if _extend(living, until)() < len(ids):
+                ids = list(living.values_list("pk", flat=True))
+        return set(ids)
 
 
 def free_of(leases: Iterable[Lease]) -> list[Lease]:

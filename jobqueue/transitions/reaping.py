@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections
-from django.db.models import F
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
@@ -19,7 +18,7 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_int
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
 from jobqueue.transitions.advancing import go_on
-from jobqueue.transitions.failing import attempt_row, failed_columns
+from jobqueue.transitions.failing import attempt_row, failed_columns, one_more
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.rows import in_state
 from jobqueue.transitions.settling import canceled
@@ -93,7 +92,7 @@ def _write(status: Job.Status, worker: str, leases: list[Lease], using: str) -> 
         "The attempt counts; the job runs again while attempts are left."
     )
     text = describe(error)
-    changes: dict[str, Any] = failed_columns(text, FailureCause.LOST, F("attempts") + 1)
+    changes: dict[str, Any] = failed_columns(text, FailureCause.LOST, one_more("attempts"))
     if status is Job.Status.READY:
         changes |= {"status": status, "wait_reason": "its last worker's lease ran out"}
     elif status is Job.Status.FAILED:

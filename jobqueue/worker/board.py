@@ -64,17 +64,24 @@ RESULT_BYTES = 256
 class Entry(ctypes.Structure):
     """One lease in the hand of a child, and what the keeper learnt about it."""
 
+    lease_until: float
     _fields_ = [
         ("job_id", ctypes.c_int64),
         ("fence", ctypes.c_int64),
         ("hold", ctypes.c_int32),
         ("flags", ctypes.c_int32),
+        ("lease_until", ctypes.c_double),  # surely held until then, by the same clock as hard_until
         ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
         ("result_size", ctypes.c_int32),
         ("result", ctypes.c_char * RESULT_BYTES),
         ("delay_seconds", ctypes.c_double),  # before the next attempt of one that failed; below 0 = as JOBQUEUE says
         ("final", ctypes.c_int32),  # 1: no other attempt is to follow one that failed
     ]
+
+    def renewed(self, job_id: int, fence: int, until: float) -> None:
+        """Its lease, if it is still this one, is held until then."""
+        if (self.job_id, self.fence) == (job_id, fence):
+            self.lease_until = max(self.lease_until, until)
 
     def keep_result(self, encoded: str | None) -> None:
         """The body has returned: keep its encoded result for whoever settles it. -1 bytes: there is none."""

@@ -144,11 +144,12 @@ class Intake:
     def _claim_from(self, head: Head, most: int, room: int, places: int) -> Taken:
         queue = head.queue
         lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
+        claimed_at = time.monotonic()
         with self._turn:
             leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
         # Before their threads take them: a job may end this process at once, and was started all the same.
         self._region.claimed += len(leases)
-        taken = self._pool.take(leases, room, places)
+        taken = self._pool.take(leases, room, places, claimed_at)
         self._region.claimed -= len(taken.surplus)
         self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone)
         if taken.surplus:

@@ -23,12 +23,12 @@ from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
-from jobqueue.models import Job
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of, renew_free
 from jobqueue.worker.announcer import Announcer
-from jobqueue.worker.board import CANCEL, LOST, OVERTIME, Board, Hold, State
+from jobqueue.worker.board import OVERTIME, Board, Hold, State
 from jobqueue.worker.chores import Chores
+from jobqueue.worker.flagging import flag
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
@@ -38,6 +38,7 @@ from jobqueue.worker.probe import Probe
 logger = logging.getLogger("jobqueue.worker")
 
 TICK_SECONDS = 0.2
+FLAG_SECONDS = 1.0  # what waits for a thread is looked at with every tick: once it has started it can only be asked
 OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
@@ -72,8 +73,8 @@ class Keeper:
                 self.next_renewal = now + self.options.heartbeat_seconds
                 self._duty(self.renew)
             if now >= self.next_flags:
-                self.next_flags = now + 1.0
-                self._duty(self.flag_running)
+                self.next_flags = now + FLAG_SECONDS
+                self._duty(self.flag)
             if self.options.reaper and now >= self.next_reaping:
                 self.next_reaping = now + random.uniform(0.8, 1.2)
                 self._duty(self.reap)
@@ -112,25 +113,22 @@ class Keeper:
                     continue
                 groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
             for seconds, leases in groups.items():
-                renew_free(leases, lease_seconds=seconds)
+                asked = time.monotonic()
+                for lease in renew_free(leases, lease_seconds=seconds):
+                    in_hand[lease.job_id, lease.fence].renewed(lease.job_id, lease.fence, asked + seconds)
         if living:
             workers.renew([name for _, name in living], using=self.using)
         if self.options.reaper:
             workers.retire_silent(load().worker_silent_seconds, using=self.using)
 
-    def flag_running(self) -> None:
-        """Tell running jobs that their lease was lost or that they are to cancel: context.should_stop."""
+    def flag(self) -> None:
+        """Tell what children have in hand that its lease was lost or that it is to be canceled."""
+        waits = False
         for index, _ in self._living():
-            running = {k: e for k, e in self.board.in_hand(index).items() if e.hold == Hold.RUNNING}
-            if not running:
-                continue
-            rows = Job.objects.using(self.using).filter(pk__in=[job_id for job_id, _ in running])
-            facts = {row[0]: row[1:] for row in rows.values_list("pk", "status", "fence", "cancel_requested_at")}
-            for (job_id, fence), entry in running.items():
-                status, current, cancel = facts.get(job_id, (None, None, None))
-                if (entry.job_id, entry.fence) == (job_id, fence):
-                    entry.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
-                    entry.flags |= CANCEL if cancel is not None else 0
+            in_hand = self.board.in_hand(index)
+            flag(in_hand, self.using)
+            waits = waits or any(entry.hold == Hold.WAITING for entry in in_hand.values())
+        self.next_flags = time.monotonic() + (TICK_SECONDS if waits else FLAG_SECONDS)
 
     def settle_dead(self) -> None:
         """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
@@ -252,6 +250,10 @@ class Keeper:
             connections[self.using].close()
             self.next_renewal = 0.0
             time.sleep(random.uniform(0.1, 0.5))
+        except Exception:
+            # A keeper that dies of one duty would do none of the others either.
+            logger.exception("%s met an unexpected error; the keeper goes on, and tries it again", duty.__name__)
+            time.sleep(TICK_SECONDS)
         else:
             if duty == self.renew and self.down_since is not None:
                 logger.warning("the database answers again after %.1f s", time.monotonic() - self.down_since)

@@ -30,6 +30,8 @@ class _Body:
 class Lane:
     """Runs at most `places` coroutine jobs at once; hand_over(outcome, free) gets how each ended, and frees its place.
 
+    What is not fit(lease, entry) when its turn comes is left out.
+
     The child's main thread submits and takes back; everything else happens in the loop's thread.
     """
 
@@ -37,10 +39,12 @@ class Lane:
         self,
         places: int,
         hand_over: Callable[[Outcome, Callable[[], object]], None],
+        fit: Callable[[Lease, Any], bool],
         stopping: Callable[[], bool],
         asked_to_stop: Callable[[Any], bool],
     ) -> None:
-        self._places, self._hand_over, self._stopping, self._asked_to_stop = places, hand_over, stopping, asked_to_stop
+        self._places, self._hand_over, self._fit = places, hand_over, fit
+        self._stopping, self._asked_to_stop = stopping, asked_to_stop
         self._todo: deque[tuple[Lease, Any]] = deque()
         self._running = 0
         self._called = False
@@ -93,6 +97,8 @@ class Lane:
                 lease, entry = self._todo.popleft()
             except IndexError:
                 return
+            if not self._fit(lease, entry):
+                continue
             body = _Body(lease, entry)
             self._running += 1
             # Its own context: nothing that one job sets (time zone, language, connections) reaches another.

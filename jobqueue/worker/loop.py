@@ -64,6 +64,7 @@ class Loop:
             if not self.stopping and (end := self._own_end()) is not None:
                 reason, self.stopping = end, True
             self.pool.enforce_limits()
+            self._give_back(self.pool.take_refused())
             if self.stopping:
                 self.region.room = 0
                 self._give_back(self.pool.take_back())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +60,8 @@ class Pool:
         self._bell: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
         self._watches: list[Watch] = []
-        self._lane = Lane(coroutines, self._hand_over, stopping, self._asked_to_stop)
+        self._refused: SimpleQueue[Lease] = SimpleQueue()
+        self._lane = Lane(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
         self._coroutines = coroutines
         if registry.knows_coroutines():
             # Now, while it is clear what to do if there is no room for a thread.
@@ -120,19 +122,22 @@ class Pool:
             self.allowed = threads
             self._raised.notify_all()
 
-    def take(self, leases: Sequence[Lease], threads_room: int, places: int) -> Taken:
-        """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls."""
+    def take(self, leases: Sequence[Lease], threads_room: int, places: int, claimed_at: float) -> Taken:
+        """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls.
+
+        `claimed_at` (monotonic) is not after the moment at which their leases began.
+        """
         sync, surplus = list(leases), []
         if registry.knows_coroutines():
             sync = [lease for lease in leases if not is_coroutine(lease)]
             coroutines = [lease for lease in leases if is_coroutine(lease)] if len(sync) < len(leases) else []
             for lease in coroutines[: max(0, places)]:
-                self._lane.submit(lease, self._hold(lease, self._in_lane))
+                self._lane.submit(lease, self._hold(lease, self._in_lane, claimed_at))
             surplus += coroutines[max(0, places) :]
         calls, alone = calls_of(sync)
         for call in calls[: max(0, threads_room)]:
-            entries = [self._hold(call[0], self._in_threads)]
-            entries += [self._hold(lease, self._beside) for lease in call[1:]]
+            entries = [self._hold(call[0], self._in_threads, claimed_at)]
+            entries += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
             self._todo.put((call, entries))
         surplus += chain.from_iterable(calls[max(0, threads_room) :])
         return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
@@ -167,6 +172,14 @@ class Pool:
             except Empty:
                 return leases
 
+    def take_refused(self) -> list[Lease]:
+        """Those that were not started because they must not be any more."""
+        leases: list[Lease] = []
+        with suppress(Empty):
+            while True:
+                leases.append(self._refused.get_nowait())
+        return leases
+
     def wake(self) -> None:
         """End the claimer's current or next wait(). Safe in a signal handler."""
         self._bell.put(None)
@@ -185,8 +198,9 @@ class Pool:
         for watch in self._watches:
             watch.enforce()
 
-    def _hold(self, lease: Lease, where: dict[tuple[int, int], Any]) -> Any:
+    def _hold(self, lease: Lease, where: dict[tuple[int, int], Any], claimed_at: float) -> Any:
         entry = self._free.pop()
+        entry.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
         entry.fence, entry.flags, entry.job_id = lease.fence, 0, lease.job_id
         entry.hold = Hold.WAITING
         where[lease.job_id, lease.fence] = entry
@@ -195,6 +209,26 @@ class Pool:
     def _asked_to_stop(self, entry: Any) -> bool:
         return bool(entry.flags & (LOST | CANCEL)) or self._stopping()
 
+    def _fit(self, lease: Lease, entry: Any) -> bool:
+        """Whether it may start; else it is given back.
+
+        After a pause of this process another may have run it; and whoever canceled it does not want it any more.
+        """
+        if time.monotonic() < entry.lease_until and not entry.flags & (LOST | CANCEL):
+            return True
+        self._refused.put(lease)
+        self.wake()
+        return False
+
+    def _next(self) -> tuple[list[Lease], list[Any]]:
+        """The next call, without what must not start; waits for one."""
+        while True:
+            call = self._todo.get()
+            self._begun_at = time.monotonic()
+            fit = [pair for pair in zip(*call, strict=True) if self._fit(*pair)]
+            if fit:
+                return [lease for lease, _ in fit], [entry for _, entry in fit]
+
     def _work(self, number: int) -> None:
         watch = Watch()
         self._watches.append(watch)
@@ -202,8 +236,7 @@ class Pool:
             if number >= self.allowed:
                 with self._raised:
                     self._raised.wait_for(lambda: number < self.allowed)
-            leases, entries = self._todo.get()
-            self._begun_at = time.monotonic()
+            leases, entries = self._next()
             # From here on the jobs count as started, whatever happens to this process.
             for entry in entries:
                 entry.hold = Hold.RUNNING

@@ -1,0 +1,44 @@
+"""A worker that stood still for longer than its leases starts nothing that it had claimed ahead."""
+
+import signal
+
+from jobqueue.models import Job
+from tests.app import tasks
+from tests.factories import enqueue_times, state, wait_until
+from tests.marks import committed
+
+pytestmark = committed
+
+
+def claimed_ahead(evidence):
+    """The jobs that some worker has claimed and not started."""
+    started = {line[2] for line in evidence.read("start")}
+    return {str(pk) for pk in Job.objects.leased().values_list("pk", flat=True)} - started
+
+
+def freeze_with_more_in_hand(group, evidence):
+    while True:
+        group.freeze()
+        if waiting := claimed_ahead(evidence):
+            return waiting
+        group.thaw()
+
+
+def test_what_was_claimed_ahead_of_a_long_pause_is_run_by_the_other_worker_alone(worker, evidence):
+    enqueue_times(80, tasks.sleep, 0.05)
+    # It gives back by itself what waits for long; here it is the thread that must notice.
+    paused = worker("--concurrency", 1, "--lease", "5s", JOBQUEUE_TEST_STALLED_SECONDS="600")
+    wait_until(lambda: len(evidence.read("effect")) >= 5, what="runs, by which it knows how far to claim ahead")
+    waiting = freeze_with_more_in_hand(paused, evidence)
+    other = worker("--concurrency", 4)
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 40, "the end of all jobs")
+    other.signal(signal.SIGTERM)
+    assert other.wait() == 0
+    paused.thaw()
+    # Behind all that it still has in hand.
+    last = tasks.add.enqueue(1, 1).id
+    wait_until(lambda: state(last) == "DONE", what="the last job")
+    starts = [line[2] for line in evidence.read("start")]
+    assert {job_id: starts.count(job_id) for job_id in waiting} == dict.fromkeys(waiting, 1)
+    paused.signal(signal.SIGTERM)
+    assert paused.wait() == 0

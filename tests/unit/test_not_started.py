@@ -1,0 +1,111 @@
+"""What was claimed ahead and must not run any more is not started, and given back."""
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobqueue import handler, registry
+from jobqueue.transitions import Lease
+from jobqueue.worker.board import CANCEL, LOST, Board, Hold
+from jobqueue.worker.pool import Pool
+from tests.factories import wait_until
+from tests.patience import patient
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE_SECONDS = 600
+
+
+def leased(number):
+    """A lease on job `number`."""
+    facts = {"token": b"", "attempt": 1, "task": None, "max_attempts": 25, "worker": "w", "using": "default"}
+    instants = {
+        "lock_until": NOW + timedelta(seconds=LEASE_SECONDS),
+        "locked_at": NOW,
+        "run_at": NOW,
+        "created_at": NOW,
+    }
+    return Lease(number, fence=number, payload=number, queue="q", lease_seconds=LEASE_SECONDS, **facts, **instants)
+
+
+class Hands:
+    """A pool with one thread; its first job, number 1, runs until go_on is set, and the others wait behind it."""
+
+    def __init__(self):
+        self.ran, self.begun, self.go_on = [], threading.Event(), threading.Event()
+        self.entries = Board(1, 8).entries[0]
+        self.pool = Pool(self.entries, 1, 1, lambda: False)
+
+    def run(self, payload):
+        self.ran.append(payload)
+        self.begun.set()
+        assert self.go_on.wait(patient(30))
+
+    async def run_soon(self, payload):
+        self.run(payload)
+
+    def take(self, number, *, age_seconds=0.0):
+        """The place on the board of a lease that was claimed `age_seconds` ago."""
+        self.pool.take([leased(number)], 8, 8, time.monotonic() - age_seconds)
+        return next(entry for entry in self.entries if entry.job_id == number)
+
+
+@pytest.fixture(params=["threads", "coroutines"])
+def hands(request, monkeypatch):
+    monkeypatch.setattr(registry, "_handlers", {})
+    monkeypatch.setattr(registry, "knows_coroutines", lambda: request.param == "coroutines")
+    found = Hands()
+    handler("q")(found.run if request.param == "threads" else found.run_soon)
+    found.take(1)
+    assert found.begun.wait(patient(30))
+    yield found
+    found.go_on.set()
+
+
+def outrun(entry):
+    entry.lease_until = time.monotonic()
+
+
+def flag(flags):
+    def write(entry):
+        entry.flags |= flags
+
+    return write
+
+
+@pytest.mark.parametrize("spoil", [outrun, flag(LOST), flag(CANCEL)], ids=["outrun", "lost", "canceled"])
+def test_a_job_that_waits_is_not_started_when_it_must_not_run_any_more(hands, spoil):
+    spoil(hands.take(2))
+    hands.take(3)
+    hands.go_on.set()
+    wait_until(lambda: 3 in hands.ran)
+    assert hands.ran == [1, 3]
+    (refused,) = hands.pool.take_refused()
+    assert refused.job_id == 2
+    assert hands.pool.take_refused() == []
+
+
+def test_a_lease_counts_from_before_its_claim_and_is_as_long_as_the_database_says(hands):
+    hands.take(2, age_seconds=LEASE_SECONDS)
+    hands.take(3, age_seconds=LEASE_SECONDS - 300)
+    hands.go_on.set()
+    wait_until(lambda: 3 in hands.ran)
+    assert hands.ran == [1, 3]
+
+
+def test_a_renewal_lets_it_start_and_one_of_another_lease_does_not(hands):
+    renewed, other = hands.take(2, age_seconds=LEASE_SECONDS), hands.take(3, age_seconds=LEASE_SECONDS)
+    renewed.renewed(2, 2, time.monotonic() + LEASE_SECONDS)
+    other.renewed(3, 2, time.monotonic() + LEASE_SECONDS)
+    hands.take(4)
+    hands.go_on.set()
+    wait_until(lambda: 4 in hands.ran)
+    assert hands.ran == [1, 2, 4]
+
+
+def test_a_renewal_never_shortens_a_lease():
+    entry = Board(1, 1).entries[0][0]
+    entry.job_id, entry.fence, entry.hold, entry.lease_until = 2, 2, Hold.WAITING, 50.0
+    entry.renewed(2, 2, 40.0)
+    assert entry.lease_until == 50.0
