@@ -16,7 +16,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
 from jobqueue.job_options import own_options
-from jobqueue.names import TASK_CHARS, check_key, check_queue
+from jobqueue.names import TASK_CHARS, check_instant, check_key, check_queue
 from jobqueue.tasks import JobTask
 
 if TYPE_CHECKING:
@@ -151,7 +151,12 @@ class JobQueueBackend(BaseTaskBackend):
             return expires
         now = read_now(self.database)
         after = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
-        return max(now, run_at or now) + after
+        try:
+            return check_instant(max(now, run_at or now) + after, "expires")
+        except OverflowError:
+            raise InvalidValue(
+                f"expires is {after} after the job is due, beyond the year 9998. Nothing was written."
+            ) from None
 
 
 def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -62,7 +62,8 @@ class NewJob:
         """Why it waits, if it does."""
         if self.ordering_key is not None:
             return WAITS
-        return None if self.run_at is None else SCHEDULED
+        # By this host's clock, which is enough for a hint.
+        return SCHEDULED if self.run_at is not None and self.run_at > datetime.now(UTC) else None
 
 
 def insert(jobs: Sequence[NewJob], using: str) -> list[int]:

@@ -26,12 +26,19 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 _scan: Callable[[str | bytes, int], tuple[JSON, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-def encode(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:
+def encode(
+    value: JSON,
+    *,
+    max_bytes: int,
+    setting: str = "MAX_PAYLOAD_BYTES",
+    what: str = "payload",
+    max_depth: int = MAX_DEPTH,
+) -> str:
     """`value` as compact JSON text of at most max_bytes UTF-8 bytes. Tuples become lists, nothing else is converted.
 
     Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
     """
-    _check(value, what, MAX_DEPTH)
+    _check(value, what, max_depth)
     text = _ENCODER.encode(value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:

@@ -254,6 +254,8 @@ def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
 
 
 def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
+    if isinstance(payload, Encoded):
+        return payload
     limit = load().max_payload_bytes
     if index is not None:
         what = f"{what}[{index}]"

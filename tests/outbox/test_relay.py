@@ -11,6 +11,8 @@ from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import Relay, aside, delivery, discard, publish, retry, skip
 from jobqueue.outbox.claiming import Claimer
+from jobqueue.payload import MAX_DEPTH
+from jobqueue.transitions import claim
 from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now
 from tests.outbox.helpers import drain, event, make_due, pending, say
@@ -76,6 +78,7 @@ def test_a_hot_key_does_not_keep_others_waiting(listen):
 
 
 @plain
+@override_settings(JOBQUEUE={"BACKOFF_BASE_SECONDS": 500})
 def test_a_failed_event_holds_back_its_key_only_and_is_repeated_after_the_back_off(listen):
     trouble = {"b1"}
     heard = listen("t", lambda e: e.payload in trouble and broken(e))
@@ -89,7 +92,7 @@ def test_a_failed_event_holds_back_its_key_only_and_is_repeated_after_the_back_o
     failed = OutboxEvent.objects.get(payload="b1")
     assert failed.attempts == 1
     assert "ValueError: no" in failed.last_error
-    assert 3 < seconds_from_now(failed.due_at) < 6.1
+    assert 300 < seconds_from_now(failed.due_at) <= 600
     trouble.clear()
     assert drain()["delivered"] == 0
     make_due()
@@ -175,12 +178,12 @@ def test_an_event_nobody_listens_to_waits_without_a_charge(listen, caplog):
     assert drain()["put_off"] == 1
     assert "no route and no subscriber for 'nobody'" in caplog.text
     assert event(first).attempts == 0
-    assert 40 < seconds_from_now(event(first).due_at) < 80
+    assert 10 < seconds_from_now(event(first).due_at) < 80
     assert (heard, pending()) == ([], [first, second])
 
 
 @plain
-def test_a_destination_that_is_down_costs_no_attempts(listen):
+def test_a_destination_that_is_down_costs_no_attempts(listen, left_alone):
     def down(event):
         raise DestinationDown("nobody answers")
 
@@ -413,14 +416,26 @@ def test_an_event_that_comes_again_adds_no_second_job():
 
 
 @plain
+def test_what_publish_takes_fits_into_a_queue_with_all_that_is_put_around_it():
+    deep = 1
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    with override_settings(JOBQUEUE={"MAX_PAYLOAD_BYTES": 1000, "OUTBOX": {"ROUTES": {"*": "queue:rest"}}}):
+        say("\U0001f600" * 255, "x" * 990, "\x01" * 64)
+        say("deep", deep)
+        assert drain()["delivered"] == 2
+        assert sorted(lease.payload["payload"] == deep for lease in claim("rest", 2, worker="w")) == [False, True]
+
+
+@plain
 def test_the_longest_route_wins_and_an_event_too_large_for_a_queue_does_not_take_others_along(listen):
     heard = listen("*")
     routes = {"*": "queue:rest", "order.*": "queue:orders", "order.paid": "subscribers"}
+    say("else", "x" * 9000)
     with override_settings(JOBQUEUE={"MAX_PAYLOAD_BYTES": 1000, "OUTBOX": {"ROUTES": routes}}):
         say("order.paid", 1)
         say("order.sent", 2)
         say("else", 3)
-        say("else", "x" * 990)
         assert drain()["failed"] == 1
     assert [e.payload for e in heard] == [1]
     assert sorted(Job.objects.values_list("queue", flat=True)) == ["orders", "rest"]

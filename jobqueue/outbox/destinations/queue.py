@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobqueue.conf import load
+from jobqueue.db.fields import Encoded
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
+from jobqueue.payload import MAX_DEPTH, encode
 from jobqueue.producer import enqueue_many
+
+WRAPPER_BYTES = 4096  # the most that id, topic and key add: 255 and 64 characters, escaped
 
 
 class Queue(Destination):
@@ -19,7 +24,14 @@ class Queue(Destination):
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
         """In the caller's transaction; the event's id is the dedupe key."""
-        payloads = [{**event.headers, "id": event.id, "payload": event.payload} for event in events]
+        payloads = [_wrapped(event) for event in events]
         keys = [f"outbox-{event.id}" for event in events]
         enqueue_many(self._queue, payloads, dedupe_keys=keys, using=self._using)
         return [None] * len(events)
+
+
+def _wrapped(event: Event) -> Encoded:
+    """What publish() has accepted must not be refused here because of what is put around it."""
+    wrapped = {**event.headers, "id": event.id, "payload": event.payload}
+    most = load().max_payload_bytes + WRAPPER_BYTES
+    return Encoded(encode(wrapped, max_bytes=most, max_depth=MAX_DEPTH + 1))
