@@ -67,7 +67,7 @@ class Watch:
     count: Callable[[], int]
     samples: Samples = field(default_factory=list)
 
-    def until_done(self, processes: list[subprocess.Popen[bytes]], start_seconds: float = 30.0) -> Samples:
+    def until_done(self, processes: list[subprocess.Popen[bytes]], start_seconds: float = 120.0) -> Samples:
         """Look every 50 ms, less often where counting itself is dear; the clock starts with the first finish."""
         begun = time.monotonic()
         while True:

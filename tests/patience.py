@@ -4,8 +4,8 @@ import os
 
 
 def patient(seconds: float) -> float:
-    """What `seconds` are on this machine at this moment: three times as many, more if its load is higher than that.
+    """What `seconds` are on this machine at this moment: five times as many, more if its load is higher than that.
 
-    The load is that of the last minute, for each processor.
+    The load is that of the last minute, for each processor; twice, for it tells of now only when a minute has passed.
     """
-    return seconds * max(3.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return seconds * max(5.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))

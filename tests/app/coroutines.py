@@ -70,6 +70,15 @@ async def patient(context, seconds):
 
 
 @task(takes_context=True)
+async def patient_at(context, path):
+    """Until it is told to stop, or a file appears."""
+    note("start")
+    while not os.path.exists(path) and not context.should_stop:
+        await asyncio.sleep(0.02)
+    note("effect", int(context.should_stop))
+
+
+@task(takes_context=True)
 async def who(context):
     """The job's id as seen from everywhere."""
     from_thread = await sync_to_async(lambda: current_job().job_id)()

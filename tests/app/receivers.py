@@ -80,7 +80,8 @@ def _slow(when):
 
 def _pause(when):
     if when == "started":
-        until = time.monotonic() + 2
+        # Until a limit ends it.
+        until = time.monotonic() + 600
         while time.monotonic() < until:
             time.sleep(0.02)
 

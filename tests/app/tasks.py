@@ -120,6 +120,7 @@ def waits_and_fails(path, permanent):
     note("start")
     while not os.path.exists(path):
         time.sleep(0.01)
+    note("fails")
     if permanent:
         return {1}
     raise ValueError("at last")
@@ -213,11 +214,19 @@ def deliver(payload):
 @task
 def uses_the_database(seconds):
     """Holds the connection of its thread for a while."""
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     time.sleep(seconds)
+
+
+@task
+def holds_a_connection(path):
+    """Holds that of its thread until a file appears."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    note("start")
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 
 @task
@@ -274,7 +283,7 @@ def forks_and_hangs():
 def enqueues_late(path):
     """Enqueues when its worker has been idle for more than a second, and runs until a file appears."""
     note("start")
-    time.sleep(1.5)
+    time.sleep(3)
     add.enqueue(1, 2)
     while not os.path.exists(path):
         time.sleep(0.01)

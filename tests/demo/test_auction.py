@@ -7,9 +7,12 @@ import pytest
 
 from tests.demo.helpers import manage, migrate
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = committed
+#: of each race; on a busy machine fewer trades fit into it
+SECONDS = f"{patient(0.3):.1f}s"
 OURS = ["mutex"] if VENDOR == "sqlite" else ["mutex", "named-lock"]
 
 
@@ -23,13 +26,15 @@ def test_without_a_lock_the_rules_are_broken_and_with_ours_they_are_kept(transac
     migrate("auction")
     chart = tmp_path / "a.svg"
     wanted = [word for name in ("none", *OURS, "redis-lock") for word in ("--strategy", name)]
-    done = manage("race_auction", "--processes", "3", "--seconds", "0.5s", *wanted, "--json", "--svg", chart)
+    done = manage("race_auction", "--processes", "3", "--seconds", SECONDS, *wanted, "--json", "--svg", chart)
     assert done.returncode == 0, done.stderr + done.stdout
     verdicts = {verdict["strategy"]: verdict for verdict in json.loads(done.stdout)["strategies"]}
-    if verdicts["none"]["kept"]:
+    for seconds in ("4s", "20s", "60s"):
+        if not verdicts["none"]["kept"]:
+            break
         # A busy machine: not many met.
         longer = manage(
-            "race_auction", "--processes", "4", "--seconds", "4s", "--strategy", "none", "--json", "--svg", chart
+            "race_auction", "--processes", "4", "--seconds", seconds, "--strategy", "none", "--json", "--svg", chart
         )
         (verdicts["none"],) = json.loads(longer.stdout)["strategies"]
     assert not verdicts["none"]["kept"], verdicts["none"]

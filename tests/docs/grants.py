@@ -12,6 +12,7 @@ from django.db import connection
 from jobqueue import enqueue
 from jobqueue.models import Job
 from tests.docs.markdown import ROOT
+from tests.patience import patient
 from tests.settings import VENDOR
 
 
@@ -24,9 +25,8 @@ def try_account():
     environment = {**os.environ, f"JOBQUEUE_TEST_{VENDOR.upper()}_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     try:
         for code, status in ((WORK, 0), (ALTER, 1)):
-            done = subprocess.run(
-                [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
-            )
+            command, limit = [sys.executable, "-c", code], patient(60)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit)
             assert done.returncode == status, done.stderr
         assert Job.objects.get(pk=job_id).status == Job.Status.DONE
     finally:

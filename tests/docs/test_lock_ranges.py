@@ -12,6 +12,7 @@ from tests.blocking import somebody_waits
 from tests.docs.markdown import ROOT
 from tests.inspect.helpers import drop_seats, make_seats, run, undone
 from tests.marks import committed
+from tests.patience import patient
 from tests.races.actors import Actor
 from tests.settings import VENDOR
 
@@ -38,7 +39,7 @@ def inserted_after_a_wait():
         with undone(REPEATABLE) as cursor:
             run(cursor, "SELECT * FROM seat WHERE id = 15 FOR UPDATE")
             closed.set()
-            assert close.wait(30)
+            assert close.wait(patient(30))
 
     def insert():
         with undone(REPEATABLE) as cursor, lock_footprint() as footprint:
@@ -46,7 +47,7 @@ def inserted_after_a_wait():
         return footprint
 
     holder = Actor(hold_the_gap)
-    assert closed.wait(30)
+    assert closed.wait(patient(30))
     inserter = Actor(insert)
     while not somebody_waits():
         assert not inserter.done.is_set()
@@ -96,7 +97,7 @@ def test_two_that_check_and_then_insert_deadlock():
     def book(number):
         with transaction.atomic(), connection.cursor() as cursor:
             run(cursor, "SELECT * FROM seat WHERE id = 15 FOR UPDATE")
-            both.wait(30)
+            both.wait(patient(30))
             run(cursor, f"INSERT INTO seat (id, room, label) VALUES ({number}, 1, 'F')")
 
     def session(number):

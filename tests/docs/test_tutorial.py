@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.docs.markdown import PAGES, ROOT, name, pieces
+from tests.patience import patient
 from tests.settings import VENDOR
 
 TUTORIALS = [page for page in PAGES if "tutorial" in page.parts]
@@ -48,7 +49,7 @@ class Reader:
         # Packages are there already; a machine without a network can do the rest.
         text = "\n".join(line for line in piece.text.splitlines() if "pip install" not in line and "venv" not in line)
         done = subprocess.run(
-            ["bash", "-ec", text], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=90
+            ["bash", "-ec", text], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=patient(90)
         )
         self.printed = lambda: done.stdout + done.stderr
         assert done.returncode == 0, f"{piece}\n{self.printed()}"
@@ -72,7 +73,7 @@ class Reader:
         self.printed = log.read_text
 
     def expect(self, piece):
-        until = time.monotonic() + 45
+        until = time.monotonic() + patient(45)
         while piece.text not in self.printed():
             assert time.monotonic() < until, f"{piece}: {piece.text!r} is not in\n{self.printed()}"
             time.sleep(0.1)

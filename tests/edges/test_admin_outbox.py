@@ -221,7 +221,7 @@ def test_the_list_costs_the_same_queries_however_many_rows(query):
 
 @plain
 def test_records_are_listed_by_their_expiry_and_found_by_their_whole_key():
-    late, soon = remember("late", ttl_seconds=900), remember(("refund", 42), ttl_seconds=30)
+    late, soon = remember("late", ttl_seconds=9000), remember(("refund", 42), ttl_seconds=3600)
     gone = remember("gone")
     IdempotencyRecord.objects.filter(label="gone").update(expires_at=UtcNowPlus(-5))
     client = root()

@@ -30,9 +30,19 @@ def session_id():
 
 def kill(session):
     """End a session from another one."""
-    listed = "pg_stat_activity WHERE pid" if VENDOR == "postgres" else "information_schema.processlist WHERE id"
     with second_connection() as other, other.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)" if VENDOR == "postgres" else "KILL %s", [session])
+    wait_until_gone(session)
+
+
+def wait_until_gone(session):
+    """Return when the server has ended a session, with its transaction and all its locks."""
+    # Not the process list: MySQL cannot show it while a statement holds bytes that are no text.
+    listed = {
+        "postgres": "pg_stat_activity WHERE pid",
+        "mysql": "performance_schema.threads WHERE processlist_id",
+    }.get(VENDOR, "information_schema.processlist WHERE id")
+    with second_connection() as other, other.cursor() as cursor:
 
         def gone():
             cursor.execute(f"SELECT COUNT(*) FROM {listed} = %s", [session])

@@ -14,6 +14,7 @@ from jobqueue.transitions import ack, ack_many, claim
 from tests.blocking import somebody_waits
 from tests.factories import claim_one, make_job, make_jobs, state, wait_until
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = [
@@ -38,6 +39,19 @@ def in_thread(work):
     return thread, found
 
 
+def ended(thread):
+    """Wait for it."""
+    thread.join(patient(30))
+    assert not thread.is_alive(), "it waits for ever"
+
+
+def look_for_deadlocks_after(seconds):
+    """How long this session waits for a lock before it looks once; InnoDB looks at once."""
+    if VENDOR == "postgres":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET deadlock_timeout = '{seconds}s'")
+
+
 def lock_row(job_id):
     list(Job.objects.select_for_update().filter(pk=job_id))
 
@@ -46,15 +60,24 @@ def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted():
     low, high = make_jobs(2)
     leases = claim("q", 2, worker="w")
     before = sum(retry.retries.values())
+
+    def ack_both():
+        # Not before the other one waits as well, however long that takes it to do.
+        look_for_deadlocks_after(round(patient(0.6)))
+        return ack_many(leases)
+
+    look_for_deadlocks_after(600)
     with transaction.atomic():
-        # The heavier transaction survives on MySQL; on PostgreSQL the one that waits longest finds out.
+        # The heavier transaction survives on MySQL; on PostgreSQL the one that finds out is the victim.
         for n in range(50):
             enqueue("ballast", n)
         lock_row(high)
-        thread, found = in_thread(lambda: ack_many(leases))
+        thread, found = in_thread(ack_both)
         wait_until(somebody_waits, what="the ack waiting for the high row")
         lock_row(low)
-    thread.join(30)
+    ended(thread)
+    # The setting ends with the session.
+    connection.close()
     assert found == [[]]
     assert [state(low), state(high)] == ["DONE", "DONE"]
     assert sum(retry.retries.values()) > before
@@ -63,7 +86,7 @@ def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted():
 def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
     job_id = make_job()
     lease = claim_one()
-    gave_up = threading.Event()
+    gave_up, let_go = threading.Event(), threading.Event()
 
     def impatient():
         with connection.cursor() as cursor:
@@ -73,6 +96,8 @@ def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
 
     def on_retry(**facts):
         gave_up.set()
+        # Its tries are few.
+        let_go.wait(patient(30))
 
     from jobqueue.signals import transaction_retried
 
@@ -81,9 +106,11 @@ def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
         with transaction.atomic():
             lock_row(job_id)
             thread, found = in_thread(impatient)
-            assert gave_up.wait(15)
-        thread.join(30)
+            assert gave_up.wait(patient(15))
+        let_go.set()
+        ended(thread)
     finally:
+        let_go.set()
         transaction_retried.disconnect(on_retry)
     assert found == ["acked"]
     assert state(job_id) == "DONE"
@@ -111,7 +138,7 @@ def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_d
                 enqueue("q", "second", dedupe_key="k")
 
         thread, found = in_thread(caller)
-        thread.join(30)
+        ended(thread)
         assert isinstance(found[0], OperationalError)
         key_holder.rollback()
     finally:
@@ -124,6 +151,6 @@ def test_a_claim_passes_over_rows_that_somebody_else_has_locked():
     with transaction.atomic():
         lock_row(first)
         thread, found = in_thread(lambda: [lease.job_id for lease in claim("q", 2, worker="w")])
-        thread.join(30)
+        ended(thread)
     assert found == [[second]]
     assert [lease.job_id for lease in claim("q", 2, worker="w")] == [first], "a later pass makes up for it"

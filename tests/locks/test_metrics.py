@@ -14,8 +14,10 @@ from jobqueue.locks.activity import read_keys, read_kinds
 from jobqueue.locks.tally import KEYS_KEPT, KEYS_MAX, OTHER, PERIOD_SECONDS, Book, Tally
 from jobqueue.maintenance import lock_history_cleaner
 from jobqueue.models import LockFinding, LockStat
+from tests.factories import wait_until
 from tests.locks.helpers import expire, make_lock
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])
@@ -41,17 +43,25 @@ def figures(key):
     return found.figures
 
 
+def micros_since(begun):
+    """No less than what was counted meanwhile, which is rounded."""
+    return (time.monotonic() - begun) * 1e6 + 10
+
+
 @committed
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypatch):
     # On a busy machine even a free lock takes a while.
     monkeypatch.setattr(tally, "CONTENDED_SECONDS", 60)
+    begun = time.monotonic()
     with make_lock(kind, "k1"):
         time.sleep(0.02)
+    all_us = micros_since(begun)
     got = figures("k1")
     assert (got.acquired, got.contended, got.failed, got.released, got.reentries) == (1, 0, 0, 1, 0)
-    assert 20_000 <= got.held_us == got.held_us_max < 5_000_000
-    assert 0 < got.wait_us == got.wait_us_max < 1_000_000
+    assert 20_000 <= got.held_us == got.held_us_max
+    assert 0 < got.wait_us == got.wait_us_max
+    assert got.wait_us + got.held_us <= all_us
 
 
 @committed
@@ -61,8 +71,25 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
     with make_lock(kind, "k2"), pytest.raises(LockNotAcquired):
         make_lock(kind, "k2", timeout_seconds=0.05).acquire()
     holder = make_lock(kind, "k2").acquire()
-    threading.Timer(0.1, lambda: (holder.release(), connection.close())).start()
-    make_lock(kind, "k2", timeout_seconds=30).acquire().release()
+    waiter, tried = make_lock(kind, "k2", timeout_seconds=patient(30)), threading.Event()
+    attempt = waiter._attempt
+
+    def attempt_and_tell(wait_seconds):
+        got_it = attempt(wait_seconds)
+        tried.set()
+        return got_it
+
+    def let_go():
+        tried.wait(patient(30))
+        time.sleep(0.1)
+        holder.release()
+        connection.close()
+
+    monkeypatch.setattr(waiter, "_attempt", attempt_and_tell)
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    waiter.acquire().release()
+    thread.join()
     got = figures("k2")
     assert (got.acquired, got.contended, got.failed) == (3, 1, 1)
     assert got.wait_us_max >= 80_000
@@ -82,14 +109,16 @@ def test_a_holder_that_comes_back_to_a_lock_it_lost_is_a_reentry(verb):
 @committed
 @pytest.mark.parametrize("undone", [False, True], ids=["commit", "rollback"])
 def test_a_mutex_is_held_until_its_transaction_ends(undone):
+    begun = time.monotonic()
     with transaction.atomic():
         with transaction.atomic():
             mutex("k", 4)
         time.sleep(0.02)
         transaction.set_rollback(undone)
+    all_us = micros_since(begun)
     got = figures('["k",4]')
     assert (got.acquired, got.failed, got.released) == (1, 0, 1)
-    assert 20_000 <= got.held_us < 5_000_000
+    assert 20_000 <= got.held_us <= all_us
 
 
 @committed
@@ -99,11 +128,13 @@ def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
         mutex("k", 41)
         time.sleep(0.02)
 
+    begun = time.monotonic()
     for _ in range(2):
         work()
+    all_us = micros_since(begun)
     got = figures('["k",41]')
     assert (got.acquired, got.released) == (2, 2)
-    assert 40_000 <= got.held_us < 5_000_000
+    assert 40_000 <= got.held_us <= all_us
 
 
 @pytest.mark.django_db
@@ -241,17 +272,16 @@ def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
     metrics.report_to(reports.append)
     with lease_lock("k11", 60):
         pass
-    deadline = time.monotonic() + 10
-    while not (reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists())
     monkeypatch.setattr(metrics, "FLUSH_SECONDS", 600)
     time.sleep(0.1)
     with lease_lock("k11", 60):
         pass
     metrics.close()
-    assert LockStat.objects.get().acquired == 2
+    # Which does not wait for ever.
+    metrics._process.thread.join(patient(30))
     assert not metrics._process.thread.is_alive()
+    assert LockStat.objects.get().acquired == 2
 
 
 @committed
@@ -287,8 +317,9 @@ def test_kinds_are_summed_and_rates_are_told():
 
 def test_counting_costs_microseconds():
     metrics.acquired("lease lock", "k", 0.001, contended=False)
-    begun = time.perf_counter()
+    # Of the processor's time: others may have it for the rest.
+    begun = time.thread_time()
     for _ in range(10_000):
         metrics.acquired("lease lock", "k", 0.001, contended=False)
     # About 3 on an idle machine; a row's round trip is a hundred times that.
-    assert (time.perf_counter() - begun) / 10_000 < 50e-6
+    assert (time.thread_time() - begun) / 10_000 < 50e-6

@@ -8,6 +8,7 @@ from django.db import connection, connections
 
 from jobqueue.db import vendor
 from tests.blocking import somebody_waits
+from tests.factories import wait_until
 
 TABLE = "lock_story"
 
@@ -58,7 +59,7 @@ def one_waits():
         thread = threading.Thread(target=write, args=(waiter, 1))
         thread.start()
         try:
-            until(somebody_waits)
+            wait_until(somebody_waits)
             yield holder, waiter
         finally:
             holder.rollback()
@@ -74,21 +75,13 @@ def deadlock():
         errors = []
         thread = threading.Thread(target=lambda: errors.append(write(one, 2)))
         thread.start()
-        until(somebody_waits)
+        wait_until(somebody_waits)
         errors.append(write(two, 1))
         # Whoever won may still hold what the other one's thread waits for.
         two.rollback()
         thread.join()
         (error,) = [error for error in errors if error is not None]
     return numbers, error
-
-
-def until(condition, seconds=10):
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def monitor():

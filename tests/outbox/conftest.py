@@ -6,6 +6,12 @@ from jobqueue.outbox import subscriber, subscribers
 
 
 @pytest.fixture
+def left_alone(monkeypatch):
+    """A destination that is down is not tried a second time before the test has ended, however long that takes."""
+    monkeypatch.setattr("jobqueue.outbox.relay.DOWN_SECONDS", (600, 600))
+
+
+@pytest.fixture
 def listen(monkeypatch):
     """listen("topic", function): a subscriber for the time of the test; without a function, a list of what came."""
     monkeypatch.setattr(subscribers, "_subscribers", {})

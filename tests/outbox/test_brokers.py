@@ -15,6 +15,7 @@ from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.routes import Routes
 from tests.factories import wait_until
 from tests.outbox.helpers import drain, make_due, pending, say
+from tests.patience import patient
 from tests.settings import VENDOR
 
 kombu = pytest.importorskip("kombu")
@@ -40,7 +41,7 @@ def fetch(url, queue, **options):
         with connection.SimpleQueue(queue) as simple:
             while True:
                 try:
-                    message = simple.get(timeout=1)
+                    message = simple.get(timeout=patient(0.4))
                 except simple.Empty:
                     return found
                 message.ack()
@@ -79,7 +80,9 @@ def test_rabbitmq_refuses_what_no_queue_would_get_and_the_next_message_goes_thro
     assert len(fetch(rabbitmq.url, queue)) == 1
 
 
-def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order_after_it_is_back(rabbitmq):
+def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order_after_it_is_back(
+    rabbitmq, left_alone, monkeypatch
+):
     queue = f"crash-{uuid.uuid4().hex}"
     with routed({"URL": rabbitmq.url, "QUEUE": queue}):
         relay = Relay("default")
@@ -91,6 +94,9 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
         assert pending() == ids[1:]
         assert (relay.counts["failed"], relay.counts["put_off"]) == (0, 1)
         rabbitmq.start()
+        # The time for which it was to be left alone is over.
+        monkeypatch.setattr("jobqueue.outbox.relay.DOWN_SECONDS", (0.5, 1.0))
+        relay._down.clear()
 
         def arrived():
             make_due()
@@ -113,7 +119,7 @@ def test_redis_gets_the_messages_in_order(redis_url):
     check(fetch(redis_url, queue), ids)
 
 
-def test_a_broker_that_nobody_answers_for_charges_nothing():
+def test_a_broker_that_nobody_answers_for_charges_nothing(left_alone):
     with routed("redis://127.0.0.1:1/0"):
         say("t", 1)
         counts = drain()
@@ -165,13 +171,13 @@ def test_kafka_gets_the_messages_in_order_keyed_by_their_key():
         assert drain(relay)["delivered"] == 5
         destination = relay.routes.find("orders")
         assert isinstance(destination, KafkaBroker)
-        brokers = destination._producer.list_topics(timeout=10).brokers.values()
+        brokers = destination._producer.list_topics(timeout=patient(10)).brokers.values()
         servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe(["orders"])
-        found, deadline = [], time.monotonic() + 20
+        found, deadline = [], time.monotonic() + patient(20)
         while len(found) < 5 and time.monotonic() < deadline:
             message = consumer.poll(0.5)
             if message is not None and not message.error():
@@ -183,7 +189,7 @@ def test_kafka_gets_the_messages_in_order_keyed_by_their_key():
     assert [dict(message.headers())["message-id"].decode() for message in found] == [str(n) for n in ids]
 
 
-def test_kafka_that_nobody_answers_for_charges_nothing(monkeypatch):
+def test_kafka_that_nobody_answers_for_charges_nothing(left_alone):
     pytest.importorskip("confluent_kafka")
     route = {"URL": "kafka://127.0.0.1:1", "CONFIG": {"message.timeout.ms": 500, "log_level": 0}}
     with routed(route):

@@ -18,6 +18,12 @@ pytestmark = committed
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
+@pytest.fixture(autouse=True)
+def long_memory(monkeypatch):
+    """A memory that lasts as long as the test, however busy the machine is."""
+    monkeypatch.setattr(floors, "FLOOR_SECONDS", 600)
+
+
 @pytest.fixture
 def claimer():
     return Claimer("default", lease_seconds=60)
@@ -80,8 +86,7 @@ def entries_walked(sql, snapshot, upto):
 
 @pytest.mark.skipif(VENDOR == "sqlite", reason="has no old snapshots that are kept for others")
 @pytest.mark.parametrize("key", [None, "k"])
-def test_while_a_snapshot_is_open_a_claim_does_not_walk_over_what_was_delivered(claimer, key, monkeypatch):
-    monkeypatch.setattr(floors, "FLOOR_SECONDS", 600)
+def test_while_a_snapshot_is_open_a_claim_does_not_walk_over_what_was_delivered(claimer, key):
     publish_many(800, key)
     walked = []
     with other_connection() as snapshot:

@@ -148,8 +148,8 @@ def test_a_look_finds_the_first_event_of_each_lane_by_a_seek():
         for n in range(1200):
             publish("t", n, f"k{n % 40}")
     with connection.cursor() as cursor:
-        # The server seeks where its statistics say that lanes have many events; here they may be of an empty table, or of
-        # pages that still hold what earlier tests have deleted.
+        # The server seeks where its statistics say that lanes have many events; here they may be of an empty table, or
+        # of pages that still hold what earlier tests have deleted.
         cursor.execute("OPTIMIZE TABLE job_outbox")
         cursor.fetchall()
     claimer = Claimer("default", lease_seconds=60)

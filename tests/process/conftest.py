@@ -22,7 +22,7 @@ def start(transactional_db, evidence):
 
 @pytest.fixture
 def worker(start):
-    """Start runworker with a lease of 3 s and these options."""
+    """Start runworker with short heartbeats and these options."""
     return lambda *options, **environment: start("runworker", *SHORT, *options, **environment)
 
 

@@ -1,6 +1,7 @@
 """Real runworker processes, and what they leave behind."""
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -12,8 +13,12 @@ from django.db import OperationalError, connection
 from tests.factories import wait_until
 from tests.launch import ROOT, launch
 from tests.patience import patient
+from tests.process.probe import nothing_is_open
 
-SHORT = ("--lease", "3s", "--heartbeat", "0.5s")
+# Short are the heartbeats: no lease must run out because a busy machine lets nobody renew it for some seconds. Tests
+# of a lease that runs out let it do so by expire(). And no job is to be given back
+# because a test was late to open its gate.
+SHORT = ("--lease", "20s", "--heartbeat", "0.5s", "--shutdown-timeout", "600s")
 
 
 def command(*arguments, evidence, prefix=(), **environment):
@@ -81,9 +86,32 @@ class Group:
     def _parent(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
-    def wait_until_stopped(self):
-        """After SIGSTOP: every process of the group is really stopped."""
-        wait_until(lambda: all(state in "TZ" for _, state in self._stats()))
+    def freeze(self, *pids):
+        """SIGSTOP to these processes, all of the group by default, while none of them is within a transaction.
+
+        What it had locked would stay locked, and whoever is to go on without it would wait for the test.
+        """
+        wait_until(lambda: self._frozen_cleanly(pids), 60, "a moment without a transaction")
+
+    def thaw(self, *pids):
+        """SIGCONT to the same processes."""
+        self._send(signal.SIGCONT, pids)
+
+    def _send(self, number, pids):
+        if not pids:
+            self.signal_all(number)
+        for pid in pids:
+            os.kill(pid, number)
+
+    def _frozen_cleanly(self, pids):
+        self._send(signal.SIGSTOP, pids)
+        wait_until(lambda: all(state == "T" for pid, state in self._stats() if not pids or pid in pids), what="a stop")
+        # The others of the group go on, and have transactions too.
+        if nothing_is_open(looks=20 if pids else 3):
+            return True
+        self.thaw(*pids)
+        time.sleep(random.uniform(0.05, 0.2))
+        return False
 
     def _stats(self):
         found = []

@@ -11,22 +11,17 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
+from tests.process.probe import starts
 
 pytestmark = committed
-LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
+# So long that nothing is ever reaped; for the heartbeats see test_kills.
+LONG = ("--lease", "600s", "--heartbeat", "2s")
 
 
 @pytest.fixture
 def gate(tmp_path):
     """The file that lets a call go on."""
     return tmp_path / "gate"
-
-
-def starts(evidence, count=1):
-    """The evidence lines of `count` starts: event, pid, job, attempt, fence, size of the call."""
-    return wait_until(
-        lambda: (lines := evidence.read("start")) and len(lines) >= count and lines, what=f"{count} starts"
-    )
 
 
 def test_calls_are_filled_from_what_is_due_and_other_queues_have_their_threads(worker, evidence):
@@ -81,7 +76,8 @@ def test_sigterm_lets_the_call_end_and_gives_back_what_waits_without_an_attempt(
     enqueue_many("loads", [{}] * 100)  # so quick that the worker claims ahead
     running = enqueue_many("loads", [{"gate": str(gate)}] * 100)
     waiting = enqueue_many("loads", [{}] * 30)
-    group = worker("--concurrency", 1)
+    # For as long as it takes: what is claimed ahead of a call that lasts would go back after a second.
+    group = worker("--concurrency", 1, JOBQUEUE_TEST_STALLED_SECONDS="600")
     starts(evidence, 200)
     wait_until(lambda: Job.objects.leased().count() == 130, what="jobs claimed ahead")
     group.signal(signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -19,9 +18,8 @@ pytestmark = [
 PROCESSES, THREADS = 2, 3
 BUDGET = 2 + PROCESSES * (5 + THREADS)
 # Of each process one is for coroutines, one for jobs with ack_each, one for figures about locks: not for these jobs.
-# Only PostgreSQL is listened to, and not by a drain.
-DRAINING = BUDGET - 3 * PROCESSES - 1
-USED = DRAINING + (VENDOR == "postgres")
+# Only PostgreSQL is listened to.
+USED = BUDGET - 3 * PROCESSES - (VENDOR != "postgres")
 # Kept from job to job: the server may count a session that was closed just now.
 KEPT = "?conn_max_age=600"
 OPTIONS = ("--processes", PROCESSES, "--concurrency", THREADS, "--max-connections", BUDGET)
@@ -39,9 +37,8 @@ def watch(account, until):
         nonlocal most
         found = account.sessions()
         if found > USED:
-            # The server counts a session of a process that was killed until it looks at it again.
-            time.sleep(0.2)
-            found = min(found, account.sessions())
+            # The server counts a session of a process that was killed until it looks at it again. Others stay.
+            found = wait_until(lambda: (left := account.sessions()) <= USED and left, what=f"no more than {USED}")
         most = max(most, found)
         return until()
 
@@ -49,12 +46,24 @@ def watch(account, until):
     return most
 
 
-def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account, worker):
-    enqueue_times(120, tasks.uses_the_database, 0.05)
+def fill(evidence, gate):
+    """Let every thread run a job at the same time, on its connection, and every child write an end."""
+    before = len(evidence.read("start"))
+    enqueue_times(PROCESSES * THREADS, tasks.holds_a_connection, str(gate))
+    wait_until(lambda: len(evidence.read("start")) == before + PROCESSES * THREADS, what="a job in each thread")
+    gate.touch()
+
+
+def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account, worker, evidence, tmp_path):
     # The server refuses one more: nobody could exceed it unseen.
-    account.set_limit(DRAINING)
-    group = worker("--drain", *OPTIONS, **account.environment(options=KEPT))
-    assert watch(account, lambda: done() == 120) == DRAINING
+    account.set_limit(USED)
+    group = worker(*OPTIONS, **account.environment(options=KEPT))
+    fill(evidence, tmp_path / "gate")
+    enqueue_times(120, tasks.uses_the_database, 0.05)
+    most = watch(account, lambda: done() == 120 + PROCESSES * THREADS)
+    # They are kept.
+    assert max(most, watch(account, lambda: account.sessions() == USED)) == USED
+    group.signal(signal.SIGTERM)
     assert group.wait() == 0
     assert "away" not in group.text()
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
@@ -73,7 +82,7 @@ def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(accou
     assert "away" not in group.text()
 
 
-def test_a_child_that_replaces_another_opens_no_more(account, worker):
+def test_a_child_that_replaces_another_opens_no_more(account, worker, evidence, tmp_path):
     enqueue_times(400, tasks.uses_the_database.using(max_attempts=25), 0.05)
     group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))
     most = 0
@@ -81,6 +90,8 @@ def test_a_child_that_replaces_another_opens_no_more(account, worker):
         most = max(most, watch(account, lambda: done() >= 80 * round))  # noqa: B023
         os.kill(Worker.objects.filter(stopped_at=None).last().pid, signal.SIGKILL)
     most = max(most, watch(account, lambda: done() == 400))
+    fill(evidence, tmp_path / "gate")
+    most = max(most, watch(account, lambda: account.sessions() == USED))
     assert most == USED
     assert Worker.objects.filter(stop_reason__contains="number of jobs").exists()
     assert Worker.objects.filter(stop_reason__contains="SIGKILL").exists()

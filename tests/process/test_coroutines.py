@@ -17,7 +17,8 @@ from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
 pytestmark = committed
-LONG = ("--lease", "600s", "--heartbeat", "0.5s")  # so long that nothing is ever reaped
+# So long that nothing is ever reaped; for the heartbeats see test_kills.
+LONG = ("--lease", "600s", "--heartbeat", "2s")
 
 
 @pytest.fixture
@@ -154,8 +155,10 @@ def test_a_coroutine_knows_its_job_everywhere(worker):
 
 
 def test_a_soft_timeout_ends_one_coroutine_and_lets_it_clean_up(worker, evidence, gate):
-    late, neighbour = coroutines.overlong.enqueue().id, coroutines.gated.enqueue(str(gate)).id
+    neighbour = coroutines.gated.enqueue(str(gate)).id
     worker("--concurrency", 1)
+    started(evidence, 1)
+    late = coroutines.overlong.enqueue().id
     wait_until(lambda: state(late) == "FAILED")
     assert (job(late).cause, len(evidence.read("cleanup")), state(neighbour)) == ("timeout", 1, "PROCESSING")
     gate.touch()
@@ -177,18 +180,20 @@ def test_a_hard_timeout_charges_only_the_coroutine_that_is_late(worker, evidence
     assert {a.job_id for a in JobAttempt.objects.all()} == {int(late)}
 
 
-def test_a_coroutine_sees_that_it_is_to_be_canceled(worker, evidence):
-    asked, other = coroutines.patient.enqueue(60).id, coroutines.patient.enqueue(3).id
+def test_a_coroutine_sees_that_it_is_to_be_canceled(worker, evidence, gate):
+    asked, other = (coroutines.patient_at.enqueue(str(gate)).id for _ in range(2))
     worker()
     started(evidence, 2)
     assert cancel(asked)
+    wait_until(lambda: evidence.read("effect"), what="the end of one of them")
+    gate.touch()
     wait_until(lambda: state(other) == "DONE")
     assert {(line[2], line[5]) for line in evidence.read("effect")} == {(asked, "1"), (other, "0")}
 
 
 def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evidence, gate):
     ids = [coroutines.gated.enqueue(str(gate)).id for _ in range(10)]
-    told = coroutines.patient.using(priority=9).enqueue(60).id
+    told = coroutines.patient.using(priority=9).enqueue(600).id
     group = worker("--async-concurrency", 4)
     started(evidence, 4)
     group.signal(signal.SIGTERM)
@@ -202,7 +207,7 @@ def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evid
 
 def test_a_blocked_loop_keeps_few_coroutines_from_others_and_gives_them_back_at_sigterm(worker, evidence):
     blocker = coroutines.blocking_for_ever.enqueue().id
-    group = worker(*LONG, "--shutdown-timeout", "2s")
+    group = worker(*LONG, "--shutdown-timeout", "12s")
     started(evidence, 1)
     ids = [coroutines.double.enqueue(n).id for n in range(50)]
     wait_until(lambda: Job.objects.leased().count() > 1, what="coroutines claimed behind the blocker")

@@ -6,19 +6,22 @@ import time
 
 import pytest
 from django.db import connection
+from redis import Redis
 
 from jobqueue import doorbell, enqueue
 from jobqueue.conf import load
-from jobqueue.doorbell.redis import RedisBell
+from jobqueue.doorbell.redis import PAUSE_SECONDS, RedisBell
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
+from tests.patience import patient
+from tests.process.probe import wait_until_asleep
 from tests.settings import VENDOR
 
 pytestmark = committed
-RARELY = ("--poll", "60s..90s", "--lease", "600s")
-AT_ONCE = 10.0  # seconds: far less than a poll
+RARELY = ("--poll", "3600s..5400s", "--lease", "600s")
+AT_ONCE = 10.0  # seconds: far less than a poll, however patient
 
 
 class Messenger:
@@ -30,15 +33,21 @@ class Messenger:
     def sessions(self):
         """The ids of the sessions that listen."""
         if self.value != "auto":
-            from redis import Redis
-
             with Redis.from_url(self.value) as client:
-                return list(range(dict(client.pubsub_numsub("jobqueue"))[b"jobqueue"]))
+                if not dict(client.pubsub_numsub("jobqueue"))[b"jobqueue"]:
+                    return []
+                return sorted(session["id"] for session in client.client_list(_type="pubsub"))
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
             )
             return [row[0] for row in cursor.fetchall()]
+
+
+@pytest.fixture(autouse=True)
+def patient_bells(monkeypatch):
+    """A ring that is given up on a busy machine would be the last for ten seconds."""
+    monkeypatch.setattr("jobqueue.doorbell.redis.WAIT_SECONDS", 20.0)
 
 
 @pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
@@ -51,11 +60,11 @@ def messenger(request, settings, monkeypatch):
 
 
 def wait_until_idle(messenger=None, children=1):
-    """Workers have come up, listen, and are past the second in which a fresh one looks every 5 ms."""
+    """Workers have come up, listen, and are past the second in which one that had work looks every few ms."""
     wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == children, what="the workers")
     if messenger is not None:
         wait_until(lambda: len(messenger.sessions()) == 1, what="a session that listens")
-    time.sleep(1.5)
+    wait_until_asleep(Worker.objects.filter(stopped_at=None).values_list("pid", flat=True))
 
 
 def silently(add):
@@ -78,7 +87,7 @@ def test_an_idle_worker_starts_a_job_at_once(worker, messenger, processes):
     wait_until_idle(messenger, processes)
     for n in range(3):
         runs_at_once(enqueue("webhooks", {"n": n}))
-        time.sleep(1.2)
+        wait_until_idle(messenger, processes)
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
 
@@ -111,27 +120,22 @@ def test_a_session_that_was_ended_is_replaced(worker, messenger):
     if messenger.value == "auto":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", old)
-        wait_until(lambda: messenger.sessions() not in ([], old), what="another session that listens")
     else:
-        from redis import Redis
-
         with Redis.from_url(messenger.value) as client:
             client.client_kill_filter(_type="pubsub")
-        wait_until(lambda: messenger.sessions() == [], what="the end of the session")
-        wait_until(messenger.sessions, what="another session that listens")
+    wait_until(lambda: messenger.sessions() not in ([], old), what="another session that listens")
     runs_at_once(enqueue("webhooks", {"n": 1}))
 
 
 def test_a_new_keeper_listens_again(worker, messenger):
     group = worker(*RARELY)
     wait_until_idle(messenger)
-    children = set(Worker.objects.values_list("pid", flat=True))
+    children, old = set(Worker.objects.values_list("pid", flat=True)), messenger.sessions()
     (keeper,) = set(group.members()) - children - {group.pid}
     os.kill(keeper, signal.SIGKILL)
     wait_until(lambda: "starting another" in group.text(), what="a new keeper")
     wait_until(lambda: len(group.members()) == 3 and keeper not in group.members())
-    time.sleep(1.0)
-    wait_until(lambda: len(messenger.sessions()) == 1, what="a session that listens")
+    wait_until(lambda: len(new := messenger.sessions()) == 1 and new != old, what="another session that listens")
     runs_at_once(enqueue("webhooks", {"n": 1}))
 
 
@@ -142,20 +146,22 @@ def test_a_replaced_child_is_rung_and_pipes_do_not_pile_up(worker, messenger):
     for generation in range(2, 5):
         os.kill(Worker.objects.latest("pk").pid, signal.SIGKILL)
         wait_until(lambda g=generation: Worker.objects.filter(name__endswith=f"/1.{g}").exists(), what="a new child")
-        time.sleep(1.5)
+        wait_until_idle(messenger)
         runs_at_once(enqueue("webhooks", {"n": 1}))
-    assert len(os.listdir(f"/proc/{group.pid}/fd")) == before
+    wait_until(lambda: len(os.listdir(f"/proc/{group.pid}/fd")) == before, what="as many open files as before")
 
 
 def test_a_listener_that_hears_nothing_sends_nothing(worker, redis_url):
-    from redis import Redis
-
     group = worker(*RARELY, JOBQUEUE_TEST_DOORBELL=redis_url)
     wait_until_idle(Messenger(redis_url))
     with Redis.from_url(redis_url) as client:
-        before = client.info("stats")["total_commands_processed"]
-        time.sleep(1.0)
-        assert client.info("stats")["total_commands_processed"] - before <= 1, group.text()
+        sent = []
+        for _ in range(2):
+            before = client.info("stats")["total_commands_processed"]
+            time.sleep(1.0)
+            sent.append(client.info("stats")["total_commands_processed"] - before)
+        # Into one of them its sign of life every 30 s may fall.
+        assert min(sent) <= 1, group.text()
 
 
 def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(worker, evidence, tmp_path):
@@ -168,10 +174,9 @@ def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(work
 
 def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
-    group = worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_DOORBELL="off")
-    wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == 2, what="the workers")
-    # One child takes it in its first second, when it still looks often.
+    # There before them: one child takes it when it comes up, the other one is idle when the second is enqueued.
     tasks.enqueues_late.enqueue(str(gate))
+    group = worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_DOORBELL="off")
     (first,) = wait_until(lambda: evidence.read("start"), what=f"the first job: {group.text()}")
     (second,) = wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
     assert first[1] != second[1]
@@ -179,7 +184,7 @@ def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
 
 
 def test_a_job_that_nobody_rang_for_is_found_by_polling(worker, messenger):
-    worker("--poll", "1s..2s")
+    worker("--poll", "3s..4s")
     wait_until_idle(messenger)
     job_id = silently(lambda: enqueue("webhooks", {"n": 1}))
     wait_until(lambda: state(job_id) == "DONE")
@@ -203,16 +208,19 @@ def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server
     RedisBell.at.cache_clear()
     job_id = tasks.add.using(queue_name="other").enqueue(1, 2).id
     runs_at_once(job_id)
-    assert "can be heard again" in rare.text()
+    wait_until(lambda: "can be heard again" in rare.text(), what="the word about it")
     assert group.text().count("cannot be heard") == 1
 
 
 def test_a_redis_that_hangs_holds_up_one_enqueue_for_a_moment_and_the_next_not_at_all(
-    redis_server, redis_url, settings
+    redis_server, redis_url, settings, monkeypatch
 ):
+    monkeypatch.undo()  # as short as it is
     settings.JOBQUEUE = {"DOORBELL": redis_url}
     RedisBell.at.cache_clear()
     doorbell._rung.clear()
+    tried, publish = [], Redis.publish
+    monkeypatch.setattr(Redis, "publish", lambda *args: tried.append(args) or publish(*args))
     redis_server.pause()
     try:
         begun = time.monotonic()
@@ -223,5 +231,5 @@ def test_a_redis_that_hangs_holds_up_one_enqueue_for_a_moment_and_the_next_not_a
         rest = time.monotonic() - begun - waited
     finally:
         redis_server.resume()
-    assert waited < 3
-    assert rest < 3
+    assert waited < patient(3)
+    assert 1 <= len(tried) <= 1 + rest / PAUSE_SECONDS, "it was tried again before its pause was over"

@@ -120,7 +120,9 @@ def test_a_child_that_cannot_be_replaced_now_is_replaced_when_there_is_room(crow
     done = [tasks.work.enqueue(0.3).id for _ in range(20)]
     wait_until(lambda: {state(i) for i in done} == {"DONE"}, what="the work of the child that is left")
     assert refusals(group) == 1, "one line for the whole shortage"
-    assert [row.pk for row in Worker.objects.filter(stopped_at=None)] == [second.pk]
+    wait_until(
+        lambda: [row.pk for row in Worker.objects.filter(stopped_at=None)] == [second.pk], what="the other's end"
+    )
     crowd.empty()
     assert {row.pid for row in registered(2)} > {second.pid}
     group.signal(signal.SIGTERM)

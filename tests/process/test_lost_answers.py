@@ -22,7 +22,7 @@ def only_child():
 
 def test_a_claim_whose_answer_was_lost_is_recovered_while_its_worker_lives(worker):
     """The commit of a claim reached the server and its answer did not reach the worker (faults.md F15)."""
-    group = worker("--lease", "1s", "--heartbeat", "0.2s")
+    group = worker()
     child = only_child()
     # At once, or the worker takes the job as it is first.
     with transaction.atomic():
@@ -37,14 +37,14 @@ def test_a_claim_whose_answer_was_lost_is_recovered_while_its_worker_lives(worke
             locked_at=UtcNowPlus(0),
             fence=1,
         )
-    wait_until(lambda: state(job_id) == "DONE", 15, "the recovery of a lease that nobody works on")
+    wait_until(lambda: state(job_id) == "DONE", what="the recovery of a lease that nobody works on")
     assert group.members()
 
 
 def test_a_killed_keeper_is_replaced_and_leases_go_on(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id
-    group = worker("--lease", "2s", "--heartbeat", "0.3s")
+    group = worker()
     child = int(wait_until(lambda: evidence.read("start"))[0][1])
     (keeper,) = set(group.members()) - {group.pid, child}
     os.kill(keeper, signal.SIGKILL)
@@ -59,7 +59,7 @@ def test_a_killed_keeper_is_replaced_and_leases_go_on(worker, evidence, tmp_path
 
 
 def test_a_lease_lost_under_a_running_job_is_told_to_it(worker, evidence):
-    job_id = tasks.patient.enqueue(60).id
+    job_id = tasks.patient.enqueue(600).id
     worker("--no-reaper")
     wait_until(lambda: evidence.read("start"))
     set_columns(job_id, gate=1)
@@ -81,7 +81,7 @@ def test_a_worker_that_fell_silent_is_marked_by_another_ones_heartbeats(worker):
         "concurrency": 1,
         "version": "1",
     }
-    silent = Worker.objects.create(name="gone", **where, heartbeat_at=UtcNowPlus(-61))
-    worker("--heartbeat", "0.3s", "--lease", "2s")
+    silent = Worker.objects.create(name="gone", **where, heartbeat_at=UtcNowPlus(-3600))
+    worker()
     wait_until(lambda: Worker.objects.get(pk=silent.pk).stopped_at, what="the mark")
     assert Worker.objects.get(pk=silent.pk).stop_reason == "silent: no heartbeat"

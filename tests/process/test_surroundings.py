@@ -11,6 +11,7 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
+from tests.patience import patient
 from tests.process.harness import SHORT, command
 from tests.settings import VENDOR
 
@@ -67,7 +68,7 @@ def test_children_of_a_supervisor_that_died_while_they_started_do_not_stay(worke
     group = worker(JOBQUEUE_TEST_IMPORT_GATE=str(gate))
     wait_until(reached.exists, what="the import")
     os.kill(group.pid, signal.SIGKILL)
-    group.process.wait(5)
+    group.process.wait(patient(5))
     gate.touch()
     wait_until(lambda: not group.members(), 10, "the end of its processes")
 
@@ -78,7 +79,7 @@ def test_a_database_that_is_silent_at_the_start_does_not_keep_sigterm_waiting(wo
         scheme = "postgres" if VENDOR == "postgresql" else VENDOR.replace("mariadb", "mysql")
         url = f"{scheme}://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
         group = worker(**{f"JOBQUEUE_TEST_{VENDOR.upper()}_URL": url})
-        silent.settimeout(20)
+        silent.settimeout(patient(20))
         conversation, _ = silent.accept()
         group.signal(signal.SIGTERM)
         assert group.wait(10) == 0
@@ -105,7 +106,7 @@ def test_a_job_that_hangs_does_not_outlive_a_killed_supervisor_for_longer_than_t
     group = worker("--shutdown-timeout", "1s")
     wait_until(lambda: evidence.read("start"), what="the start")
     os.kill(group.pid, signal.SIGKILL)
-    group.process.wait(5)
+    group.process.wait(patient(5))
     wait_until(lambda: not group.members(), 10, "the end of its processes")
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
 
@@ -117,6 +118,7 @@ def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, e
     (line,) = wait_until(lambda: evidence.read("start"), what="the start")
     (keeper,) = set(group.members()) - {group.pid, int(line[1])}
     before = job(job_id).lock_until
+    # Wherever it is: with its process the server ends its transaction.
     os.kill(keeper, signal.SIGSTOP)
     wait_until(
         lambda: (job(job_id).lock_until or before) > before + timedelta(seconds=2), what="two seconds of renewals"
@@ -129,12 +131,15 @@ def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, e
 def test_a_slow_receiver_in_the_keeper_costs_no_lease(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id
-    worker("--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_SLOW_RECEIVER="8")
+    slow, reached = tmp_path / "slow", tmp_path / "slow.reached"
+    worker("--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_RECEIVER_GATE=str(slow))
     wait_until(lambda: evidence.read("start"), what="the start")
     dead = tasks.die.using(max_attempts=1).enqueue().id
     wait_until(lambda: state(dead) == "FAILED", what="the death of a neighbour")
     before = job(job_id).lock_until
-    wait_until(lambda: (job(job_id).lock_until or before) > before + timedelta(seconds=2), 6, "renewals meanwhile")
+    wait_until(reached.exists, what="the receiver")
+    wait_until(lambda: (job(job_id).lock_until or before) > before + timedelta(seconds=2), what="renewals meanwhile")
+    slow.touch()
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).attempts, job(job_id).fence) == (0, 1)

@@ -1,5 +1,7 @@
 """Workers send Django Tasks' signals around each run, and no receiver costs a job anything."""
 
+from datetime import timedelta
+
 import pytest
 
 from jobqueue.models import Job
@@ -49,11 +51,16 @@ def test_what_a_receiver_does_changes_nothing(worker, evidence, kind, words):
         assert f"{words} {when}" in group.text()
 
 
-def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence):
-    long = tasks.sleep.enqueue(3.6).id
+def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence, tmp_path):
+    gate = tmp_path / "gate"
+    long = tasks.gated.enqueue(str(gate)).id
     ids = [tasks.add.enqueue(n, 1).id for n in range(300)]
     group = worker(JOBQUEUE_TEST_RECEIVERS="hang")
     wait_until(lambda: {state(job_id) for job_id in ids} == {"DONE"})
+    wait_until(lambda: evidence.read("finished"), what="the receiver that hangs")
+    before = job(long).lock_until
+    wait_until(lambda: job(long).lock_until > before + timedelta(seconds=2), what="renewals meanwhile")
+    gate.touch()
     wait_until(lambda: state(long) == "DONE")
     assert (job(long).attempts, job(long).fence) == (0, 1)
     assert len(evidence.read("finished")) == 1
@@ -79,7 +86,9 @@ def test_a_receiver_of_job_done_that_leaves_a_transaction_open_undoes_no_end(wor
 
 def test_a_slow_receiver_gets_every_signal_before_the_worker_ends(worker, evidence):
     ids = [tasks.greet.enqueue("ann", n).id for n in range(110)]
-    assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow").wait() == 0
+    # One that a busy machine keeps waiting does not hang.
+    group = worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow", JOBQUEUE_TEST_STUCK_SECONDS="120")
+    assert group.wait() == 0
     assert sorted(line[1] for line in evidence.read("finished")) == sorted(ids)
 
 

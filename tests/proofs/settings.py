@@ -6,7 +6,9 @@ from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES
 
 DATABASES["default"]["NAME"] = os.environ["JOBQUEUE_TEST_NAME"]
-JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_CAP_SECONDS": 0.2, "LEASE_SECONDS": 5.0, "HEARTBEAT_SECONDS": 1.0}
+JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_CAP_SECONDS": 0.2}
+# Proofs in which leases run out have shorter ones, with --lease.
+JOBQUEUE |= {"LEASE_SECONDS": 60.0, "HEARTBEAT_SECONDS": 1.0}
 JOBQUEUE["QUEUES"] = {"slow": {"LEASE_SECONDS": 600.0}}
 
 if "JOBQUEUE_TEST_CLOCK_OFFSET" in os.environ:

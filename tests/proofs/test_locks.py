@@ -13,6 +13,7 @@ from jobqueue import candidates, enqueue, enqueue_many
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import _take
 from tests.marks import committed
+from tests.patience import patient
 from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
@@ -50,7 +51,7 @@ def elsewhere(work):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(30)
+    thread.join(patient(30))
     return found[0]
 
 

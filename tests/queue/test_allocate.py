@@ -22,7 +22,7 @@ from tests.marks import committed
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 SOLD = {"sold": True, "buyer": "ann"}
 
 

@@ -19,6 +19,7 @@ from jobqueue.transitions import ack
 from tests.app import tasks
 from tests.factories import claim_one
 from tests.marks import committed
+from tests.patience import patient
 
 caller = ContextVar("caller", default=None)
 
@@ -56,7 +57,7 @@ def busy_thread():
 
     def wait():
         begun.set()
-        assert free.wait(30)
+        assert free.wait(patient(30))
 
     call = asyncio.ensure_future(sync_to_async(wait)())
     try:
@@ -169,7 +170,7 @@ def test_receivers_hear_of_a_job_once_coroutines_on_the_callers_loop():
 def test_a_caller_that_is_cancelled_before_its_turn_adds_nothing():
     async def work():
         with busy_thread() as (begun, call):
-            await asyncio.to_thread(begun.wait, 10)
+            assert await asyncio.to_thread(begun.wait, patient(10))
             adding = asyncio.ensure_future(tasks.add.aenqueue(1, 2))
             await asyncio.sleep(0.01)
             adding.cancel()
@@ -187,14 +188,14 @@ def test_a_caller_that_is_cancelled_in_the_middle_adds_one_job_and_its_signal():
 
     def hold(job_id, **_):
         inside.set()
-        assert on.wait(30)
+        assert on.wait(patient(30))
 
     def note(task_result, **_):
         heard.append(task_result.id)
 
     async def work():
         adding = asyncio.ensure_future(tasks.add.aenqueue(1, 2))
-        assert await asyncio.to_thread(inside.wait, 10)
+        assert await asyncio.to_thread(inside.wait, patient(10))
         adding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await adding

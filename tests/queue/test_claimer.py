@@ -8,12 +8,20 @@ from jobqueue import candidates, enqueue_many
 from jobqueue.candidates import Head
 from jobqueue.db import vendor
 from jobqueue.models import Job
-from jobqueue.transitions import floors, release
+from jobqueue.transitions import floors, lone_levels, release
 from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
 from tests.marks import committed
 
 pytestmark = committed
+
+
+@pytest.fixture(autouse=True)
+def long_memory(monkeypatch):
+    """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever."""
+    monkeypatch.setattr(floors, "FLOOR_SECONDS", 6000)
+    monkeypatch.setattr(floors, "WALK_SECONDS", 600)
+    monkeypatch.setattr(lone_levels, "LONE_SECONDS", 6000)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_an_enqueued_task_is_a_job_that_anybody_can_read():
     )
     assert (result.status, result.args, result.kwargs, result.attempts) == (TaskResultStatus.READY, [2], {"b": 3}, 0)
     assert (result.started_at, result.finished_at, result.backend) == (None, None, "default")
-    assert abs(result.enqueued_at - now()) < timedelta(seconds=5)
+    assert abs(result.enqueued_at - now()) < timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("when", [5, "2030-01-01", timedelta(hours=1)])
@@ -65,7 +65,7 @@ def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeyp
     monkeypatch.setattr(f"jobqueue.{reads}", away)
     result = tasks.add.using(dedupe_key=key, ordering_key=None if key else "o").enqueue(1, 2)
     assert Job.objects.get().pk == int(result.id)
-    assert (result.args, abs(result.enqueued_at - now()) < timedelta(seconds=5)) == ([1, 2], True)
+    assert (result.args, abs(result.enqueued_at - now()) < timedelta(seconds=60)) == ([1, 2], True)
 
 
 @committed

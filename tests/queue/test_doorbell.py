@@ -8,12 +8,14 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue import doorbell, enqueue, enqueue_many
+from jobqueue.doorbell import redis as redis_bell
 from jobqueue.doorbell.redis import RedisBell
 from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
 from tests.app import tasks
-from tests.factories import claim_one, make_in_state, make_job, state, undone
+from tests.factories import claim_one, make_in_state, make_job, state, undone, wait_until
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -25,6 +27,9 @@ def fresh(monkeypatch):
     """A process that has rung for nothing yet."""
     monkeypatch.setattr(doorbell, "_rung", {})
     monkeypatch.setattr(doorbell, "_answer", None)
+    # On a busy machine a server of one's own takes its time, and twenty enqueues as well.
+    monkeypatch.setattr(redis_bell, "WAIT_SECONDS", 30)
+    monkeypatch.setattr(redis_bell, "PAUSE_SECONDS", 600)
     RedisBell.at.cache_clear()
 
 
@@ -37,7 +42,7 @@ def rings(fresh):
 
 
 @pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
-def ear(request, settings):
+def ear(request, settings, fresh):
     """Another session that listens."""
     settings.JOBQUEUE = {
         "DOORBELL": request.getfixturevalue("redis_url") if request.param == "redis" else request.param
@@ -132,7 +137,7 @@ def test_another_session_hears_the_queue_after_the_commit_and_not_before(ear):
     with transaction.atomic():
         enqueue("naïve queue \u2603", 1)
         assert ear.heard(0.2) == []
-    assert ear.heard(10) == ["naïve queue \u2603"]
+    assert ear.heard(patient(10)) == ["naïve queue \u2603"]
     with undone():
         enqueue("q", 1)
     assert ear.heard(0.2) == []
@@ -145,19 +150,25 @@ def test_a_burst_is_one_ring_and_the_next_burst_another(ear, monkeypatch):
     with transaction.atomic():
         for n in range(20):
             enqueue("q", n)
-    assert ear.heard(10) == ["q"]
+    assert ear.heard(patient(10)) == ["q"]
     assert ear.heard(0.2) == []
     monkeypatch.setattr(doorbell, "QUIET_SECONDS", 0)
     enqueue("q", 1)
-    assert ear.heard(10) == ["q"]
+    assert ear.heard(patient(10)) == ["q"]
 
 
 def test_the_listener_is_alive_and_hears_after_it_was_asked(ear):
     ear.check()
-    ear.heard(0.2)
+
+    def answered():
+        ear.heard(0.2)
+        # PostgreSQL's answer is there at once, that of Redis is heard.
+        return not getattr(ear, "_asked", False)
+
+    wait_until(answered)
     ear.check()
     enqueue("q", 1)
-    assert ear.heard(10) == ["q"]
+    assert ear.heard(patient(10)) == ["q"]
 
 
 def test_off_means_that_nobody_outside_is_rung(settings):
@@ -175,7 +186,7 @@ def test_a_redis_that_is_away_costs_one_line_and_no_job(settings, caplog):
     with caplog.at_level(logging.INFO, "jobqueue.doorbell"):
         ids = [enqueue(f"q{n}", n) for n in range(20)]
     assert len(set(ids)) == 20
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < patient(10)
     assert [r.getMessage() for r in caplog.records if "Connection refused" in r.getMessage()] == [
         r.getMessage() for r in caplog.records
     ]

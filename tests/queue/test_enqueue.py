@@ -47,7 +47,7 @@ def test_its_times_are_utc_now_by_the_databases_clock():
     made = job(enqueue("q", 1))
     for instant in (made.run_at, made.created_at, made.updated_at):
         assert instant.utcoffset() == timedelta(0)
-        assert -5 < seconds_from_now(instant) <= 0.002
+        assert -60 < seconds_from_now(instant) <= 0.002
 
 
 @pytest.mark.parametrize(

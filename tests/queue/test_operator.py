@@ -53,7 +53,7 @@ def test_a_job_id_may_be_text(verb):
 def test_a_canceled_job_has_an_end_and_is_not_claimed(verb):
     job_id = make_job()
     assert VERBS[verb](job_id)
-    assert -5 < seconds_from_now(job(job_id).finished_at) <= 0.002
+    assert -60 < seconds_from_now(job(job_id).finished_at) <= 0.002
     assert claim("q", worker="w") == []
 
 
@@ -71,7 +71,7 @@ def test_cancel_asks_a_running_job_and_leaves_its_lease():
     assert cancel(job_id)
     after = job(job_id)
     assert (after.status, bytes(after.lock_token)) == (Job.Status.PROCESSING, lease.token)
-    assert -5 < seconds_from_now(after.cancel_requested_at) <= 0.002
+    assert -60 < seconds_from_now(after.cancel_requested_at) <= 0.002
 
 
 def test_a_running_job_that_finishes_all_the_same_is_done():

@@ -4,6 +4,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue import progress
 from jobqueue.context import JobContext
 from jobqueue.exceptions import JobQueueError
 from jobqueue.progress import Progress, read_progress
@@ -33,7 +34,9 @@ def run(task, *arguments):
         ("finishes", Progress(501, 500), "DONE"),
     ],
 )
-def test_the_last_word_is_kept_however_the_job_ends_and_few_are_written(evidence, how, last, end):
+def test_the_last_word_is_kept_however_the_job_ends_and_few_are_written(evidence, how, last, end, monkeypatch):
+    # However long five hundred reports take here.
+    monkeypatch.setattr(progress, "WRITE_SECONDS", 600)
     result, writes = run(tasks.counts, 500, how)
     assert (result.progress, state(result.id)) == (last, end)
     assert writes <= 3

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from django.db import connections, transaction
 
+from tests.patience import patient
+
 PATIENCE_SECONDS = 30
 #: how long somebody who must be blocked is watched
 BLOCKED_SECONDS = 0.25
@@ -35,8 +37,8 @@ class Actor:
 
     def result(self):
         """What `work` returned; what it raised is raised here."""
-        assert self.done.wait(PATIENCE_SECONDS), "the actor did not come to an end"
-        self._thread.join(PATIENCE_SECONDS)
+        assert self.done.wait(patient(PATIENCE_SECONDS)), "the actor did not come to an end"
+        self._thread.join(patient(PATIENCE_SECONDS))
         if self._error is not None:
             raise self._error
         return self._value
@@ -70,7 +72,8 @@ def holding(work, commit=True, session=None, begin=transaction.atomic):
             with begin():
                 found.append(work())
                 reached.set()
-                leave.wait(PATIENCE_SECONDS)
+                # A commit in the middle of the block would be another test.
+                assert leave.wait(patient(4 * PATIENCE_SECONDS)), "the block does not end"
                 if not commit:
                     raise RolledBack
         except RolledBack:
@@ -79,7 +82,7 @@ def holding(work, commit=True, session=None, begin=transaction.atomic):
             reached.set()
 
     actor = Actor(act)
-    assert reached.wait(PATIENCE_SECONDS)
+    assert reached.wait(patient(PATIENCE_SECONDS))
     if not found:
         actor.result()
     try:
@@ -94,7 +97,7 @@ def all_at_once(works):
     barrier = threading.Barrier(len(works))
 
     def run(work):
-        barrier.wait(PATIENCE_SECONDS)
+        barrier.wait(patient(PATIENCE_SECONDS))
         return work()
 
     actors = [Actor(run, work) for work in works]

@@ -60,7 +60,7 @@ def _version_line(kind: str, path: str, root: Path | None) -> str:
             capture_output=True,
             text=True,
             check=False,
-            timeout=20,
+            timeout=60,
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""

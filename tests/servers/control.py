@@ -8,7 +8,7 @@ from tests.servers import provide
 from tests.servers.process import family, is_gone, is_server, kill_family, send, wait_until
 from tests.servers.state import DEFAULT_STATE_DIR, STATE_VARIABLE, Record, StateDir
 
-_STOP_TIMEOUT_SECONDS = 60
+_STOP_TIMEOUT_SECONDS = 180
 
 
 class Server:

@@ -10,7 +10,7 @@ from tests.servers.process import StepFailed, wait_until
 from tests.servers.state import REPOSITORY, Record
 
 _PORTS = {"mysql": 3306, "mariadb": 3306, "postgres": 5432, "redis": 6379}
-_ENGINE_TIMEOUT_SECONDS = 5
+_ENGINE_TIMEOUT_SECONDS = 20
 _READY_TIMEOUT_SECONDS = 180
 STARTED = "docker"
 FOUND_RUNNING = "docker, was running"

@@ -25,7 +25,7 @@ from tests.servers.process import (
 )
 from tests.servers.state import Record, StateDir, url_variable
 
-_READY_TIMEOUT_SECONDS = 90
+_READY_TIMEOUT_SECONDS = 300
 _PORT_ATTEMPTS = 4
 _PORT_TAKEN = "already in use"
 

@@ -11,7 +11,7 @@ from tests.servers import net, packages
 from tests.servers.process import StepFailed, launch, send, tail, wait_until
 
 _PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/sbin/rabbitmq-server")
-_READY_SECONDS = 90
+_READY_SECONDS = 300
 
 
 def find() -> str | None:

@@ -16,6 +16,7 @@ from jobqueue.transactions import OutsideCallWarning, forbid_outside_calls, retr
 from tests.app.models import Account
 from tests.docs.markdown import ROOT
 from tests.marks import committed
+from tests.patience import patient
 
 pytestmark = committed
 
@@ -115,4 +116,6 @@ assert hooks == [], hooks
 
 def test_in_production_no_hook_is_installed():
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    subprocess.run([sys.executable, "-W", "error", "-c", PRODUCTION], cwd=ROOT, env=environment, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRODUCTION], cwd=ROOT, env=environment, check=True, timeout=patient(60)
+    )

@@ -11,6 +11,7 @@ from jobqueue.locks import mutex
 from jobqueue.transactions import retry_transaction
 from tests.app.models import Account, Ticket
 from tests.marks import committed
+from tests.patience import patient
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -42,7 +43,7 @@ def crossing(accounts, swallow=()):
         runs.append(first)
         add(first)
         with suppress(threading.BrokenBarrierError):
-            both.wait(30 if len(runs) <= 2 else 0)
+            both.wait(patient(30) if len(runs) <= 2 else 0)
         with suppress(*swallow):
             add(second)
 

@@ -1,6 +1,7 @@
 """Signals are delivered, in a thread or without one."""
 
 from jobqueue.worker.announcer import Announcer
+from tests.patience import patient
 
 
 def test_deliveries_are_called_in_order_by_the_end():
@@ -8,7 +9,7 @@ def test_deliveries_are_called_in_order_by_the_end():
     announcer.start()
     for number in range(50):
         announcer.give(lambda number=number: heard.append(number))
-    announcer.end(30)
+    announcer.end(patient(30))
     assert heard == list(range(50))
 
 
@@ -22,5 +23,5 @@ def test_without_room_for_a_thread_a_delivery_is_called_at_once(monkeypatch):
         announcer.give(lambda: heard.append("at once"))
     assert heard == ["at once"]
     announcer.give(lambda: heard.append("later"))
-    announcer.end(30)
+    announcer.end(patient(30))
     assert heard == ["at once", "later"]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from jobqueue.worker import appetite as appetites
 from jobqueue.worker.appetite import Appetite
+
+
+@pytest.fixture(autouse=True)
+def looked(monkeypatch):
+    """No second look before the test has ended."""
+    monkeypatch.setattr(appetites, "LOOK_SECONDS", 60.0)
 
 
 def test_an_unknown_queue_is_asked_for_what_the_threads_can_take():

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 
 USAGE = [
@@ -37,7 +39,7 @@ def test_bad_usage_exits_2_without_a_traceback(options, tmp_path):
     env = os.environ | {"JOBQUEUE_TEST_DB": "sqlite", "JOBQUEUE_TEST_DIR": str(tmp_path)}
     env |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "manage.py", "runworker", *options]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -1,10 +1,10 @@
 """How long a child waits between two looks at its queues."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
 
+from jobqueue.worker import loop as loops
 from jobqueue.worker.loop import HOT_SECONDS, Loop
 
 
@@ -18,12 +18,14 @@ from jobqueue.worker.loop import HOT_SECONDS, Loop
         (11.0, 0.125, 0.2),
     ],
 )
-def test_the_longer_it_had_no_work_the_longer_it_waits(idle_seconds, shortest, longest):
+def test_the_longer_it_had_no_work_the_longer_it_waits(idle_seconds, shortest, longest, monkeypatch):
+    # Three hundred looks at the same moment.
+    monkeypatch.setattr(loops.time, "monotonic", lambda: idle_seconds)
     loop = Loop.__new__(Loop)
     loop.options = SimpleNamespace(poll_low_seconds=0.05, poll_high_seconds=0.2)
     loop.intake = SimpleNamespace(outage=SimpleNamespace(failures=0))
     loop.settler = SimpleNamespace(last_written=0.0)
-    loop.last_claim = time.monotonic() - idle_seconds
+    loop.last_claim = 0.0
     pauses = [loop._pause(0) for _ in range(300)]
     assert shortest <= min(pauses) <= shortest + 0.03
     assert longest - 0.03 <= max(pauses) <= longest

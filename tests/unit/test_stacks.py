@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.factories import wait_until
+
 BUSY = """
 import json, threading, time
 from jobqueue.worker import stacks
@@ -22,7 +24,7 @@ def busy():
 for _ in range(4):
     threading.Thread(target=busy, daemon=True).start()
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 IN_C = """
@@ -58,23 +60,25 @@ def start(tmp_path):
         sink.close()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_stacks_can_be_asked_for_again_and_again_while_threads_work(start):
     process, stderr = start(BUSY)
     until = time.monotonic() + 2
     while time.monotonic() < until and process.poll() is None:
         process.send_signal(signal.SIGQUIT)
         time.sleep(0.001)
+    wait_until(lambda: "in busy" in stderr.read_text(), what="an answer")
     assert process.poll() is None
-    assert "in busy" in stderr.read_text()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_main_thread_that_waits_in_c_shows_where(start):
     process, stderr = start(IN_C)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGQUIT)
-    until = time.monotonic() + 20
-    while "in waits_in_c" not in stderr.read_text() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert "in waits_in_c" in stderr.read_text()
+
+    def shown():
+        # It is ready a moment before it waits: whoever asks then is told so, and asks again.
+        process.send_signal(signal.SIGQUIT)
+        time.sleep(0.1)
+        return "in waits_in_c" in stderr.read_text()
+
+    wait_until(shown)

@@ -16,10 +16,11 @@ from django.db import connection
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockNotAcquired, LockNotHeld
 from jobqueue.locks import lease_lock
+from jobqueue.locks.redis import PREFIX
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockRow
 from tests.app.models import Account
-from tests.locks.helpers import make_lock, row
+from tests.locks.helpers import expire, make_lock, row
 from tests.patience import patient
 from tests.proofs.conftest import FULL
 from tests.proofs.locks.kinds import KINDS, holding
@@ -81,13 +82,13 @@ def test_one_holder_at_a_time(kind, environment, full, figure, tmp_path):
         env=environment(kind),
         capture_output=True,
         text=True,
-        timeout=SECONDS + 120,
+        timeout=patient(SECONDS + 120),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split() for line in log.read_text().splitlines()]
     held, violations = observe(lines)
     assert violations == []
-    assert len(held) > 1
+    assert len(held) == processes
     fences = [int(line[2]) for line in lines if line[0] == "in"]
     if kind in ("lease", "redis"):
         assert fences == sorted(set(fences))
@@ -96,10 +97,7 @@ def test_one_holder_at_a_time(kind, environment, full, figure, tmp_path):
     figure("processes", processes)
     figure("seconds", SECONDS)
     figure("times held", sum(held.values()))
-    figure(
-        "by one process, least and most",
-        f"{min(held.values()) if len(held) == processes else 0} to {max(held.values())}",
-    )
+    figure("by one process, least and most", f"{min(held.values())} to {max(held.values())}")
     figure("two at once", len(violations))
 
 
@@ -128,7 +126,7 @@ def test_a_holder_that_was_stopped_past_its_time_cannot_write_any_more(kind, env
     account = Account.objects.create(owner="ann")
     with holder(kind, environment, account.pk) as (process, fence):
         process.send_signal(signal.SIGSTOP)
-        with holding(kind, 60) as fresh:
+        with holding(kind, 600) as fresh:
             assert fresh.fence > fence
             Account.objects.filter(pk=account.pk).fenced_update(fresh, balance=1)
             connection.close()
@@ -147,10 +145,11 @@ def test_a_release_by_others_changes_nothing_and_a_second_one_says_so(kind, envi
     """Release by who does not hold the lock (the holder is another process), and a second release by who did."""
     environment(kind)
     answers = {}
-    late = make_lock(kind, "proof", ttl_seconds=0.2) if kind in ("lease", "redis") else None
+    late = make_lock(kind, "proof", ttl_seconds=600) if kind in ("lease", "redis") else None
     if late is not None:
         late.acquire()
-    with holder(kind, environment, ttl_seconds=60) as (process, fence):
+        run_out(kind)
+    with holder(kind, environment, ttl_seconds=600) as (process, fence):
         stranger = make_lock(kind, "proof")
         before = row("proof") if kind == "lease" else None
         answers["by who never had it"] = refusal(stranger.release)
@@ -162,7 +161,7 @@ def test_a_release_by_others_changes_nothing_and_a_second_one_says_so(kind, envi
         said, _ = process.communicate("go on\n", timeout=patient(30))
     # Its own release was good all the same.
     assert said.split()[1] == "done"
-    twice = make_lock(kind, "proof", timeout_seconds=5).acquire()
+    twice = make_lock(kind, "proof", timeout_seconds=patient(5)).acquire()
     assert getattr(twice, "fence", fence) >= fence
     twice.release()
     answers["a second time"] = refusal(twice.release)
@@ -171,6 +170,16 @@ def test_a_release_by_others_changes_nothing_and_a_second_one_says_so(kind, envi
     figure("lock", kind)
     for what, name in answers.items():
         figure(what, name)
+
+
+def run_out(kind):
+    """The time of whoever holds the lock ends now."""
+    if kind == "lease":
+        expire("proof")
+    else:
+        make_lock(kind, "proof")._client.delete(PREFIX + "proof")
+    # SQLite's file must be closed here when others write it.
+    connection.close()
 
 
 def refusal(release):
@@ -182,7 +191,7 @@ def refusal(release):
 
 def test_a_worker_deletes_locks_that_have_ended(run_worker):
     for name in ("gone", "alive"):
-        lease_lock(name, 60).acquire()
+        lease_lock(name, 3600).acquire()
     LockRow.objects.filter(pk="gone").update(expires_at=UtcNowPlus(-1))
     connection.close()
     worker = run_worker()
@@ -193,13 +202,14 @@ def test_a_worker_deletes_locks_that_have_ended(run_worker):
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_a_killed_holder_frees_the_key(kind, environment, figure):
+def test_a_killed_holder_frees_the_key(kind, environment, full, figure):
     """SIGKILL of the holder: how long until the next one has the lock (time to live 1 s)."""
     with holder(kind, environment) as (process, _):
         process.kill()
         begun = time.monotonic()
         with holding(kind, 60):
             seconds = time.monotonic() - begun
-    assert seconds < (TTL_SECONDS if kind in ("lease", "redis") else 0) + 1
+    # In the suite the machine is busy with other tests, and all that counts is that the death frees it.
+    assert seconds < (TTL_SECONDS if kind in ("lease", "redis") else 0) + (1 if full else patient(10))
     figure("lock", kind)
     figure("seconds until free", round(seconds, 2))

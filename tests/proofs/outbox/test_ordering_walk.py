@@ -12,6 +12,7 @@ from jobqueue.maintenance import lane_keeper
 from jobqueue.models import Job, LanePlace
 from jobqueue.transitions import ack, claim, fail, resume, retry
 from tests.factories import claim_one, expire, lease_with
+from tests.faults.conftest import wait_until_gone
 from tests.faults.moments import cut_at
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -26,7 +27,10 @@ class Died(BaseException):
 def die(wrapper, after):
     # First the session, so that nothing on the way out of the blocks can still reach the server. SQLite has none.
     if wrapper.connection is not None and VENDOR != "sqlite":
+        session = wrapper.connection.info.backend_pid if VENDOR == "postgres" else wrapper.connection.thread_id()
         wrapper.connection.close()
+        # The server rolls back when it notices: until then the dead one's locks would hide jobs from claims.
+        wait_until_gone(session)
         # Or Django would meet an error of its own there, which whoever redoes transactions would take for the cause.
         wrapper.closed_in_transaction = True
     raise Died

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -25,6 +26,16 @@ def live():
     return PAYMENTS.filter(status__in=(Job.Status.READY, Job.Status.PROCESSING)).count()
 
 
+def kill_unpoisoned(victim, poison_ids):
+    """SIGKILL a process that has no poison row in its hands: it might be charged for one that it has not started."""
+    with suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGSTOP)
+        clean = not PAYMENTS.filter(pk__in=poison_ids, status=Job.Status.PROCESSING).exists()
+        os.kill(victim, signal.SIGKILL if clean else signal.SIGCONT)
+        return clean
+    return False
+
+
 def test_poison_rows_and_kills_among_batches(run_worker, full, figure):
     """Calls of up to 50 rows, acks and effects in one commit; some rows kill the process, and so does somebody else."""
     total, poisons, kills = (10_000, 20, 10) if full else (150, 1, 1)
@@ -41,8 +52,7 @@ def test_poison_rows_and_kills_among_batches(run_worker, full, figure):
     while live():
         victims = {int(line[1]) for line in worker.lines("start")[-200:]} & set(worker.children())
         if killed < kills and victims:
-            os.kill(random.choice(sorted(victims)), signal.SIGKILL)
-            killed += 1
+            killed += kill_unpoisoned(random.choice(sorted(victims)), poison_ids)
         seen = live()
         wait_for(lambda: live() < max(1, seen - total // (kills + 5)) or not live(), 200, "more ends")  # noqa: B023
         time.sleep(0.05)

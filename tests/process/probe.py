@@ -1,0 +1,109 @@
+"""What tests look at while workers run: their evidence, their metrics, what they hold open in the database."""
+
+import re
+import socket
+import sqlite3
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+from django.db import connection
+
+from tests.factories import wait_until
+from tests.patience import patient
+from tests.settings import VENDOR
+
+OPEN = {
+    # MySQL's own view of processes fails when some session's statement holds binary text.
+    "mysql": (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN performance_schema.threads "
+        "ON processlist_id = trx_mysql_thread_id "
+        "WHERE processlist_db = DATABASE() AND processlist_id <> CONNECTION_ID()"
+    ),
+    "mariadb": (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist "
+        "ON id = trx_mysql_thread_id WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    ),
+    "postgres": (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND xact_start IS NOT NULL AND backend_type = 'client backend'"
+    ),
+}
+
+
+def starts(evidence, count=1):
+    """The evidence lines of at least `count` starts: event, pid, job, attempt, fence and what the job adds."""
+    return wait_until(
+        lambda: (lines := evidence.read("start")) and len(lines) >= count and lines, what=f"{count} starts"
+    )
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def metric(port, name):
+    """One figure of /metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patient(5)) as answer:
+        found = re.search(rf"^jobqueue_worker_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+    return float(found[1])
+
+
+def nothing_is_open(looks=1):
+    """Whether no other session of the test database was within a transaction, at one of so many looks.
+
+    What a frozen process holds is there at each of them; what others do beside it is over at some.
+    """
+    return any(_open_transactions() == 0 for _ in range(looks))
+
+
+def _open_transactions():
+    if VENDOR == "sqlite":
+        return int(_is_being_written())
+    if connection.vendor == "mysql":
+        # The server's view of transactions is only made anew when nobody has looked for 100 ms.
+        time.sleep(0.15)
+    with connection.cursor() as cursor:
+        cursor.execute(OPEN[VENDOR])
+        return cursor.fetchone()[0]
+
+
+def _is_being_written():
+    with closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        other.execute("ROLLBACK")
+        return False
+
+
+def wait_until_asleep(pids):
+    """The main threads of these processes sleep, and have for a second, without a break.
+
+    One that looks at the queue every few milliseconds wakes for each look, and on a busy machine it may wait for its
+    turn meanwhile, which is no sleep.
+    """
+    wait_until(lambda: _sleeps(pids), 60, "processes that sleep")
+
+
+def _sleeps(pids):
+    before = [_wakings(pid) for pid in pids]
+    if None in before:
+        return False
+    time.sleep(1)
+    return [_wakings(pid) for pid in pids] == before
+
+
+def _wakings(pid):
+    """How often the main thread has gone to sleep; None if it does not sleep now."""
+    try:
+        status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    except OSError:
+        return None
+    words = dict(line.split(":", 1) for line in status.splitlines())
+    return words["voluntary_ctxt_switches"].strip() if words["State"].split()[0] == "S" else None
