@@ -45,6 +45,8 @@ class Listener:
             try:
                 ear = bell.listen()
                 self._tell(None)
+                # Nobody has heard the rings before it, and a driver that had connected again may have heard some.
+                self._bells.ring()
                 self._listen(ear)
             except Exception as error:
                 # Whatever a driver raises: a worker that cannot hear still polls.

@@ -1,0 +1,47 @@
+"""The keeper's thread that listens for rings."""
+
+import itertools
+import threading
+
+import pytest
+
+from jobqueue.worker import listener
+from jobqueue.worker.options import Options
+from jobqueue.worker.selection import Selection
+from tests.patience import patient
+
+
+class Deaf:
+    """A messenger whose sessions end before anything was heard, and the bells that count who is woken."""
+
+    def __init__(self):
+        self.listened, self.rung, self.thrice = itertools.count(1), 0, threading.Event()
+
+    def listen(self):
+        if next(self.listened) > 3:
+            self.thrice.set()
+            threading.Event().wait()
+        return self
+
+    def heard(self, seconds):
+        raise ConnectionError("the session was ended")
+
+    def close(self):
+        """Nothing to close."""
+
+    def ring(self):
+        self.rung += 1
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    found = Deaf()
+    monkeypatch.setattr(listener, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(listener.doorbell, "bell_of", lambda using: found)
+    return found
+
+
+def test_who_begins_to_listen_looks_once_for_what_was_rung_before(deaf):
+    listener.Listener(Options(Selection(), "default"), deaf).start()
+    assert deaf.thrice.wait(patient(20))
+    assert deaf.rung == 3
