@@ -8,12 +8,13 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-from django.db import connection
+from django.db import OperationalError, connection
 
 from tests.factories import wait_until
 from tests.patience import patient
 from tests.settings import VENDOR
 
+CANNOT_CONVERT_STRING = 3854
 OPEN = {
     # MySQL's own view of processes fails when some session's statement holds binary text.
     "mysql": (
@@ -68,7 +69,13 @@ def _open_transactions():
         # The server's view of transactions is only made anew when nobody has looked for 100 ms.
         time.sleep(0.15)
     with connection.cursor() as cursor:
-        cursor.execute(OPEN[VENDOR])
+        try:
+            cursor.execute(OPEN[VENDOR])
+        except OperationalError as error:
+            # MySQL cannot show a transaction whose statement holds a token: then there is one.
+            if error.args[0] != CANNOT_CONVERT_STRING:
+                raise
+            return 1
         return cursor.fetchone()[0]
 
 
