@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -62,8 +62,8 @@ class NewJob:
         """Why it waits, if it does."""
         if self.ordering_key is not None:
             return WAITS
-        # By this host's clock, which is enough for a hint.
-        return SCHEDULED if self.run_at is not None and self.run_at > datetime.now(UTC) else None
+        # Also of one that has passed: only the database's clock could tell, and the claim that takes it removes this.
+        return None if self.run_at is None else SCHEDULED
 
 
 def insert(jobs: Sequence[NewJob], using: str) -> list[int]:

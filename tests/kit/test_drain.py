@@ -17,6 +17,7 @@ from jobqueue.testing.draining import _Drainer
 from jobqueue.transitions import ack, claim
 from tests.app import kit
 from tests.factories import job, make_job, state
+from tests.races.actors import Actor
 
 pytestmark = pytest.mark.usefixtures("kind")
 
@@ -207,6 +208,16 @@ def test_travels_add_up_and_only_go_forward():
         pass
     with pytest.raises(InvalidValue), travel(-1):
         pass
+
+
+def test_a_thread_may_travel_before_its_session_is_open():
+    start = read_now("default")
+
+    def ahead():
+        with travel(3600) as clock:
+            return clock.now()
+
+    assert timedelta(hours=1) <= Actor(ahead).result() - start < timedelta(hours=2)
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"queue": ""}, {"until": 5}, {"now": 5}])

@@ -27,6 +27,12 @@ def worker(start):
 
 
 @pytest.fixture
+def gate(tmp_path):
+    """The file that lets gated jobs go on, once it is touched."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
 def account(worker):
     """An account of the server for this test."""
     made = Account()

@@ -20,6 +20,10 @@ from tests.process.probe import nothing_is_open
 # because a test was late to open its gate.
 SHORT = ("--lease", "20s", "--heartbeat", "0.5s", "--shutdown-timeout", "600s")
 
+# So long that nothing is ever reaped. The heartbeats leave the keeper time to see the server unlock the rows of a dead
+# child, see UNLOCKED_SECONDS there.
+LONG = ("--lease", "600s", "--heartbeat", "2s")
+
 
 def command(*arguments, evidence, prefix=(), **environment):
     """A management command on the test database, in a process group of its own, started by the program `prefix`."""

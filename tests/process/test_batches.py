@@ -4,24 +4,15 @@ import os
 import signal
 from collections import Counter
 
-import pytest
-
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
+from tests.process.harness import LONG
 from tests.process.probe import starts
 
 pytestmark = committed
-# So long that nothing is ever reaped; for the heartbeats see test_kills.
-LONG = ("--lease", "600s", "--heartbeat", "2s")
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file that lets a call go on."""
-    return tmp_path / "gate"
 
 
 def test_calls_are_filled_from_what_is_due_and_other_queues_have_their_threads(worker, evidence):

@@ -13,18 +13,10 @@ from tests.app import coroutines, tasks
 from tests.blocking import somebody_waits
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed
-from tests.process.harness import kill_sessions
+from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
 
 pytestmark = committed
-# So long that nothing is ever reaped; for the heartbeats see test_kills.
-LONG = ("--lease", "600s", "--heartbeat", "2s")
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file that lets gated tasks go on."""
-    return tmp_path / "gate"
 
 
 def started(evidence, count):

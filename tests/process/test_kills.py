@@ -27,21 +27,12 @@ from tests.factories import (
 )
 from tests.marks import committed
 from tests.patience import patient
-from tests.process.harness import kill_sessions
+from tests.process.harness import LONG, kill_sessions
 from tests.process.probe import starts as started
 from tests.settings import VENDOR
 
 pytestmark = committed
-# So long that nothing is ever reaped; so many heartbeats that the keeper has time to see the server unlock the rows of
-# a dead child, see UNLOCKED_SECONDS there.
-LONG = ("--lease", "600s", "--heartbeat", "2s")
 PATIENT = {"JOBQUEUE_TEST_STALLED_SECONDS": "600"}  # what is claimed ahead stays so
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """The file that lets tasks.gated go on."""
-    return tmp_path / "gate"
 
 
 def all_done():

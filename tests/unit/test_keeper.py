@@ -1,6 +1,7 @@
 """What the keeper does with a duty that fails, and with what waits in a child."""
 
 import logging
+import time
 
 import pytest
 
@@ -39,3 +40,21 @@ def test_what_waits_learns_of_its_end_as_what_runs_does(hold):
     reap()
     flag(board.in_hand(0), "default")
     assert [entry.flags for entry in board.entries[0]] == [0, CANCEL, LOST]
+
+
+@pytest.mark.django_db
+def test_a_renewal_tells_the_child_how_long_its_leases_are_held(monkeypatch):
+    ids = make_jobs(2)
+    kept, ran_out = claim("q", 2, worker="w")
+    board = Board(1, 2)
+    for lease, entry in zip((kept, ran_out), board.entries[0], strict=True):
+        entry.job_id, entry.fence, entry.hold, entry.lease_until = lease.job_id, lease.fence, Hold.WAITING, 1.0
+    expire(ran_out)
+    keeper = Keeper(Options(Selection(), "default", lease_seconds=600.0), board)
+    monkeypatch.setattr(keeper, "_living", lambda: [(0, "w")])
+    begun = time.monotonic()
+    keeper.renew()
+    renewed, late = board.entries[0]
+    assert [renewed.job_id, late.job_id] == ids
+    assert begun + 600 <= renewed.lease_until <= time.monotonic() + 600
+    assert late.lease_until == 1.0
