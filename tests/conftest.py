@@ -21,6 +21,13 @@ def pytest_report_header(config):
     return f"jobqueue tests on {VENDOR}"
 
 
+def pytest_collection_modifyitems(items):
+    """Write the finding numbers of a test into the report that docs/proof/findings.md is made from."""
+    for item in items:
+        for mark in item.iter_markers("finding"):
+            item.user_properties.append(("finding", mark.kwargs["number"]))
+
+
 @pytest.fixture
 def vendor_name():
     """sqlite, mysql, mariadb or postgres."""

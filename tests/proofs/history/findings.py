@@ -1,0 +1,145 @@
+"""python -m tests.proofs.history.findings: each fixed bug with its tests, before its fix and now.
+
+A commit that fixes a confirmed bug says so in a trailer, `Finding: H2`, and its tests bear the mark finding("H2"). The
+tests of that commit are run on the code of its parent, where every one has to fail, and on the code of now, where every
+one has to pass, on each database. `Said: R5 docs/howto/page.md` names the page that answers a finding without code.
+
+What was found on the parent of a commit is kept in .prove/, so a run that is broken off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.proofs.history.trees import ROOT, Case, git, run_tests, unpack
+
+KEPT = ROOT / ".prove" / "findings"
+RUN_SECONDS = 900.0
+DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A commit and the findings that it fixed."""
+
+    commit: str
+    title: str
+    findings: tuple[str, ...]
+
+    def files(self) -> list[str]:
+        """The test files of this commit that mark a test with one of these findings."""
+        words = "|".join(map(re.escape, self.findings))
+        try:
+            found = git("grep", "-lE", rf"""finding\("({words})"\)""", self.commit, "--", "tests")
+        except Exception:  # git grep ends with 1 where nothing was found
+            return []
+        return [line.partition(":")[2] for line in found.splitlines()]
+
+
+def fixes() -> list[Fix]:
+    """Oldest first."""
+    found = []
+    for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
+        if entry.strip():
+            commit, title, body = entry.strip().split("\x1f")
+            numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", body, re.MULTILINE)))
+            if numbers:
+                found.append(Fix(commit, title, numbers))
+    return found
+
+
+def pages() -> dict[str, list[str]]:
+    """The pages that answer a finding in words."""
+    found = defaultdict(list)
+    for number, page in re.findall(r"^Said: (\S+) (\S+)$", git("log", "--format=%b"), re.MULTILINE):
+        found[number].append(page)
+    return found
+
+
+def before(fix: Fix, database: str) -> list[Case] | None:
+    """The marked tests of `fix` on the code of its parent."""
+    kept = KEPT / f"{fix.commit}-{database}.json"
+    if kept.exists():
+        return [Case(c["test"], c["outcome"], tuple(c["findings"])) for c in json.loads(kept.read_text())]
+    files = fix.files()
+    if not files:
+        return []
+    with tempfile.TemporaryDirectory(prefix="jobqueue-before-") as name:
+        folder = Path(name)
+        unpack(f"{fix.commit}^", folder)
+        unpack(fix.commit, folder, "tests")
+        cases = run_tests(folder, database, ["-m", "finding", *files], timeout_seconds=RUN_SECONDS)
+    if cases is not None:
+        cases = [case for case in cases if set(case.findings) & set(fix.findings)]
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([asdict(case) for case in cases]))
+    return cases
+
+
+def now(database: str) -> list[Case]:
+    """Every marked test on the code of now."""
+    kept = KEPT / f"now-{git('rev-parse', 'HEAD')}-{database}.json"
+    if kept.exists():
+        return [Case(c["test"], c["outcome"], tuple(c["findings"])) for c in json.loads(kept.read_text())]
+    cases = run_tests(ROOT, database, ["-m", "finding"], timeout_seconds=4 * RUN_SECONDS)
+    if cases is None:
+        sys.exit("the tests cannot be collected")
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps([asdict(case) for case in cases]))
+    return cases
+
+
+def main(databases: Iterable[str]) -> int:
+    """Print the page; exit status 1 if a test did not fail before, or does not pass now."""
+    databases = list(databases)
+    known = fixes()
+    present = {database: now(database) for database in databases}
+    wrong = 0
+    print("| finding | fixed by | tests | failed on the parent | pass now |\n| --- | --- | --- | --- | --- |")
+    for fix in known:
+        earlier = {database: before(fix, database) for database in databases}
+        for number in fix.findings:
+            failed, passes, names, ok = _row(number, earlier, present)
+            wrong += not ok
+            mark = "" if ok else " **wrong**"
+            tests = "<br>".join(f"`{name}`" for name in names)
+            print(f"| {number}{mark} | `{fix.commit[:12]}` {fix.title} | {tests} | {failed} | {passes} |")
+    for number, answers in sorted(pages().items()):
+        print(f"| {number} | in words: {', '.join(answers)} | | | |")
+    print(f"\n{wrong} rows are wrong." if wrong else "\nEvery marked test failed before its fix and passes now.")
+    return int(bool(wrong))
+
+
+def _row(number: str, earlier: dict[str, list[Case] | None], present: dict[str, list[Case]]):
+    failed, passes, names, ok, some = [], [], {}, True, False
+    for database, found in earlier.items():
+        if found is None:
+            failed.append(f"{database}: not collected")
+            ok = False
+            continue
+        cases = [case for case in found if number in case.findings and case.outcome != "skipped"]
+        if not cases:
+            continue
+        some = True
+        names |= {re.sub(r"\[.*", "", case.test): None for case in cases}
+        down = sum(case.outcome == "failed" for case in cases)
+        ended = any(case.test.startswith("the run") for case in cases)
+        failed.append(f"{database} {down}/{len(cases)}{' (did not end)' if ended else ''}")
+        ran = [case for case in present[database] if number in case.findings and case.outcome != "skipped"]
+        up = sum(case.outcome == "passed" for case in ran)
+        passes.append(f"{database} {up}/{len(ran)}")
+        ok = ok and down == len(cases) and bool(ran) and up == len(ran)
+    return ", ".join(failed), ", ".join(passes), list(names), ok and some
+
+
+if __name__ == "__main__":
+    given = [name for name in DATABASES if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
+    sys.exit(main(sys.argv[1:] or given))
