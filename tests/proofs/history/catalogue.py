@@ -1,0 +1,443 @@
+"""The places that are broken on purpose: each guard of each verb, ownership, lock order, clocks, retries, fences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In `file`, `old` becomes `new`; one of `tests`, on `database`, has to fail."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    database: str = "sqlite"
+    number: int = field(default_factory=lambda: next(_numbers))
+
+
+def _mutant(what: str, file: str, old: str, new: str, *tests: str, database: str = "sqlite") -> Mutant:
+    return Mutant(what, f"jobqueue/{file}", old, new, tests, database)
+
+
+SETTLE, FAIL, REAP, OPERATOR = (f"tests/queue/test_{name}.py" for name in ("settle", "fail", "reap", "operator"))
+VERB_RACES = "tests/races/test_verb_races.py"
+ORDERING = "tests/queue/test_ordering_key.py"
+
+OWNERSHIP = [
+    _mutant(
+        "ack does not look at the token",
+        "transitions/acking.py",
+        "any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)",
+        "any_in_state(Job.Status.PROCESSING, using=using).exclude(lock_token=_TOKEN, pk__lt=0)",
+        SETTLE,
+    ),
+    _mutant(
+        "fail, snooze, release and finish() do not look at the token",
+        "transitions/leases.py",
+        "using=lease.using).filter(lock_token=lease.token)",
+        "using=lease.using)",
+        SETTLE,
+    ),
+    _mutant(
+        "heartbeats do not look at the token",
+        "transitions/leases.py",
+        "mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)\n        rows =",
+        "mine = in_state(ids, Job.Status.PROCESSING, using=using)\n        rows =",
+        SETTLE,
+    ),
+    _mutant(
+        "the keeper renews leases without looking at the token",
+        "transitions/leases.py",
+        "rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by",
+        "rows = in_state(ids, Job.Status.PROCESSING, using=using).order_by",
+        SETTLE,
+        "tests/queue/test_locked_jobs.py",
+        VERB_RACES,
+    ),
+    _mutant(
+        "release_many does not look at the token",
+        "transitions/settling.py",
+        "return in_state(job_ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)",
+        "return in_state(job_ids, Job.Status.PROCESSING, using=using)",
+        SETTLE,
+    ),
+    _mutant(
+        "verbs of operators do not look at the fence",
+        "transitions/operating.py",
+        ".filter(fence=job.fence).update(**changes)",
+        ".update(**changes)",
+        OPERATOR,
+        VERB_RACES,
+    ),
+    _mutant(
+        "the state a verb expects is not in its WHERE",
+        "transitions/rows.py",
+        'return by_key.filter(Exact(Unindexed("status"), int(status)))\n\n\ndef any_in_state',
+        "return by_key\n\n\ndef any_in_state",
+        SETTLE,
+        VERB_RACES,
+    ),
+    _mutant(
+        "the same for prepared statements: ack and claim",
+        "transitions/rows.py",
+        'Keys("ids", BigIntegerField())))\n    return by_key.filter(Exact(Unindexed("status"), int(status)))',
+        'Keys("ids", BigIntegerField())))\n    return by_key',
+        SETTLE,
+        "tests/races/test_claim_races.py",
+    ),
+]
+
+GUARDS = [
+    _mutant(
+        "a heartbeat revives a lease that ran out",
+        "transitions/leases.py",
+        "rows = mine.filter(lock_until__gt=UtcNow())",
+        "rows = mine.all()",
+        SETTLE,
+    ),
+    _mutant(
+        "the keeper revives leases that ran out",
+        "transitions/leases.py",
+        "living = mine.filter(lock_until__gt=UtcNow())",
+        "living = mine.all()",
+        SETTLE,
+        "tests/queue/test_locked_jobs.py",
+    ),
+    _mutant(
+        "the reaper does not ask again whether a lease ran out",
+        "transitions/reaping.py",
+        ".filter(lock_until__lt=UtcNow()).update(**changes)",
+        ".update(**changes)",
+        REAP,
+        VERB_RACES,
+    ),
+    _mutant(
+        "the reaper takes leases that are good",
+        "models/querysets.py",
+        "return self.filter(status=1, lock_until__lt=UtcNow())",
+        "return self.filter(status=1)",
+        REAP,
+    ),
+    _mutant(
+        "a claim takes jobs whose gate is closed",
+        "candidates.py",
+        "queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()",
+        "queue=queue, status=Job.Status.READY, priority=priority, run_at__lte=UtcNow()",
+        "tests/queue/test_claim.py",
+        ORDERING,
+    ),
+    _mutant(
+        "a claim takes jobs that are not due",
+        "candidates.py",
+        "gate=0, priority=priority, run_at__lte=UtcNow()",
+        "gate=0, priority=priority",
+        "tests/queue/test_claim.py",
+    ),
+    _mutant(
+        "claim() works inside a caller's transaction",
+        "transitions/claiming.py",
+        '    refuse_open_transaction(alias, "claim")\n',
+        "",
+        "tests/queue/test_claim.py",
+    ),
+    _mutant(
+        "a claim does not raise the fence",
+        "transitions/request.py",
+        '"fence": F("fence") + 1,',
+        '"fence": F("fence"),',
+        "tests/queue/test_claim.py",
+    ),
+    _mutant(
+        "a job that expired starts all the same",
+        "transitions/expiring.py",
+        "row.valid_until <= row.now]",
+        "row.valid_until < row.made_at]",
+        "tests/queue/test_task_fields.py",
+    ),
+    _mutant(
+        "a failed job gets one attempt too many",
+        "transitions/failing.py",
+        "lease.attempt >= lease.max_attempts",
+        "lease.attempt > lease.max_attempts",
+        FAIL,
+    ),
+    _mutant(
+        "a job that kills its worker gets one attempt too many",
+        "transitions/reaping.py",
+        "job.attempts + 1 >= job.max_attempts",
+        "job.attempts >= job.max_attempts",
+        REAP,
+    ),
+    _mutant(
+        "a failure forgets that the job was asked to cancel",
+        "transitions/failing.py",
+        "if held(lease).filter(cancel_requested_at__isnull=True).update(**changes):",
+        "if held(lease).update(**changes):",
+        FAIL,
+        VERB_RACES,
+    ),
+    _mutant(
+        "retry does not begin a new life",
+        "transitions/operating.py",
+        '"epoch": job.epoch + 1,',
+        '"epoch": job.epoch,',
+        OPERATOR,
+        "tests/queue/test_columns.py",
+    ),
+    _mutant(
+        "retry takes a dedupe key that a live job holds",
+        "transitions/operating.py",
+        "if status in (Job.Status.READY, Job.Status.PROCESSING):\n            return False",
+        "if status is None:\n            return False",
+        "tests/queue/test_dedupe.py",
+        "tests/races/test_dedupe_races.py",
+    ),
+    _mutant(
+        "discard ends a job that runs",
+        "transitions/operating.py",
+        "return job.status in (Job.Status.READY, Job.Status.FAILED) and _end(job, using)",
+        "return job.status != Job.Status.DONE and _end(job, using)",
+        OPERATOR,
+    ),
+    _mutant(
+        "settling leaves the end of the lease on the row",
+        "transitions/leases.py",
+        '"locked_at": None, "lock_until": None}',
+        '"locked_at": None}',
+        SETTLE,
+    ),
+    _mutant(
+        "a dedupe key is free as soon as its job has ended",
+        "dedupe.py",
+        "return ended & Q(finished_at__lt=UtcNowPlus(-seconds))",
+        "return ended",
+        "tests/queue/test_dedupe.py",
+    ),
+    _mutant(
+        "an enqueue takes a dedupe key from a job that was retried meanwhile",
+        "dedupe.py",
+        "row = in_state([job_id], status, using=using).filter(dedupe_key=key)",
+        "row = Job.objects.using(using).filter(pk=job_id)",
+        "tests/races/test_dedupe_races.py",
+        "tests/queue/test_dedupe.py",
+        database="mysql",
+    ),
+    _mutant(
+        "an ack does not let the next job of the key go on",
+        "transitions/acking.py",
+        "    go_on([(lease.queue, lease.ordering_key)], using=lease.using)\n    _announce([lease])",
+        "    _announce([lease])",
+        ORDERING,
+    ),
+    _mutant(
+        "a reaped job that is dead does not let its key go on",
+        "transitions/reaping.py",
+        "        go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)\n",
+        "",
+        ORDERING,
+    ),
+    _mutant(
+        "a key goes on behind a failed job",
+        "transitions/advancing.py",
+        "place.status in (None, Job.Status.DONE, Job.Status.CANCELED)",
+        "place.status in (None, Job.Status.DONE, Job.Status.CANCELED, Job.Status.FAILED)",
+        ORDERING,
+    ),
+]
+
+ORDER = [
+    _mutant(
+        "mutex_many locks in the order it was asked",
+        "locks/rows.py",
+        "for key in sorted(set(keys)):",
+        "for key in dict.fromkeys(keys):",
+        "tests/locks/test_mutex.py",
+        database="mysql",
+    ),
+    _mutant(
+        "lock_all acquires in the order of its arguments",
+        "locks/lock.py",
+        "for lock in sorted(locks, key=lambda lock: (lock.kind, lock.name.encode())):",
+        "for lock in locks:",
+        "tests/locks/test_lease_lock.py",
+        "tests/locks/test_named_lock.py",
+        "tests/locks",
+    ),
+    _mutant(
+        "enqueue locks ordering keys in the order of the jobs",
+        "lanes.py",
+        "for digest in sorted({_digest(queue, key) for queue, key in keys}):",
+        "for digest in dict.fromkeys(_digest(queue, key) for queue, key in keys):",
+        ORDERING,
+        "tests/races/test_ordering_races.py",
+    ),
+    _mutant(
+        "batches settle leases in the order they come",
+        "transitions/leases.py",
+        "for lease in sorted(leases, key=lambda lease: lease.job_id):",
+        "for lease in leases:",
+        SETTLE,
+        "tests/faults/test_lock_conflicts.py",
+    ),
+    _mutant(
+        "events of a key are sent in any order",
+        "outbox/claiming.py",
+        "for row in sorted(rows, key=lambda row: row.pk):",
+        "for row in sorted(rows, key=lambda row: -row.pk):",
+        "tests/outbox/test_relay.py",
+    ),
+]
+
+CLOCKS = [
+    _mutant(
+        "MySQL's clock is in the zone of the session",
+        "db/mysql.py",
+        'now_sql = "UTC_TIMESTAMP(6)"',
+        'now_sql = "NOW(6)"',
+        "tests/queue/test_clock.py",
+        database="mysql",
+    ),
+    _mutant(
+        "MySQL counts the end of a lease in the zone of the session",
+        "db/mysql.py",
+        '* 1000000), UTC_TIMESTAMP(6))"',
+        '* 1000000), NOW(6))"',
+        "tests/queue/test_clock.py",
+        "tests/queue/test_settle.py",
+        database="mysql",
+    ),
+    _mutant(
+        "PostgreSQL's clock stands still within a transaction",
+        "db/postgresql.py",
+        'now_sql = "STATEMENT_TIMESTAMP()"',
+        'now_sql = "TRANSACTION_TIMESTAMP()"',
+        "tests/queue/test_clock.py",
+        database="postgres",
+    ),
+]
+
+TRANSACTIONS = [
+    _mutant(
+        "an enqueue without a key is repeated after a lost answer",
+        "producer.py",
+        "(job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)",
+        "(job_id,) = retry_transient(lambda: _insert([job], alias), using=alias)",
+        "tests/faults/test_killed_connections.py",
+        database="mysql",
+    ),
+    _mutant(
+        "a transient fault is retried inside the caller's transaction",
+        "db/retry.py",
+        "    if in_callers_transaction(connection):\n        return work()\n",
+        "",
+        "tests/faults/test_lock_conflicts.py",
+        "tests/unit/test_faults.py",
+        database="mysql",
+    ),
+    _mutant(
+        "finish() does not look at the lease before its block",
+        "context.py",
+        'if not held(self.lease).select_for_update().values_list("pk", flat=True):',
+        "if self.lease is None:",
+        "tests/queue/test_finish.py",
+    ),
+    _mutant(
+        "finish() swallows what the block swallowed",
+        "context.py",
+        'with refuse_writes_elsewhere(alias, "finish()"), unswallowed(alias):',
+        'with refuse_writes_elsewhere(alias, "finish()"):',
+        "tests/queue/test_finish.py",
+        "tests/faults",
+        database="mysql",
+    ),
+    _mutant(
+        "publish() works outside a transaction",
+        "outbox/publishing.py",
+        "if not in_callers_transaction(connection):",
+        "if connection is None:",
+        "tests/outbox/test_publish.py",
+    ),
+    _mutant(
+        "publish() does not hold its key until COMMIT",
+        "outbox/publishing.py",
+        "    hold_key(OutboxKey, raw, alias)\n",
+        "",
+        "tests/outbox",
+        database="mysql",
+    ),
+    _mutant(
+        "take() does not ask how many rows its stamp has met",
+        "allocate.py",
+        "if vendor(request.using).update_by_key(mine, request.changes) != len(rows):",
+        "if vendor(request.using).update_by_key(mine, request.changes) < 0:",
+        "tests/queue/test_allocate.py",
+    ),
+    _mutant(
+        "once() takes a record that has run out for good",
+        "idempotency/records.py",
+        "elif found.is_alive:  # type: ignore[attr-defined]",
+        "elif found is not None:",
+        "tests/idempotency/test_once.py",
+    ),
+]
+
+FENCES = [
+    _mutant(
+        "two takers of a free lease lock both get it",
+        "locks/leasing.py",
+        'seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())',
+        "seen = _row(using)",
+        "tests/locks/test_lease_lock.py",
+    ),
+    _mutant(
+        "a lease lock that ended can be renewed",
+        "locks/leasing.py",
+        "alive = _row(using).filter(owner_token=_TOKEN, expires_at__gt=UtcNow())",
+        "alive = _row(using).filter(owner_token=_TOKEN)",
+        "tests/locks/test_lease_lock.py",
+    ),
+    _mutant(
+        "a lease lock is released by whoever asks",
+        "locks/leasing.py",
+        "prepare_change_by_key(_row(using).filter(owner_token=_TOKEN), {",
+        "prepare_change_by_key(_row(using).exclude(owner_token=None), {",
+        "tests/locks/test_lease_lock.py",
+    ),
+    _mutant(
+        "fences begin anew when a lock's row was cleaned up",
+        "locks/floor.py",
+        "SELECT %s, fence + 1, %s, %s, {ends} ",
+        "SELECT %s, 1, %s, %s, {ends} ",
+        "tests/locks/test_lease_lock.py",
+        "tests/locks",
+    ),
+    _mutant(
+        "an older fence writes a FencedModel row",
+        "fencing.py",
+        "rows.filter(fence__lte=number).update(**changes, fence=number)",
+        "rows.update(**changes, fence=number)",
+        "tests/locks/test_fencing.py",
+    ),
+    _mutant(
+        "a relay marks events that another has leased meanwhile",
+        "outbox/statements.py",
+        "return _by_key(using).filter(lock_token=_TOKEN)",
+        "return _by_key(using).exclude(lock_token=_TOKEN, pk__lt=0)",
+        "tests/outbox/test_relay.py",
+    ),
+    _mutant(
+        "a relay leases events that are not due",
+        "outbox/statements.py",
+        "    rows = _by_key(using).filter(due_at__lte=UtcNow())\n    return prepare_change_by_key(rows, {",
+        "    rows = _by_key(using)\n    return prepare_change_by_key(rows, {",
+        "tests/outbox",
+    ),
+]
+
+MUTANTS = [*OWNERSHIP, *GUARDS, *ORDER, *CLOCKS, *TRANSACTIONS, *FENCES]

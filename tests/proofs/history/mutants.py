@@ -1,0 +1,98 @@
+"""python -m tests.proofs.history.mutants [NUMBER ...] [--broad]: break the code on purpose, one place at a time.
+
+Each mutant of the catalogue is one replacement in one file. Its command, one run of pytest on one database, has to fail
+within a minute, or the suite would not notice. With --broad a mutant that its own tests let pass is tried against the
+folders of BROAD, to find the test that notices. What was found is kept in .prove/ for this commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.proofs.history.catalogue import MUTANTS, Mutant
+from tests.proofs.history.trees import ROOT, git, run_tests, unpack
+
+KEPT = ROOT / ".prove" / "mutants"
+LIMIT_SECONDS = 60.0
+BROAD = [
+    "tests/queue",
+    "tests/races",
+    "tests/locks",
+    "tests/outbox",
+    "tests/idempotency",
+    "tests/unit",
+    "tests/toolkit",
+]
+
+
+def apply(mutant: Mutant, folder: Path) -> None:
+    """Break the copy of the code in `folder`. The place must be there exactly once, or the catalogue is out of date."""
+    path = folder / mutant.file
+    code = path.read_text()
+    assert code.count(mutant.old) == 1, (
+        f"mutant {mutant.number}: {mutant.old!r} is {code.count(mutant.old)} times there"
+    )
+    path.write_text(code.replace(mutant.old, mutant.new))
+
+
+def try_one(mutant: Mutant, *, broad: bool) -> dict[str, object]:
+    """What its command says: noticed by which test, and in how many seconds."""
+    kept = KEPT / f"{git('rev-parse', 'HEAD')}-{mutant.number}.json"
+    if kept.exists() and not broad:
+        return dict(json.loads(kept.read_text()))
+    with tempfile.TemporaryDirectory(prefix="jobqueue-mutant-") as name:
+        folder = Path(name)
+        unpack("HEAD", folder)
+        healthy = run_tests(folder, mutant.database, mutant.tests, timeout_seconds=5 * LIMIT_SECONDS)
+        apply(mutant, folder)
+        found = _run(mutant, folder, list(mutant.tests), LIMIT_SECONDS)
+        if not found["noticed"] and broad:
+            found = _run(mutant, folder, BROAD, 20 * LIMIT_SECONDS)
+    found["healthy"] = bool(healthy) and all(case.outcome != "failed" for case in healthy or [])
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found))
+    return found
+
+
+def _run(mutant: Mutant, folder: Path, tests: list[str], limit_seconds: float) -> dict[str, object]:
+    begun = time.monotonic()
+    cases = run_tests(folder, mutant.database, ["-x", *tests], timeout_seconds=limit_seconds)
+    failed = [case.test for case in cases or [] if case.outcome == "failed"]
+    by = failed[0] if failed else "the package cannot be imported" if cases is None else ""
+    return {"noticed": bool(by), "by": by, "seconds": round(time.monotonic() - begun)}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the page; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
+    broad = "--broad" in arguments
+    numbers = {int(word) for word in arguments if word.isdigit()}
+    print("| # | what is broken | place | noticed by | database | seconds |\n| --- | --- | --- | --- | --- | --- |")
+    alive = tried = 0
+    for mutant in MUTANTS:
+        if numbers and mutant.number not in numbers:
+            continue
+        if mutant.database != "sqlite" and f"JOBQUEUE_TEST_{mutant.database.upper()}_URL" not in os.environ:
+            sys.exit(f"mutant {mutant.number} needs {mutant.database}: run this under python -m tests.servers run --")
+        found = try_one(mutant, broad=broad)
+        tried += 1
+        lives = not found["noticed"] or not found["healthy"]
+        alive += lives
+        by = f"`{found['by']}`" if found["noticed"] else "**nothing**"
+        by += "" if found["healthy"] else " **(fails on healthy code)**"
+        print(
+            f"| {mutant.number} | {mutant.what} | `{mutant.file}` | {by} | {mutant.database} | {found['seconds']} |",
+            flush=True,
+        )
+    print(
+        f"\n{tried - alive} of {tried} are noticed. One of them alone: `python -m tests.proofs.history.mutants NUMBER`."
+    )
+    return int(bool(alive))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
