@@ -26,6 +26,7 @@ def _mutant(what: str, file: str, old: str, new: str, *tests: str, database: str
 
 
 SETTLE, FAIL, REAP, OPERATOR = (f"tests/queue/test_{name}.py" for name in ("settle", "fail", "reap", "operator"))
+WITHOUT_LOCKS = "tests/races/test_without_row_locks.py"
 VERB_RACES = "tests/races/test_verb_races.py"
 ORDERING = "tests/queue/test_ordering_key.py"
 
@@ -56,9 +57,8 @@ OWNERSHIP = [
         "transitions/leases.py",
         "rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by",
         "rows = in_state(ids, Job.Status.PROCESSING, using=using).order_by",
-        SETTLE,
-        "tests/queue/test_locked_jobs.py",
-        VERB_RACES,
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "release_many does not look at the token",
@@ -72,24 +72,24 @@ OWNERSHIP = [
         "transitions/operating.py",
         ".filter(fence=job.fence).update(**changes)",
         ".update(**changes)",
-        OPERATOR,
-        VERB_RACES,
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "the state a verb expects is not in its WHERE",
         "transitions/rows.py",
         'return by_key.filter(Exact(Unindexed("status"), int(status)))\n\n\ndef any_in_state',
         "return by_key\n\n\ndef any_in_state",
-        SETTLE,
-        VERB_RACES,
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "the same for prepared statements: ack and claim",
         "transitions/rows.py",
         'Keys("ids", BigIntegerField())))\n    return by_key.filter(Exact(Unindexed("status"), int(status)))',
         'Keys("ids", BigIntegerField())))\n    return by_key',
-        SETTLE,
-        "tests/races/test_claim_races.py",
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
 ]
 
@@ -106,16 +106,16 @@ GUARDS = [
         "transitions/leases.py",
         "living = mine.filter(lock_until__gt=UtcNow())",
         "living = mine.all()",
-        SETTLE,
-        "tests/queue/test_locked_jobs.py",
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "the reaper does not ask again whether a lease ran out",
         "transitions/reaping.py",
         ".filter(lock_until__lt=UtcNow()).update(**changes)",
         ".update(**changes)",
-        REAP,
-        VERB_RACES,
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "the reaper takes leases that are good",
@@ -157,7 +157,7 @@ GUARDS = [
         "a job that expired starts all the same",
         "transitions/expiring.py",
         "row.valid_until <= row.now]",
-        "row.valid_until < row.made_at]",
+        "row.pk < 0]",
         "tests/queue/test_task_fields.py",
     ),
     _mutant(
@@ -224,8 +224,7 @@ GUARDS = [
         "dedupe.py",
         "row = in_state([job_id], status, using=using).filter(dedupe_key=key)",
         "row = Job.objects.using(using).filter(pk=job_id)",
-        "tests/races/test_dedupe_races.py",
-        "tests/queue/test_dedupe.py",
+        WITHOUT_LOCKS,
         database="mysql",
     ),
     _mutant(
