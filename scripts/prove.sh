@@ -1,12 +1,14 @@
 #!/bin/sh
-# make prove [ISSUE=core|locks|outbox|tasks] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real
-# servers, all of them or one; writes docs/proof/. Without ISSUE one after the other. Figures of speed: make bench.
+# make prove [ISSUE=core|locks|outbox|tasks|findings|mutants] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full
+# size on the real servers, all of them or one; writes docs/proof/. Without ISSUE one after the other. findings runs the
+# tests of each fixed bug on the commit before its fix, mutants breaks the code on purpose; both go on where a run was
+# broken off, and take all databases. Figures of speed: make bench.
 . "$(dirname "$0")/venv.sh"
 
 issue=${1:-}
 db=${2:-}
 if [ -z "$issue" ]; then
-    for each in core locks outbox tasks; do
+    for each in core locks outbox tasks findings mutants; do
         sh "$0" "$each" "$db"
     done
     exit 0
@@ -16,8 +18,18 @@ core) proofs="tests/proofs tests/faults --ignore=tests/proofs/locks --ignore=tes
 outbox) proofs="tests/proofs/outbox" ;;
 locks) proofs="tests/proofs/locks" ;;
 tasks) proofs="tests/proofs/tasks" ;;
+findings | mutants)
+    mysql_headers
+    install -e '.[dev]'
+    page=$(mktemp)
+    status=0
+    "$PY" -m tests.servers run -- "$PY" -m "tests.proofs.history.$issue" >"$page" || status=$?
+    mv "$page" "docs/proof/$issue.md"
+    echo "docs/proof/$issue.md written"
+    exit "$status"
+    ;;
 *)
-    echo "no proofs are known for ISSUE=$issue; known: core, locks, outbox, tasks" >&2
+    echo "no proofs are known for ISSUE=$issue; known: core, locks, outbox, tasks, findings, mutants" >&2
     exit 2
     ;;
 esac

@@ -12,6 +12,8 @@ from django.db import connection
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import LockNotAcquired
+from jobqueue.locks import lease_lock
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, claim, discard, reap, release, retry
 from jobqueue.transitions.leases import free_of, renew_free
@@ -29,12 +31,12 @@ LOCKS = re.compile(r" FOR (UPDATE|NO KEY UPDATE|SHARE)( OF [\w`\", ]+)?( SKIP LO
 
 
 @contextmanager
-def overtaken_by(other):
-    """Statements of this session lock no rows that they read; before its first UPDATE of jobs another does `other`."""
+def overtaken_by(other, table="job_queue"):
+    """This session locks no rows that it reads; before its first UPDATE of `table` another session does `other`."""
     waiting = [other]
 
     def run(execute, sql, *rest):
-        if waiting and sql.startswith("UPDATE") and "job_queue" in sql:
+        if waiting and sql.startswith("UPDATE") and table in sql:
             Actor(waiting.pop()).result()
         return execute(LOCKS.sub("", sql), *rest)
 
@@ -162,3 +164,12 @@ def test_a_dedupe_key_whose_job_was_retried_meanwhile_stays_with_it():
     with overtaken_by(lambda: retry(job_id)):
         assert enqueue("q", 2, dedupe_key="k") == job_id
     assert (state(job_id), job(job_id).dedupe_key) == ("READY", b"k")
+
+
+def test_of_two_who_saw_a_lease_lock_free_one_gets_it():
+    with lease_lock("x", 60):
+        pass
+    winner = lease_lock("x", 60, 0)
+    with overtaken_by(winner.acquire, "job_lock"), pytest.raises(LockNotAcquired):
+        lease_lock("x", 60, 0).acquire()
+    winner.release()

@@ -273,16 +273,14 @@ ORDER = [
         "lanes.py",
         "for digest in sorted({_digest(queue, key) for queue, key in keys}):",
         "for digest in dict.fromkeys(_digest(queue, key) for queue, key in keys):",
-        ORDERING,
-        "tests/races/test_ordering_races.py",
+        "tests/queue/test_lock_order.py",
     ),
     _mutant(
         "batches settle leases in the order they come",
         "transitions/leases.py",
         "for lease in sorted(leases, key=lambda lease: lease.job_id):",
         "for lease in leases:",
-        SETTLE,
-        "tests/faults/test_lock_conflicts.py",
+        "tests/queue/test_lock_order.py",
     ),
     _mutant(
         "events of a key are sent in any order",
@@ -392,7 +390,8 @@ FENCES = [
         "locks/leasing.py",
         'seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())',
         "seen = _row(using)",
-        "tests/locks/test_lease_lock.py",
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
     _mutant(
         "a lease lock that ended can be renewed",

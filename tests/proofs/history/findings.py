@@ -19,7 +19,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.proofs.history.trees import ROOT, Case, git, run_tests, unpack
+from tests.proofs.history.trees import ROOT, Case, git, heading, run_tests, unpack
+
+ABOUT = """\
+Each confirmed bug, with the commit that fixed it. Its tests ran on the code of that commit's parent, where they have to
+fail, and on the present code, where they have to pass, on every database that the bug concerns."""
 
 KEPT = ROOT / ".prove" / "findings"
 RUN_SECONDS = 900.0
@@ -103,6 +107,7 @@ def main(databases: Iterable[str]) -> int:
     known = fixes()
     present = {database: now(database) for database in databases}
     wrong = 0
+    print(heading("findings", ABOUT))
     print("| finding | fixed by | tests | failed on the parent | pass now |\n| --- | --- | --- | --- | --- |")
     for fix in known:
         earlier = {database: before(fix, database) for database in databases}

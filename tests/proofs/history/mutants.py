@@ -15,7 +15,11 @@ import time
 from pathlib import Path
 
 from tests.proofs.history.catalogue import MUTANTS, Mutant
-from tests.proofs.history.trees import ROOT, git, run_tests, unpack
+from tests.proofs.history.trees import ROOT, git, heading, run_tests, unpack
+
+ABOUT = """\
+The code, broken on purpose in one place at a time, and the test that noticed first. Each command is one run of pytest
+on one database; `tests/proofs/history/catalogue.py` has the replacements and the commands."""
 
 KEPT = ROOT / ".prove" / "mutants"
 LIMIT_SECONDS = 60.0
@@ -71,6 +75,8 @@ def main(arguments: list[str]) -> int:
     """Print the page; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
     broad = "--broad" in arguments
     numbers = {int(word) for word in arguments if word.isdigit()}
+    if not numbers:
+        print(heading("mutants", ABOUT))
     print("| # | what is broken | place | noticed by | database | seconds |\n| --- | --- | --- | --- | --- | --- |")
     alive = tried = 0
     for mutant in MUTANTS:
