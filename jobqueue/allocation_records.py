@@ -9,6 +9,7 @@ from django.db import IntegrityError, connections, models
 
 from jobqueue.allocation_arguments import M
 from jobqueue.db import vendor
+from jobqueue.db.binary import place
 from jobqueue.models import Allocation
 
 
@@ -41,9 +42,10 @@ def twin(model: type[M], request_id: bytes, *, using: str) -> list[M] | None:
     A shared lock: losers that wait together hold one each already, and would deadlock over an exclusive one.
     """
     quote = connections[using].ops.quote_name
-    sql = f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = %s "
+    key = vendor(using).binary_parameter(connections[using], request_id)
+    sql = f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = {place(key)} "
     sql += vendor(using).shared_lock_sql
-    found = list(Allocation.objects.using(using).raw(sql, [model._meta.db_table, request_id]))
+    found = list(Allocation.objects.using(using).raw(sql, [model._meta.db_table, key]))
     # A plain read could show the rows as they were before the twin took them.
     return _read(model, found[0], model._base_manager.using(using).select_for_update()) if found else None
 

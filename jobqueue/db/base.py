@@ -11,6 +11,7 @@ from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.binary import Parameters, place
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.lock_report import LockMonitor
 from jobqueue.exceptions import NotSupported, StaleSnapshot
@@ -26,7 +27,7 @@ class Fault(Enum):
     GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
 
 
-class Vendor:
+class Vendor(Parameters):
     """Answers that hold for a database we know nothing about; each subclass is one database."""
 
     name = "unsupported"
@@ -109,10 +110,6 @@ class Vendor:
         """Which of the `errors` of this transaction has undone all of it, though its owner goes on; None if none."""
         return None
 
-    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """What the driver takes for a JSON column, from JSON text."""
-        return text
-
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> list[int]:
@@ -136,9 +133,10 @@ class Vendor:
     def read_latest_id(self, connection: BaseDatabaseWrapper, table: str, queue: str, key: bytes) -> int | None:
         """The id of the committed row with this queue and dedupe key, whatever this transaction's snapshot shows."""
         quote = connection.ops.quote_name
-        sql = f"SELECT id FROM {quote(table)} WHERE queue = %s AND dedupe_key = %s {self.shared_lock_sql}"
+        digits = self.binary_parameter(connection, key)
+        where = f"queue = %s AND dedupe_key = {place(digits)}"
         with connection.cursor() as cursor:
-            cursor.execute(sql, [queue, key])
+            cursor.execute(f"SELECT id FROM {quote(table)} WHERE {where} {self.shared_lock_sql}", [queue, digits])
             row = cursor.fetchone()
         return row[0] if row else None
 
@@ -207,7 +205,7 @@ class Vendor:
         return True
 
     def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
     ) -> bool | None:
         """Whether the INSERT found the unique column `digest` free; None: a transaction has `key` and goes on.
 
@@ -272,10 +270,9 @@ class Vendor:
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> tuple[str, list[Any]]:
         quote = connection.ops.quote_name
-        one = "(" + ", ".join(["%s"] * len(columns)) + ")"
         names = ", ".join(quote(c) for c in columns)
-        sql = f"INSERT INTO {quote(table)} ({names}) VALUES {', '.join([one] * len(rows))}"
-        return sql, [value for row in rows for value in row]
+        values = ", ".join("(" + ", ".join(map(place, row)) + ")" for row in rows)
+        return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
 
 
 def stale_snapshot(key: str) -> StaleSnapshot:

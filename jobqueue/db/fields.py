@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import lookups
 from django.utils.dateparse import parse_datetime
 
 from jobqueue.db import vendor_of
+from jobqueue.db.binary import place
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
@@ -57,7 +59,19 @@ class NameField(models.CharField):
         return parameters
 
 
-class ErrorField(models.TextField):
+class _Placed:
+    """A field whose values stand at binary.place() in INSERT, UPDATE and Value()."""
+
+    def get_placeholder(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> str:
+        """Of a value for the driver, or of an expression."""
+        return place(value)
+
+    def get_placeholder_sql(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+        """The same, under the name and in the form that Django 6.1 asks for."""
+        return compiler.compile(value) if hasattr(value, "as_sql") else (place(value), (value,))
+
+
+class ErrorField(_Placed, models.TextField):
     """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
@@ -70,8 +84,13 @@ class ErrorField(models.TextField):
         parameters["collation"] = vendor_of(connection).binary_collation
         return parameters
 
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """Readable in the text of a statement: see binary.py."""
+        found = super().get_db_prep_value(value, connection, prepared)
+        return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
 
-class _BytesField(models.BinaryField):
+
+class _BytesField(_Placed, models.BinaryField):
     kind = ""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
@@ -81,6 +100,44 @@ class _BytesField(models.BinaryField):
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> bytes | None:
         """bytes on every database."""
         return None if value is None else bytes(value)
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """Readable in the text of a statement: see binary.py."""
+        return None if value is None else vendor_of(connection).binary_parameter(connection, value)
+
+
+if TYPE_CHECKING:
+    _Mixin = lookups.Lookup[Any]
+else:
+    _Mixin = object
+
+
+class _PlacedLookup(_Mixin):
+    """A lookup whose values stand at binary.place(); Django's own know %s only."""
+
+    def get_db_prep_lookup(self, value: Any, connection: Any) -> Any:
+        sql, params = super().get_db_prep_lookup(value, connection)
+        return (place(params[0]) if len(params) == 1 else sql), params
+
+    def resolve_expression_parameter(self, compiler: Any, connection: Any, sql: str, param: Any) -> Any:
+        found: Any = super().resolve_expression_parameter(compiler, connection, place(param), param)  # type: ignore[misc]
+        return found
+
+
+def _placed(lookup: type[lookups.Lookup[Any]]) -> type[lookups.Lookup[Any]]:
+    return type(lookup.__name__, (_PlacedLookup, lookup), {})
+
+
+for _lookup in (
+    lookups.Exact,
+    lookups.In,
+    lookups.GreaterThan,
+    lookups.GreaterThanOrEqual,
+    lookups.LessThan,
+    lookups.LessThanOrEqual,
+    lookups.Range,
+):
+    _BytesField.register_lookup(_placed(_lookup))
 
 
 class TokenField(_BytesField):

@@ -8,6 +8,7 @@ from typing import Any
 from django.db import connections, models, transaction
 
 from jobqueue.db import vendor
+from jobqueue.db.binary import place
 
 
 def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
@@ -17,11 +18,13 @@ def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
     """
     field: Any = model._meta.pk
     with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_sql(model, using), [field.get_db_prep_save(key, connections[using])])
+        parameter = field.get_db_prep_save(key, connections[using])
+        cursor.execute(_sql(model, place(parameter), using), [parameter])
 
 
 @cache
-def _sql(model: type[models.Model], using: str) -> str:
+def _sql(model: type[models.Model], place: str, using: str) -> str:
     field: Any = model._meta.pk
     quote = connections[using].ops.quote_name
-    return vendor(using).hold_row_sql(quote(model._meta.db_table), quote(field.column), quote("created_at"))
+    sql = vendor(using).hold_row_sql(quote(model._meta.db_table), quote(field.column), quote("created_at"))
+    return sql.replace("%s", place)

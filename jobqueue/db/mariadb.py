@@ -22,6 +22,14 @@ class MariaDB(MySQL):
     oldest = (10, 6, 0)
     monitor = MariaDBMonitor()
 
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """As it is: JSON is kept as it was written, and statements of others are shown whatever is in them."""
+        return text
+
+    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """As it is."""
+        return text
+
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,7 @@ from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
 from jobqueue.db.base import Fault, M, Q, first_arg
+from jobqueue.db.binary import Hex, HexText
 from jobqueue.db.mysql_locks import MySQLLocks
 from jobqueue.db.open_transaction import in_callers_transaction
 
@@ -28,8 +31,14 @@ _GONE |= _REFUSED
 _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
 
 
+# Beyond what utf8mb3 can hold.
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 # How many more keys than wanted are read: those that others have locked are passed over.
 _SPARE_KEYS = 20
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 class IndexedTable(BaseTable):
@@ -71,6 +80,18 @@ class MySQL(MySQLLocks):
     selected_instant_sql = "CAST(%(expressions)s AS CHAR)"
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
+
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """Characters of four bytes as escapes: see binary.py."""
+        return text if text.isascii() else _FOUR_BYTES.sub(_escaped, text)
+
+    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """Hexadecimal digits where it has characters of four bytes: see binary.py."""
+        return text if text.isascii() or not _FOUR_BYTES.search(text) else HexText(text.encode().hex())
+
+    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
+        """Hexadecimal digits: see binary.py."""
+        return Hex(bytes(value).hex())
 
     def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
         """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""

@@ -11,6 +11,7 @@ from django.db import Error, IntegrityError, OperationalError, connections, tran
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
+from jobqueue.db.binary import place
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mysql_held import mysql_held
 from jobqueue.db.mysql_monitor import MySQLMonitor
@@ -68,13 +69,13 @@ class MySQLLocks(Vendor):
                     return True
 
     def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
     ) -> bool | None:
         """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
         with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, 1.0)):
             try:
                 if timeout == 0 and self.session_level(connection) == "read committed":
-                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = %s FOR UPDATE NOWAIT", [key])
+                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {place(key)} FOR UPDATE NOWAIT", [key])
                 cursor.execute(sql, params)
             except IntegrityError as error:
                 if first_arg(error) != 1062:

@@ -43,7 +43,7 @@ class PostgreSQLLocks(Vendor):
             raise
 
     def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
     ) -> bool | None:
         """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
         try:

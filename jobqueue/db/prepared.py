@@ -12,6 +12,7 @@ from django.db.models import DateTimeField, Expression, Field, Lookup, QuerySet
 from django.db.models.sql import UpdateQuery
 
 from jobqueue.db import vendor
+from jobqueue.db.binary import place
 
 
 class Slot(Expression):
@@ -27,7 +28,8 @@ class Slot(Expression):
 
     def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
         """The SQL and parameters of one value."""
-        return "%s", [self.output_field.get_db_prep_save(value, connection)]
+        parameter = self.output_field.get_db_prep_save(value, connection)
+        return place(parameter), [parameter]
 
 
 class Keys(Slot):
@@ -140,14 +142,15 @@ class PreparedInsert:
     def __init__(self, using: str, table: str, columns: Sequence[str]) -> None:
         quote = connections[using].ops.quote_name
         returning = vendor(using).returning_id_sql
-        names, places = ", ".join(map(quote, columns)), ", ".join(["%s"] * len(columns))
-        self._sql = f"INSERT INTO {quote(table)} ({names}) VALUES ({places}) {returning}"
+        self._start = f"INSERT INTO {quote(table)} ({', '.join(map(quote, columns))}) VALUES ("
+        self._end = f") {returning}"
         self._returns = bool(returning)
 
     def run(self, connection: BaseDatabaseWrapper, values: Sequence[Any]) -> int:
         """The id of a row with these values, one per column, each as the driver takes it."""
+        sql = self._start + ", ".join(map(place, values)) + self._end
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(self._sql, values)
+            cursor.execute(sql, values)
             return int(cursor.fetchone()[0] if self._returns else cursor.lastrowid)
 
 

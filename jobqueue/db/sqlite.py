@@ -94,7 +94,7 @@ class SQLite(Vendor):
         return True
 
     def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: bytes, sql: str, params: Sequence[Any], timeout: float
+        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
     ) -> bool | None:
         """Only in a caller's deferred transaction the write lock is still to be had."""
         with connection.cursor() as cursor, _busy_wait(cursor, timeout):

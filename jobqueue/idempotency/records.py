@@ -8,6 +8,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.db import vendor
+from jobqueue.db.binary import place
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, InProgress
@@ -67,15 +68,12 @@ def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerpr
     connection = connections[using]
     quote = connection.ops.quote_name
     expires = vendor(using).now_plus_sql.replace("%(expressions)s", "%s").replace("%%%%", "%%")
-    sql = (
-        f"INSERT INTO {quote(IdempotencyRecord._meta.db_table)} (digest, label, fingerprint, expires_at) "
-        f"VALUES (%s, %s, %s, {expires})"
-    )
     fields: Any = IdempotencyRecord._meta
     values = [key.digest, key.label, fingerprint]
     names = ("digest", "label", "fingerprint")
     row = [fields.get_field(n).get_db_prep_save(v, connection) for n, v in zip(names, values, strict=True)]
     table = quote(IdempotencyRecord._meta.db_table)
+    sql = f"INSERT INTO {table} ({', '.join(names)}, expires_at) VALUES ({', '.join(map(place, row))}, {expires})"
     params = [*row, float(ttl_seconds)]
     found = vendor(using).insert_once(connection, table, row[0], sql, params, timeout_seconds)
     if found is None:
@@ -96,7 +94,6 @@ def _read(key: StoredKey, using: str, *, past_snapshot: bool) -> IdempotencyReco
     found, connection = vendor(using), connections[using]
     table = connection.ops.quote_name(IdempotencyRecord._meta.db_table)
     sql = f"SELECT *, CASE WHEN expires_at > {found.now_sql} THEN 1 ELSE 0 END AS is_alive FROM {table} "
-    sql += f"WHERE digest = %s {found.shared_lock_sql if past_snapshot else ''}"
-    field: Any = IdempotencyRecord._meta.get_field("digest")
-    rows = IdempotencyRecord.objects.using(using).raw(sql, [field.get_db_prep_save(key.digest, connection)])
-    return next(iter(rows), None)
+    digest = found.binary_parameter(connection, key.digest)
+    sql += f"WHERE digest = {place(digest)} {found.shared_lock_sql if past_snapshot else ''}"
+    return next(iter(IdempotencyRecord.objects.using(using).raw(sql, [digest])), None)

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
+from jobqueue.db.binary import place
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import LockFloor, LockRow
@@ -38,19 +39,20 @@ def _insert(values: list[Any], using: str) -> bool:
     block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
     try:
         with block, connection.cursor() as cursor:
-            cursor.execute(_insert_sql(using), values)
+            cursor.execute(_insert_sql([place(value) for value in values], using), values)
             return bool(cursor.rowcount)
     except IntegrityError:
         return True
 
 
-def _insert_sql(using: str) -> str:
+def _insert_sql(places: list[str], using: str) -> str:
+    name, owner, token, seconds, floor = places
     found, quote = vendor(using), connections[using].ops.quote_name
     columns = ", ".join(map(quote, ["lock_key", "fence", "owner", "owner_token", "expires_at"]))
-    ends = found.now_plus_sql % {"expressions": "%s"}
+    ends = found.now_plus_sql % {"expressions": seconds}
     return (
-        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT %s, fence + 1, %s, %s, {ends} "
-        f"FROM {quote(LockFloor._meta.db_table)} WHERE id = %s {found.for_share_sql}"
+        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, fence + 1, {owner}, {token}, {ends} "
+        f"FROM {quote(LockFloor._meta.db_table)} WHERE id = {floor} {found.for_share_sql}"
     )
 
 

@@ -37,11 +37,7 @@ def kill(session):
 
 def wait_until_gone(session):
     """Return when the server has ended a session, with its transaction and all its locks."""
-    # Not the process list: MySQL cannot show it while a statement holds bytes that are no text.
-    listed = {
-        "postgres": "pg_stat_activity WHERE pid",
-        "mysql": "performance_schema.threads WHERE processlist_id",
-    }.get(VENDOR, "information_schema.processlist WHERE id")
+    listed = "pg_stat_activity WHERE pid" if VENDOR == "postgres" else "information_schema.processlist WHERE id"
     with second_connection() as other, other.cursor() as cursor:
 
         def gone():

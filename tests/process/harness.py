@@ -147,13 +147,7 @@ def kill_sessions():
                 [name],
             )
             return len(cursor.fetchall())
-        # Not information_schema.processlist on MySQL: it fails when some session's statement holds binary text.
-        source, number, database = (
-            ("information_schema.processlist", "id", "db")
-            if connection.mysql_is_mariadb
-            else ("performance_schema.threads", "processlist_id", "processlist_db")
-        )
-        cursor.execute(f"SELECT {number} FROM {source} WHERE {database} = %s AND {number} <> CONNECTION_ID()", [name])
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s AND id <> CONNECTION_ID()", [name])
         ids = [row[0] for row in cursor.fetchall()]
         for number in ids:
             with suppress(OperationalError):  # 1094: it ended by itself meanwhile

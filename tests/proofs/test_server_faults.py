@@ -101,15 +101,9 @@ def kill_the_others():
                 [name],
             )
             return len(cursor.fetchall())
-        # Not the process list: MySQL cannot show it while a statement holds bytes that are no text.
-        listed = (
-            "SELECT processlist_id FROM performance_schema.threads WHERE processlist_db = %s"
-            if VENDOR == "mysql"
-            else "SELECT id FROM information_schema.processlist WHERE db = %s"
-        )
         cursor.execute("SELECT CONNECTION_ID()")
         ((own,),) = cursor.fetchall()
-        cursor.execute(listed, [name])
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
         victims = [row[0] for row in cursor.fetchall() if row[0] not in (own, None)]
         return sum(killed(cursor, victim) for victim in victims)
 
