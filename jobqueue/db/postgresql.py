@@ -18,6 +18,20 @@ from jobqueue.db.postgresql_locks import PostgreSQLLocks
 _TRANSIENT = {"40001", "40P01", "55P03", "57014", "53100", "53200", "58030"}
 # Connection exceptions are class 08; 57Pxx shut down or terminated, 53300 too many clients, 25006 read-only.
 _GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
+# Terminated (what it was doing is rolled back), starting up or shutting down, too many clients.
+_NEVER_TAKEN = ("57P01", "57P03", "53300")
+# How the drivers' own words begin; libpq's are behind them.
+_NEVER_SENT = (
+    "connection failed: ",
+    "connection to server at ",
+    "connection timeout expired",
+    "connection is bad",
+    "failed to resolve host",
+    "the connection is closed",
+    "connection already closed",
+    "sending query failed: ",
+    "flushing failed: ",
+)
 
 
 class _AsIs(json.JSONEncoder):
@@ -123,9 +137,11 @@ class PostgreSQL(PostgreSQLLocks):
         return None
 
     def never_sent(self, error: BaseException) -> bool:
-        """The session was ended before it took the statement, or there never was one."""
-        text = str(error)
-        return self.error_code(error) in ("57P01", "57P03", "53300") or "is closed" in text or "failed: " in text
+        """There was no session, the driver could not send all of the statement, or the server said that it ended first.
+
+        psycopg says "consuming input failed" for an answer that did not arrive: then nobody knows.
+        """
+        return self.error_code(error) in _NEVER_TAKEN or str(error).startswith(_NEVER_SENT)
 
     def error_code(self, error: BaseException) -> str:
         """SQLSTATE of the driver's exception."""

@@ -40,3 +40,25 @@ def test_no_room_or_no_time_is_not_the_fault_of_what_was_to_be_written(vendor, e
 )
 def test_a_wrong_statement_does_not_become_right(vendor, error):
     assert vendor.fault(error) is None
+
+
+# As psycopg 3 says it, with libpq's words behind a colon.
+CUT = "server closed the connection unexpectedly\n\tThis probably means the server terminated abnormally"
+
+
+@pytest.mark.parametrize(
+    ("error", "never"),
+    [
+        (f"consuming input failed: {CUT}", False),
+        ("consuming input failed: SSL SYSCALL error: EOF detected", False),
+        ("consuming input failed: could not receive data from server: Connection timed out", False),
+        (CUT, False),
+        ("the connection is lost", False),
+        ('connection failed: connection to server at "::1", port 5432 failed: Connection refused', True),
+        ('connection to server at "::1", port 5432 failed: Connection refused', True),
+        ("the connection is closed", True),
+        ("sending query failed: no connection to the server", True),
+    ],
+)
+def test_what_psycopg_says_of_an_answer_is_not_taken_for_what_it_says_of_a_request(error, never):
+    assert PostgreSQL().never_sent(OperationalError(error)) is never

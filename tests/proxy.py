@@ -1,0 +1,100 @@
+"""A proxy between a test and its database that loses answers: the server has done its work, and nobody hears of it."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+from django.db import connections
+
+#: the end of a transaction, as drivers of all servers send it
+COMMIT = r"COMMIT(?!TED)"
+_CHUNK = 65_536
+
+
+class CuttingProxy:
+    """Passes everything on, until it is told to cut. Speaks no protocol, so the session must not be encrypted."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._needle, self._left = re.compile(b"$."), 0
+        self._guard = threading.Lock()
+        #: how many answers were lost
+        self.cuts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._links: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, needle: str, times: int = 1) -> None:
+        """Lose the answers to the next `times` requests in which the pattern `needle` is found, and end their sessions.
+
+        The request itself reaches the server, whole, and the session ends when the server has answered.
+        """
+        with self._guard:
+            self._needle, self._left = re.compile(needle.encode()), times
+
+    def close(self) -> None:
+        """End all sessions."""
+        for one in [self._listener, *self._links]:
+            with suppress(OSError):
+                # Wakes the thread that waits for it.
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._links += [client, server]
+                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        asked = b""
+        cutting = False
+        with selectors.DefaultSelector() as ready, client, server, suppress(OSError, ValueError):
+            for one in (client, server):
+                ready.register(one, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select():
+                    source = key.fileobj
+                    data = source.recv(_CHUNK)
+                    if not data:
+                        return
+                    if source is server:
+                        if cutting:
+                            return
+                        asked = b""
+                        client.sendall(data)
+                    else:
+                        asked += data
+                        cutting = cutting or self._is_to_be_cut(asked)
+                        server.sendall(data)
+
+    def _is_to_be_cut(self, asked: bytes) -> bool:
+        with self._guard:
+            if not self._left or not self._needle.search(asked):
+                return False
+            self._left -= 1
+            self.cuts += 1
+            return True
+
+
+@contextmanager
+def cutting_proxy(using: str = "default"):
+    """For the block, every new session of alias `using`, in all threads, goes through the CuttingProxy it gives."""
+    settings = connections[using].settings_dict
+    before = {name: settings[name] for name in ("HOST", "PORT")}
+    proxy = CuttingProxy(before["HOST"], int(before["PORT"]))
+    connections[using].close()
+    settings.update(HOST="127.0.0.1", PORT=str(proxy.port))
+    try:
+        yield proxy
+    finally:
+        settings.update(before)
+        connections[using].close()
+        proxy.close()
