@@ -20,6 +20,11 @@ from jobqueue.db.fields import (
 from jobqueue.models.querysets import JobQuerySet
 
 
+def _lease(*, given: bool) -> Q:
+    columns = ("locked_by", "lock_token", "locked_at", "lock_until")
+    return Q(**{f"{column}__isnull": not given for column in columns})
+
+
 class Job(models.Model):
     """A job. Every column that plain SQL may leave out has a database default."""
 
@@ -107,10 +112,9 @@ class Job(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["queue", "dedupe_key"], name="uq_queue_dedupe"),
             models.CheckConstraint(condition=Q(status__range=(0, 4)), name="ck_job_status"),
-            # A PROCESSING row without an end of its lease could never be reaped.
+            # A PROCESSING row without an end of its lease could never be reaped; a lease on another row is nobody's.
             models.CheckConstraint(
-                condition=~Q(status=1) | Q(locked_by__isnull=False, lock_token__isnull=False, lock_until__isnull=False),
-                name="ck_job_lease",
+                condition=Q(_lease(given=True), status=1) | Q(~Q(status=1), _lease(given=False)), name="ck_job_lease"
             ),
         ]
 

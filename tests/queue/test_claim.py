@@ -86,8 +86,8 @@ def test_a_gated_job_waits(gate):
 
 @pytest.mark.parametrize("status", [1, 2, 3, 4])
 def test_only_ready_jobs_are_taken(status):
-    lease_columns = {"locked_by": "x", "lock_token": b"t" * 16, "lock_until": UtcNowPlus(60)} if status == 1 else {}
-    make_job(status=status, **lease_columns)
+    held = {"locked_by": "x", "lock_token": b"t" * 16, "locked_at": UtcNowPlus(0), "lock_until": UtcNowPlus(60)}
+    make_job(status=status, **(held if status == 1 else {}))
     assert claimed_ids(10) == []
 
 

@@ -237,7 +237,9 @@ def test_a_job_that_plain_sql_has_acked_lets_the_next_one_go_with_the_sweep(sql)
     first, second = add(2)
     take()
     sql(
-        "UPDATE job_queue SET status = 2, lock_token = NULL, locked_by = NULL, lock_until = NULL WHERE id = %s", [first]
+        "UPDATE job_queue SET status = 2, lock_token = NULL, locked_by = NULL, locked_at = NULL, lock_until = NULL "
+        "WHERE id = %s",
+        [first],
     )
     assert taken() == []
     assert lane_keeper.Rounds().run_once(None, using="default").jobs_opened == 1

@@ -3,7 +3,7 @@
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import Error, transaction
+from django.db import Error, IntegrityError, transaction
 
 from jobqueue import enqueue
 from jobqueue.exceptions import LeaseLost
@@ -156,13 +156,12 @@ def test_our_reaper_takes_its_lapsed_lease(foreign, sql):
     assert claim_one().fence == 2
 
 
-def test_a_foreign_lease_without_locked_at_is_reaped_too(sql):
+def test_a_foreign_claim_that_leaves_locked_at_out_is_refused(sql):
     job_id = make_job()
-    sql(
-        f"UPDATE job_queue SET status = 1, locked_by = 'x', lock_token = %s, lock_until = {PAST} WHERE id = %s",
-        [b"t" * 16, job_id],
-    )
-    assert reap().requeued == 1
+    claim = f"UPDATE job_queue SET status = 1, locked_by = 'x', lock_token = %s, lock_until = {PAST} WHERE id = %s"
+    with pytest.raises(IntegrityError), transaction.atomic():
+        sql(claim, [b"t" * 16, job_id])
+    assert state(job_id) == "READY"
 
 
 def test_our_verbs_are_refused_after_its_claim(foreign):
