@@ -18,7 +18,8 @@ from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
+#: what stands for an instant that is none
+LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
 
 
 class UnsignedBigAutoField(models.BigAutoField):
@@ -189,7 +190,7 @@ def _parsed(text: str) -> datetime:
         found = parse_datetime(text)
     except ValueError:
         found = None
-    return _LONG_AGO if found is None else found
+    return LONG_AGO if found is None else found
 
 
 class UtcDateTimeField(models.DateTimeField):

@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
@@ -63,23 +64,27 @@ def held_by(worker: str, *, using: str) -> list[Lease]:
 
 
 def lease_of(job: Job, using: str) -> Lease:
-    """The lease written on a PROCESSING row, without its payload."""
+    """The lease written on a PROCESSING row, without its payload.
+
+    Drivers of MySQL give None for 0000-00-00, which plain SQL may have written. Like a claim, who reads a lease must be
+    able to read every row: one that it cannot read would keep all others from being reaped.
+    """
     assert job.lock_token is not None
-    assert job.lock_until is not None
+    lock_until = job.lock_until or LONG_AGO
     return Lease(
         job_id=job.pk,
         token=job.lock_token,
         fence=job.fence,
         attempt=min(job.attempts + 1, INT_MAX),
         payload=None,
-        lock_until=job.lock_until,
+        lock_until=lock_until,
         queue=job.queue,
         task=job.task,
         max_attempts=job.max_attempts,
         worker=job.locked_by or "",
-        locked_at=job.locked_at or job.lock_until,
-        run_at=job.run_at,
-        created_at=job.created_at,
+        locked_at=job.locked_at or lock_until,
+        run_at=job.run_at or LONG_AGO,
+        created_at=job.created_at or LONG_AGO,
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
         ordering_key=job.ordering_key,

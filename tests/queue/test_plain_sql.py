@@ -7,11 +7,22 @@ from django.db import Error, IntegrityError, transaction
 
 from jobqueue import enqueue
 from jobqueue.exceptions import LeaseLost
-from jobqueue.models import Job
+from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, heartbeat, held_by, reap, release_held
 from jobqueue.worker.perform import Ending
-from tests.factories import claim_one, expire, job, lease_with, make_job, row, run_lease, seconds_from_now, state
-from tests.marks import committed
+from tests.factories import (
+    claim_one,
+    expire,
+    job,
+    lease_with,
+    make_job,
+    make_jobs,
+    row,
+    run_lease,
+    seconds_from_now,
+    state,
+)
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -254,6 +265,37 @@ def test_text_that_is_no_instant_does_not_stop_its_queue(foreign, sql, column, t
     found = {lease.job_id for lease in claim("q", 2, worker="w")}
     # Expired long ago, if it is when it expires.
     assert found == ({late} if column == "expires_at" else {early, late})
+
+
+def write_zeros(sql, column, job_id):
+    sql("SET SESSION sql_mode = ''")
+    try:
+        sql(f"UPDATE job_queue SET {column} = '0000-00-00 00:00:00' WHERE id = %s", [job_id])
+    finally:
+        sql("SET SESSION sql_mode = DEFAULT")
+
+
+@finding("A15")
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only they store zeros, and give them back")
+def test_a_lease_that_ends_at_no_instant_has_lapsed_and_does_not_stop_reaping(sql):
+    make_jobs(2)
+    odd, other = claim("q", 2, worker="w")
+    write_zeros(sql, "lock_until", odd.job_id)
+    assert [lease.job_id for lease in held_by("w", using="default")] == [odd.job_id, other.job_id]
+    expire(other)
+    assert reap().requeued == 2
+    assert (state(odd.job_id), state(other.job_id)) == ("READY", "READY")
+    assert JobAttempt.objects.filter(job_id=odd.job_id).count() == 1
+
+
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only they store zeros, and give them back")
+@pytest.mark.parametrize("column", ["locked_at", "run_at", "created_at", "updated_at", "last_started_at"])
+def test_other_instants_that_are_none_do_not_stop_reaping_either(sql, column):
+    make_job()
+    lease = claim_one()
+    write_zeros(sql, column, lease.job_id)
+    expire(lease)
+    assert reap().requeued == 1
 
 
 @pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL has infinite instants")
