@@ -9,6 +9,8 @@ from tests.settings import DATABASES, INSTALLED_APPS, env
 
 DATABASES["default"]["NAME"] = env("JOBQUEUE_TEST_NAME")
 JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_FACTOR": 1, "BACKOFF_CAP_SECONDS": 0.1}
+if env.bool("JOBQUEUE_TEST_DEFAULT_BACKOFF", default=False):
+    JOBQUEUE = {}
 # On a busy machine a worker that lives may be silent for long.
 JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
 # {"name of a queue": seconds}

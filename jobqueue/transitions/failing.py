@@ -34,7 +34,8 @@ def fail(
 ) -> Job.Status:
     """Record a failed attempt; READY after the back-off, or FAILED when it was the last one (or may not be retried).
 
-    `delay_seconds` overrides the back-off; without `retry` it is the last attempt in any case. A job that was asked to
+    The first run of a life that was lost (JobLost) has no back-off: READY at once, run_at unchanged, as after reap().
+    `delay_seconds` overrides all that; without `retry` it is the last attempt in any case. A job that was asked to
     cancel ends CANCELED instead. The attempt is kept in JobAttempt, with the lines it has logged, in the same
     transaction. Raises LeaseLost when another holder took over, InvalidType and InvalidValue for bad arguments; nothing
     was written.
@@ -85,12 +86,32 @@ def one_more(column: str) -> Any:
     return Least(F(column), INT_MAX - 1) + 1
 
 
-def _next(lease: Lease, error: str | BaseException, delay: float, retry: bool) -> dict[str, Any]:
-    """The columns of what follows: another attempt or the end."""
+def _next(lease: Lease, error: str | BaseException, delay: float | None, retry: bool) -> dict[str, Any]:
+    """The columns of what follows: another attempt after `delay` (None: run_at stays), or the end."""
     if not retry or lease.attempt >= lease.max_attempts or is_permanent(error):
         return {"status": Job.Status.FAILED, "finished_at": UtcNow(), "wait_reason": None}
     note = f"retry {lease.attempt + 1} of {lease.max_attempts} after {summary(error)}"
-    return {"status": Job.Status.READY, "run_at": UtcNowPlus(delay), "wait_reason": storable(note, 180)}
+    changes = {"status": Job.Status.READY, "wait_reason": storable(note, 180)}
+    return changes if delay is None else changes | {"run_at": UtcNowPlus(delay)}
+
+
+def _first_loss(lease: Lease) -> bool:
+    """Whether no run of this life of the job was lost before: then the death was hardly the job's doing.
+
+    `crashes` counts over all lives; where retry() has begun a new one, the attempts that were kept tell.
+    """
+    rows = held(lease).values_list("crashes", "epoch", "allowance", "max_attempts")
+    found = retry_transient(rows.first, using=lease.using)
+    if found is None:
+        return False
+    crashes, epoch, allowance, max_attempts = found
+    if not crashes or not epoch:
+        return not crashes
+    before = max_attempts - (allowance or 0)
+    kept = JobAttempt.objects.using(lease.using).filter(
+        job_id=lease.job_id, attempt__gt=before, cause=FailureCause.LOST.value
+    )
+    return not retry_transient(kept.exists, using=lease.using)
 
 
 def _fail(
@@ -101,8 +122,10 @@ def _fail(
     retry: bool = True,
     log: str | None = None,
 ) -> Job.Status | None:
-    delay = default_backoff().delay_seconds(lease.attempt) if delay_seconds is None else delay_seconds
     cause, text = classify(error), describe(error)
+    delay = delay_seconds
+    if delay is None and not (cause is FailureCause.LOST and _first_loss(lease)):
+        delay = default_backoff().delay_seconds(lease.attempt)
     changes = failed_columns(text, cause, lease.attempt) | _next(lease, error, delay, retry)
     tries = 0
 
@@ -151,11 +174,11 @@ def _recorded(lease: Lease) -> bool:
     return rows.exists()
 
 
-def _announce(lease: Lease, status: Job.Status, cause: FailureCause, delay: float) -> None:
+def _announce(lease: Lease, status: Job.Status, cause: FailureCause, delay: float | None) -> None:
     facts: dict[str, Any] = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
     run: dict[str, Any] = {"attempt": lease.attempt, "worker": lease.worker, "cause": cause}
     if status == Job.Status.READY:
-        send(job_failed, Job, **facts, **run, delay_seconds=delay)
+        send(job_failed, Job, **facts, **run, delay_seconds=delay or 0.0)
     elif status == Job.Status.FAILED:
         send(job_dead, Job, **facts, **run)
     else:

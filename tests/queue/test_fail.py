@@ -2,11 +2,12 @@
 
 import pytest
 
-from jobqueue.exceptions import ResultError
+from jobqueue.exceptions import JobLost, ResultError
 from jobqueue.models import Job, JobAttempt
-from jobqueue.transitions import cancel, claim, fail, fail_many
+from jobqueue.transitions import cancel, claim, fail, fail_many, reap, retry
 from tests.app.tasks import Unprintable
-from tests.factories import claim_one, job, make_due, make_job, make_jobs, now, row, state
+from tests.factories import claim_one, expire, job, make_due, make_job, make_jobs, now, row, set_columns, state
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +38,57 @@ def test_a_failed_job_is_not_claimed_before_its_time():
     assert claim("q", worker="w") == []
     make_due(job_id)
     assert claim_one().attempt == 2
+
+
+def lose():
+    """The worker of the job that is due dies, as its supervisor sees it; whether the job is due at once."""
+    lease = claim_one()
+    fail(lease, error=JobLost("its worker process was killed"))
+    return job(lease.job_id).run_at == lease.run_at
+
+
+@finding("item-2")
+def test_a_run_that_was_lost_is_due_at_once_the_first_time_and_after_the_back_off_from_the_second_on():
+    job_id = make_job()
+    before = job(job_id).run_at
+    assert lose()
+    after = job(job_id)
+    assert (after.status, after.attempts, after.crashes, after.run_at) == (Job.Status.READY, 1, 1, before)
+    assert not lose()
+    assert 7.9 <= (job(job_id).run_at - job(job_id).updated_at).total_seconds() <= 12.1
+
+
+@finding("item-2")
+def test_a_failure_does_not_make_the_first_loss_a_second_one():
+    make_job()
+    fail(claim_one(), error="x", delay_seconds=0)
+    assert lose()
+
+
+def test_a_loss_that_nobody_saw_is_a_first_one_too():
+    make_job()
+    expire(claim_one())
+    reap()
+    assert not lose()
+
+
+@finding("item-2")
+def test_each_life_of_a_job_has_a_first_loss():
+    job_id = make_job()
+    assert lose()
+    fail(claim_one(), error="x", retry=False)
+    assert retry(job_id)
+    assert lose()
+    assert not lose()
+    set_columns(job_id, status=Job.Status.FAILED)
+    assert retry(job_id)
+    assert lose()
+
+
+def test_a_loss_at_the_last_attempt_is_the_end():
+    job_id = make_job(max_attempts=1)
+    lose()
+    assert (state(job_id), job(job_id).crashes) == ("FAILED", 1)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 1234])
