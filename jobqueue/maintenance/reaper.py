@@ -9,7 +9,7 @@ from jobqueue import workers
 from jobqueue.conf import Settings
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import Job
-from jobqueue.transitions import reap
+from jobqueue.transitions import Reaped, reap
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ def end_lapsed(*, using: str, limit: int = 1000) -> Reaping:
         if found.total < limit:
             break
     return Reaping(requeued, dead, canceled, workers_dead=0)
+
+
+def end_batch(*, using: str, limit: int = 1000) -> Reaped:
+    """Up to `limit` of them, in one transaction: whoever calls it again has other things to do between the batches."""
+    return reap(limit, using=using) if _first_expired(using).rows() else Reaped()
 
 
 @cache

@@ -37,6 +37,10 @@ class Reaped:
         """All of them."""
         return self.requeued + self.dead + self.canceled
 
+    def __add__(self, other: Reaped) -> Reaped:
+        """Those of two passes."""
+        return Reaped(self.requeued + other.requeued, self.dead + other.dead, self.canceled + other.canceled)
+
 
 def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     """End up to `limit` leases that have run out, oldest first: attempts + 1, READY at once or FAILED at max_attempts.

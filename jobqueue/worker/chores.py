@@ -10,7 +10,7 @@ from typing import Any
 from django.db import Error
 
 from jobqueue.conf import load
-from jobqueue.db import fault_vendor
+from jobqueue.db import Fault, fault_vendor
 from jobqueue.maintenance import (
     idempotency_cleaner,
     lane_keeper,
@@ -61,7 +61,7 @@ class Chores:
             try:
                 found = chore.run_once(load(), using=self.using)
             except Error as error:
-                if fault_vendor(self.using).fault(error) is not None:
+                if fault_vendor(self.using).fault(error) is Fault.GONE:
                     raise
                 name = chore.__name__.rpartition(".")[2]
                 if chore not in self._left_out_until:

@@ -1,7 +1,8 @@
 """The process that keeps leases alive: it runs no user code, so no job can starve it.
 
-It renews the leases of every child that lives and is not frozen, tells children which leases were lost or are to be
-canceled, settles what a dead child left behind, and reaps.
+It renews the leases of every child that lives and is not frozen, and tells children which leases were lost or are to be
+canceled. Two more threads settle what dead children left behind, and keep house; each has a connection of its own, so
+whatever they wait for, leases are renewed.
 """
 
 from __future__ import annotations
@@ -14,80 +15,75 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import signals, transitions, workers
+from jobqueue import signals, transitions
 from jobqueue.conf import load
-from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
-from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
-from jobqueue.transitions import Lease
-from jobqueue.transitions.leases import free_of, renew_free
+from jobqueue.db import one_writer
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.signals import Carrier
+from jobqueue.transitions.leases import renew_free
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import OVERTIME, Board, Hold, State
-from jobqueue.worker.chores import Chores
 from jobqueue.worker.flagging import flag
+from jobqueue.worker.housekeeping import Housekeeping
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import preflight
 from jobqueue.worker.probe import Probe
+from jobqueue.worker.recovery import Recovery
+from jobqueue.worker.rounds import TICK_SECONDS, Rounds, again
 
 logger = logging.getLogger("jobqueue.worker")
 
-TICK_SECONDS = 0.2
 FLAG_SECONDS = 1.0  # what waits for a thread is looked at with every tick: once it has started it can only be asked
 OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
+ROUND_SECONDS = 1.0  # for what the other threads are doing at the end
 LAST_SECONDS = 3.0  # for receivers of signals at the end; the supervisor waits 5 s
 
 
 class Keeper:
     """One pass of every duty is a method; run() is the only loop."""
 
-    def __init__(self, options: Options, board: Board) -> None:
+    def __init__(self, options: Options, board: Board, carrier: Carrier | None = None) -> None:
         self.options, self.board = options, board
         self.using = options.database
         self.parent = board.supervisor_pid
-        self.next_renewal = self.next_reaping = self.next_flags = 0.0
-        self.next_overtime = self.next_sweep = self.next_watch = 0.0
+        self.next_renewal = self.next_flags = self.next_overtime = 0.0
         self.down_since: float | None = None
         self.orphaned_since: float | None = None
-        self.chores = Chores(self.using)
+        self.turn = one_writer(options.database)
+        self.house = Housekeeping(options, board, self._names, self._doubt, carrier, self.turn)
+        self.recovery = Recovery(options, board, UNLOCKED_SECONDS, self.house.retire)
+        self.settling = Rounds("recovery", self._recover, self.using, self._doubt, carrier)
         self.probe = self._open_probe()
 
     def run(self) -> int:
         """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
         while not self._finished():
             now = time.monotonic()
+            self.settling.start()
+            self.house.rounds.start()
             if now >= self.next_overtime:
                 self.next_overtime = now + OVERTIME_SECONDS
                 self.end_overtime()
             if self.probe is not None:
                 self.probe.tick()
-            self._duty(self.settle_dead)
             if now >= self.next_renewal:
                 self.next_renewal = now + self.options.heartbeat_seconds
                 self._duty(self.renew)
             if now >= self.next_flags:
                 self.next_flags = now + FLAG_SECONDS
                 self._duty(self.flag)
-            if self.options.reaper and now >= self.next_reaping:
-                self.next_reaping = now + random.uniform(0.8, 1.2)
-                self._duty(self.reap)
-            if self.options.reaper and now >= self.next_sweep:
-                self.next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
-                self._duty(self.chores.sweep)
-            if self.options.reaper and now >= self.next_watch:
-                self.next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
-                self._duty(self.chores.watch)
             if self._given_up():
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
-        self._duty(self.settle_dead)
+        self.settling.end(ROUND_SECONDS)
+        self.house.rounds.end(ROUND_SECONDS)
         return 0
 
     def end_overtime(self) -> None:
@@ -103,7 +99,10 @@ class Keeper:
 
     def renew(self) -> None:
         """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
-        living = self._living()
+        with self.turn:
+            self._renew(self._living())
+
+    def _renew(self, living: list[tuple[int, str]]) -> None:
         for index, name in living:
             groups = defaultdict(list)
             in_hand = self.board.in_hand(index)
@@ -116,10 +115,10 @@ class Keeper:
                 asked = time.monotonic()
                 for lease in renew_free(leases, lease_seconds=seconds):
                     in_hand[lease.job_id, lease.fence].renewed(lease.job_id, lease.fence, asked + seconds)
-        if living:
-            workers.renew([name for _, name in living], using=self.using)
-        if self.options.reaper:
-            workers.retire_silent(load().worker_silent_seconds, using=self.using)
+        if not living:
+            # Still the one who finds out whether the database answers.
+            with connections[self.using].cursor() as cursor:
+                cursor.execute("SELECT 1")
 
     def flag(self) -> None:
         """Tell what children have in hand that its lease was lost or that it is to be canceled."""
@@ -130,20 +129,15 @@ class Keeper:
             waits = waits or any(entry.hold == Hold.WAITING for entry in in_hand.values())
         self.next_flags = time.monotonic() + (TICK_SECONDS if waits else FLAG_SECONDS)
 
-    def settle_dead(self) -> None:
-        """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
-        for index, region in enumerate(self.board.regions):
-            if region.state == State.DEAD:
-                self._settle_child(index, region)
-                region.state = State.EMPTY
+    def _names(self) -> list[str]:
+        return [name for _, name in self._living()]
 
-    def reap(self) -> None:
-        """One bounded pass over leases that nobody renewed."""
-        found = reaper.end_lapsed(using=self.using)
-        if found.total:
-            logger.warning("reaped %d lapsed leases: %d requeued, %d dead", found.total, found.requeued, found.dead)
-            self.board.header.reaped += found.total
-        self.chores.open_lanes()
+    def _recover(self) -> None:
+        self.settling.do(self.recovery.settle_dead)
+
+    def _doubt(self) -> None:
+        """Another thread's session was lost: see now whether the database answers."""
+        self.next_renewal = 0.0
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port
@@ -154,56 +148,6 @@ class Keeper:
         except (OSError, RuntimeError) as error:
             logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
             return None
-
-    def _settle_child(self, index: int, region: Any) -> None:
-        name = self.options.child_name(index, region.generation)
-        in_hand = self.board.in_hand(index)
-        holds: dict[Hold, list[Lease]] = defaultdict(list)
-        for lease in self._left_by(name):
-            entry = in_hand.get((lease.job_id, lease.fence))
-            holds[Hold.FREE if entry is None else Hold(entry.hold)].append(lease)
-        how = _death(region.wait_status)
-        returned = holds.pop(Hold.RETURNED, [])
-        results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
-        transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
-        failed = holds.pop(Hold.FAILED, [])
-        for lease in failed:
-            _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
-        ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
-        problem: JobQueueError
-        late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
-        if late:
-            # Known who is to blame: its neighbours run again without a charge.
-            holds[Hold.OVER] += [lease for lease in ran if lease not in late]
-            ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
-        else:
-            problem = JobLost(f"its worker process {name} {how} while it ran")
-        transitions.fail_many(ran, error=problem)
-        rest = [lease for group in holds.values() for lease in group]
-        transitions.release_many(rest)
-        region.failed += len(ran) + len(failed)
-        region.claimed -= len(holds[Hold.WAITING])
-        if not region.exit:
-            why = "killed at the end of --shutdown-timeout" if region.blameless else how
-            workers.retire(name, why, using=self.using)
-        if returned or failed or ran or rest:
-            logger.warning(
-                "%s %s: %d jobs had returned, %d failed, %d charged, %d given back",
-                *(name, how, len(returned), len(failed), len(ran), len(rest)),
-            )
-
-    def _left_by(self, name: str) -> list[Lease]:
-        """The leases of a dead child, as soon as the server has noticed its death and unlocked their rows.
-
-        A statement of the dead may go on there for long: leases that it still locks are left to run out.
-        """
-        until = time.monotonic() + min(UNLOCKED_SECONDS, self.options.heartbeat_seconds)
-        while True:
-            held = transitions.held_by(name, using=self.using)
-            free = free_of(held)
-            if len(free) == len(held) or time.monotonic() > until:
-                return free
-            time.sleep(0.02)
 
     def _living(self) -> list[tuple[int, str]]:
         found = []
@@ -236,12 +180,7 @@ class Keeper:
 
     def _duty(self, duty: Callable[[], None]) -> None:
         try:
-            try:
-                duty()
-            except Error:
-                # One lost session is no outage: the second try has a new one.
-                connections[self.using].close()
-                duty()
+            again(duty, self.using)
         except (Error, DatabaseBusy) as error:
             if self.down_since is None:
                 self.down_since = time.monotonic()
@@ -278,20 +217,6 @@ def run_keeper(options: Options, board: Board) -> int:
     # Receivers are the project's code: one that sends mail must not keep leases from being renewed.
     announcer = Announcer()
     signals.carry(announcer.give)
-    status = Keeper(options, board).run()
+    status = Keeper(options, board, announcer.give).run()
     announcer.end(LAST_SECONDS)
     return status
-
-
-def _fail_as_told(lease: Lease, entry: Any) -> None:
-    """Write down the failure of a run whose process died before it could."""
-    delay = entry.delay_seconds if entry.delay_seconds >= 0 else None
-    with suppress(LeaseLost):
-        transitions.fail(lease, error=entry.kept_failure(), delay_seconds=delay, retry=not entry.final)
-
-
-def _death(wait_status: int) -> str:
-    if os.WIFSIGNALED(wait_status):
-        number = os.WTERMSIG(wait_status)
-        return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
-    return f"exited with status {os.waitstatus_to_exitcode(wait_status)}"

@@ -9,8 +9,8 @@ from os import getpid
 
 from jobqueue.worker.selection import Selection
 
-#: sessions of the queue's database: the keeper's and its listener's
-KEEPERS = 2
+#: sessions of the queue's database: the keeper's threads renew, settle what the dead left, keep house, and listen
+KEEPERS = 4
 #: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
 PER_CHILD = 5
 

@@ -48,12 +48,12 @@ def test_a_queue_list_that_means_nothing_is_refused(words):
 
 
 def test_a_connection_budget_that_cannot_hold_is_refused_with_what_would_fit():
-    assert options("--max-connections", "20", "--processes", "2", "--concurrency", "4").connections_max == 20
-    with pytest.raises(CommandError, match=r"may open 20 connections.*--concurrency 1 fits"):
-        options("--max-connections", "15", "--processes", "2", "--concurrency", "4")
+    assert options("--max-connections", "22", "--processes", "2", "--concurrency", "4").connections_max == 22
+    with pytest.raises(CommandError, match=r"may open 22 connections.*--concurrency 1 fits"):
+        options("--max-connections", "17", "--processes", "2", "--concurrency", "4")
     with pytest.raises(CommandError, match="--processes 1 at most"):
         options("--max-connections", "10", "--processes", "8")
-    with pytest.raises(CommandError, match="may open 8 connections"):
+    with pytest.raises(CommandError, match="may open 10 connections"):
         options("--max-connections", "5", "--once")
 
 

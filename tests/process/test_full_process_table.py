@@ -23,7 +23,8 @@ USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the keeper
 CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stacks, settler, bell, announcer, event loop, four job threads
-SINGLE = 2 + LISTENER + CHILD  # with supervisor and keeper
+KEEPER = 3 + LISTENER  # one renews, one settles what the dead left, one keeps house
+SINGLE = 1 + KEEPER + CHILD  # with the supervisor
 FAMILY = SINGLE + CHILD
 
 

@@ -4,9 +4,10 @@ import logging
 from dataclasses import make_dataclass
 
 import pytest
-from django.db import ProgrammingError
+from django.db import OperationalError, ProgrammingError
 
 from jobqueue.worker import chores
+from tests.settings import VENDOR
 
 Found = make_dataclass("Found", [("deleted", int)])
 
@@ -14,13 +15,14 @@ Found = make_dataclass("Found", [("deleted", int)])
 class Refused:
     __name__ = "tests.some_cleaner"
 
-    def __init__(self):
+    def __init__(self, error=None):
         self.calls, self.refused = 0, True
+        self.error = error or ProgrammingError(1142, "DELETE command denied")
 
     def run_once(self, settings, *, using):
         self.calls += 1
         if self.refused:
-            raise ProgrammingError(1142, "DELETE command denied")
+            raise self.error
         return Found(0)
 
 
@@ -44,3 +46,20 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
         found.sweep()
     assert refused.calls == 4
     assert len([r for r in caplog.records if "some cleaner" in r.message]) == 1
+
+
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="an error of these servers")
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "error",
+    [(3024, "maximum statement execution time exceeded"), (1969, "max_statement_time exceeded"), (1205, "lock wait")],
+)
+def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
+    slow = Refused(OperationalError(*error))
+    found = chores.Chores("default")
+    found.watches = [slow]
+    with caplog.at_level(logging.WARNING):
+        found.watch()
+        found.watch()
+    assert slow.calls == 1
+    assert "does without its some cleaner" in caplog.text
