@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from enum import IntEnum
 from typing import Any
 
@@ -162,6 +163,10 @@ class Header(ctypes.Structure):
         ("keeper_stop", ctypes.c_int32),
         ("database_down", ctypes.c_int32),
         ("reaped", ctypes.c_int64),
+        # By the monotonic clock:
+        ("keeper_ticked_at", ctypes.c_double),  # some step of the keeper's work ended
+        ("renewed_at", ctypes.c_double),  # it had looked at all leases
+        ("database_down_since", ctypes.c_double),  # 0 = it answers
     ]
 
 
@@ -174,6 +179,7 @@ class Board:
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header: Any = Header.from_buffer(self._memory)
+        self.header.keeper_ticked_at = self.header.renewed_at = time.monotonic()
         self.regions: list[Any] = []
         self.entries: list[Any] = []
         for _ in range(processes):

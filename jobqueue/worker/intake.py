@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -25,6 +26,8 @@ from jobqueue.worker.outage import Outage
 from jobqueue.worker.pool import Pool, Taken
 from jobqueue.worker.settler import Settler
 
+logger = logging.getLogger("jobqueue.worker")
+
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
 
@@ -45,7 +48,8 @@ class Intake:
     ) -> None:
         self._options, self._name, self._using = options, name, options.database
         self._pool, self._settler, self._governor, self._brake, self._turn = pool, settler, governor, brake, turn
-        self._region, self._bells = board.regions[index], board.bells
+        self._header, self._region, self._bells = board.header, board.regions[index], board.bells
+        self._told = False
         self._claimer = Claimer(name, options.database)
         self._appetite = Appetite()
         self._strays = False
@@ -114,9 +118,17 @@ class Intake:
 
     def _limit(self, quota: int | None) -> int:
         """The most that may be claimed now, whoever is to run it."""
-        if self._settler.unwritten or (self.outage.failures and self._pool.held):
+        if self._unkept() or self._settler.unwritten or (self.outage.failures and self._pool.held):
             return 0
         return self._pool.room if quota is None else min(self._pool.room, quota)
+
+    def _unkept(self) -> bool:
+        """Whether no lease has been renewed for a whole one: what is claimed now would run out while it runs."""
+        silent = time.monotonic() - float(self._header.renewed_at)
+        if (unkept := silent > self._options.lease_seconds) and not self._told:
+            logger.warning("%s: no lease was renewed for %.0f s; nothing is claimed until one is", self._name, silent)
+        self._told = unkept
+        return unkept
 
     def _ask(self, queue: str, room: int, places: int) -> int:
         """How many jobs to claim from `queue`; batches leave a place on the board for every thread and coroutine."""

@@ -41,6 +41,8 @@ logger = logging.getLogger("jobqueue.worker")
 FLAG_SECONDS = 1.0  # what waits for a thread is looked at with every tick: once it has started it can only be asked
 OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
 CONNECTION_LOST = 75
+HANGS = 1
+HOUSE_SILENT_SECONDS = 600.0  # what keeps house may wait for locks: six times 50 s by MySQL's default
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
 ROUND_SECONDS = 1.0  # for what the other threads are doing at the end
 LAST_SECONDS = 3.0  # for receivers of signals at the end; the supervisor waits 5 s
@@ -54,11 +56,10 @@ class Keeper:
         self.using = options.database
         self.parent = board.supervisor_pid
         self.next_renewal = self.next_flags = self.next_overtime = 0.0
-        self.down_since: float | None = None
         self.orphaned_since: float | None = None
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, board, self._names, self._doubt, carrier, self.turn)
-        self.recovery = Recovery(options, board, UNLOCKED_SECONDS, self.house.retire)
+        self.recovery = Recovery(options, board, UNLOCKED_SECONDS, self.house.retire, self._settling_goes_on)
         self.settling = Rounds("recovery", self._recover, self.using, self._doubt, carrier)
         self.probe = self._open_probe()
 
@@ -66,13 +67,14 @@ class Keeper:
         """Keep until told to end, or until the last child of a lost supervisor is gone; the exit status."""
         while not self._finished():
             now = time.monotonic()
+            self._tick()
+            if self._hangs():
+                return HANGS
             self.settling.start()
             self.house.rounds.start()
             if now >= self.next_overtime:
                 self.next_overtime = now + OVERTIME_SECONDS
                 self.end_overtime()
-            if self.probe is not None:
-                self.probe.tick()
             if now >= self.next_renewal:
                 self.next_renewal = now + self.options.heartbeat_seconds
                 self._duty(self.renew)
@@ -115,6 +117,7 @@ class Keeper:
                 asked = time.monotonic()
                 for lease in renew_free(leases, lease_seconds=seconds):
                     in_hand[lease.job_id, lease.fence].renewed(lease.job_id, lease.fence, asked + seconds)
+            self._tick()
         if not living:
             # Still the one who finds out whether the database answers.
             with connections[self.using].cursor() as cursor:
@@ -129,8 +132,22 @@ class Keeper:
             waits = waits or any(entry.hold == Hold.WAITING for entry in in_hand.values())
         self.next_flags = time.monotonic() + (TICK_SECONDS if waits else FLAG_SECONDS)
 
+    def _tick(self) -> None:
+        self.board.header.keeper_ticked_at = time.monotonic()
+
+    def _hangs(self) -> bool:
+        """Whether another thread waits for an answer that may never come: only a new process has new threads."""
+        settling, house = self.settling.silent_seconds, self.house.rounds.silent_seconds
+        if settling <= self.options.silent_seconds and house <= HOUSE_SILENT_SECONDS:
+            return False
+        logger.error("the keeper has waited for an answer of the database for %.0f s; it leaves", max(settling, house))
+        return True
+
     def _names(self) -> list[str]:
         return [name for _, name in self._living()]
+
+    def _settling_goes_on(self) -> None:
+        self.settling.tick()
 
     def _recover(self) -> None:
         self.settling.do(self.recovery.settle_dead)
@@ -144,7 +161,7 @@ class Keeper:
         if port is None:
             return None
         try:
-            return Probe(self.board, port)
+            return Probe(self.board, port, self.options.silent_seconds)
         except (OSError, RuntimeError) as error:
             logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
             return None
@@ -182,8 +199,8 @@ class Keeper:
         try:
             again(duty, self.using)
         except (Error, DatabaseBusy) as error:
-            if self.down_since is None:
-                self.down_since = time.monotonic()
+            if not self.board.header.database_down_since:
+                self.board.header.database_down_since = time.monotonic()
                 logger.warning("the database is away (%s); leases cannot be renewed meanwhile", error)
             self.board.header.database_down = 1
             connections[self.using].close()
@@ -194,14 +211,19 @@ class Keeper:
             logger.exception("%s met an unexpected error; the keeper goes on, and tries it again", duty.__name__)
             time.sleep(TICK_SECONDS)
         else:
-            if duty == self.renew and self.down_since is not None:
-                logger.warning("the database answers again after %.1f s", time.monotonic() - self.down_since)
-                self.down_since = None
-                self.board.header.database_down = 0
+            if duty == self.renew:
+                self._answered()
+
+    def _answered(self) -> None:
+        header, now = self.board.header, time.monotonic()
+        since, header.database_down_since = header.database_down_since, 0.0
+        header.database_down, header.renewed_at = 0, now
+        if since:
+            logger.warning("the database answers again after %.1f s", now - since)
 
     def _given_up(self) -> bool:
-        limit = self.options.db_retry_seconds
-        return limit is not None and self.down_since is not None and time.monotonic() - self.down_since > limit
+        limit, since = self.options.db_retry_seconds, self.board.header.database_down_since
+        return limit is not None and bool(since) and time.monotonic() - since > limit
 
 
 def run_keeper(options: Options, board: Board) -> int:

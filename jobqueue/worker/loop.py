@@ -45,6 +45,7 @@ class Loop:
         # What earlier incarnations of this child claimed counts: a job that killed one was started.
         self.quota = None if quota is None else max(0, quota - self.region.claimed)
         self.pool = Pool(board.entries[index], options.concurrency, options.async_concurrency, lambda: self.stopping)
+        self.pool.unkept = self._unkept
         self.turn = one_writer(options.database)
         governor = Governor(options.concurrency, self.region, name, adaptive=options.adaptive)
         brake = Brake(self.region, name, adaptive=options.adaptive)
@@ -100,6 +101,10 @@ class Loop:
     def _told_to_stop(self) -> bool:
         # The supervisor is gone when somebody else is our parent: nobody would renew leases for ever.
         return self.header.stop != Stop.RUN or os.getppid() != self.parent
+
+    def _unkept(self) -> bool:
+        """Whether nobody has looked after leases for long: what has run out would not be flagged either."""
+        return time.monotonic() - float(self.header.renewed_at) > 2 * self.options.heartbeat_seconds
 
     def _own_end(self) -> Exit | None:
         options, now = self.options, time.monotonic()

@@ -13,6 +13,7 @@ from jobqueue.worker.selection import Selection
 KEEPERS = 4
 #: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
 PER_CHILD = 5
+SILENT_SECONDS_MIN = 2.0  # on a busy machine the keeper of very short leases is slow, and does not hang
 
 
 def default_name() -> str:
@@ -59,6 +60,11 @@ class Options:
     def connections_max(self) -> int:
         """Most sessions of the queue's database."""
         return KEEPERS + self.processes * (PER_CHILD + self.concurrency)
+
+    @property
+    def silent_seconds(self) -> float:
+        """A keeper that does nothing for so long hangs: there is time for another one before the leases end."""
+        return max(SILENT_SECONDS_MIN, self.lease_seconds / 2)
 
     def child_name(self, index: int, generation: int) -> str:
         """The name one incarnation of one child puts into locked_by; never used twice."""

@@ -55,6 +55,8 @@ class Pool:
         self._beside: dict[tuple[int, int], Any] = {}
         self._in_lane: dict[tuple[int, int], Any] = {}
         self._stopping = stopping
+        #: whether nobody looks after leases: then the end of one's time is the end of it
+        self.unkept: Callable[[], bool] = lambda: False
         self._todo: SimpleQueue[tuple[list[Lease], list[Any]]] = SimpleQueue()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._bell: Mailbox[None] = Mailbox()
@@ -207,7 +209,8 @@ class Pool:
         return entry
 
     def _asked_to_stop(self, entry: Any) -> bool:
-        return bool(entry.flags & (LOST | CANCEL)) or self._stopping()
+        lapsed = time.monotonic() > entry.lease_until and self.unkept()
+        return lapsed or bool(entry.flags & (LOST | CANCEL)) or self._stopping()
 
     def _fit(self, lease: Lease, entry: Any) -> bool:
         """Whether it may start; else it is given back.

@@ -13,7 +13,7 @@ from jobqueue.worker.board import Board, Hold, State
 
 logger = logging.getLogger("jobqueue.worker")
 
-# The keeper ticks ten times a second; silent for this long it hangs, and with it the renewal of leases.
+# The keeper ticks five times a second; silent for this long it hangs, and nobody has replaced it.
 STALE_SECONDS = 30.0
 
 
@@ -27,22 +27,24 @@ _LOCKS = {
 
 
 class Probe:
-    """GET /live: the keeper ticks. /ready: and a child runs, and the database answers. /metrics: Prometheus text."""
+    """GET /live: the keeper ticks. /ready: and a child runs, and the database answers. /metrics: Prometheus text.
 
-    def __init__(self, board: Board, port: int) -> None:
-        self._board = board
-        self._ticked = time.monotonic()
+    /ready says no when the keeper has not ticked for `silent_seconds`, /live after 30 s.
+    """
+
+    def __init__(self, board: Board, port: int, silent_seconds: float = STALE_SECONDS) -> None:
+        self._board, self._silent_seconds = board, silent_seconds
         server = ThreadingHTTPServer(("", port), _handler(self._answer))
         threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
         logger.info("probes on port %d: /live /ready /metrics", server.server_port)
 
-    def tick(self) -> None:
-        """Say that the keeper's loop goes round."""
-        self._ticked = time.monotonic()
+    @property
+    def _silent(self) -> float:
+        return time.monotonic() - float(self._board.header.keeper_ticked_at)
 
     def _answer(self, path: str) -> tuple[int, str]:
         if path == "/live":
-            silent = time.monotonic() - self._ticked
+            silent = self._silent
             return (
                 (200, "live\n") if silent < STALE_SECONDS else (503, f"the keeper has been silent for {silent:.0f} s\n")
             )
@@ -58,6 +60,8 @@ class Probe:
             return 503, "stopping\n"
         if header.database_down:
             return 503, "the database is away\n"
+        if (silent := self._silent) > self._silent_seconds:
+            return 503, f"the keeper has been silent for {silent:.0f} s\n"
         running = sum(region.state == State.RUNNING for region in self._board.regions)
         return (200, f"ready: {running} children\n") if running else (503, "no child is running\n")
 

@@ -28,14 +28,19 @@ class Recovery:
     """Looks for dead children on the board.
 
     `unlocked_seconds`: how long to wait for the server to end the sessions of one. `retired` is told its name and why
-    it died; nothing here waits for the table of workers.
+    it died; nothing here waits for the table of workers. `goes_on` is called after each step.
     """
 
     def __init__(
-        self, options: Options, board: Board, unlocked_seconds: float, retired: Callable[[str, str], None]
+        self,
+        options: Options,
+        board: Board,
+        unlocked_seconds: float,
+        retired: Callable[[str, str], None],
+        goes_on: Callable[[], None],
     ) -> None:
         self._options, self._board, self._using = options, board, options.database
-        self._unlocked_seconds, self._retired = unlocked_seconds, retired
+        self._unlocked_seconds, self._retired, self._goes_on = unlocked_seconds, retired, goes_on
 
     def settle_dead(self) -> None:
         """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
@@ -61,6 +66,7 @@ class Recovery:
         failed = holds.pop(Hold.FAILED, [])
         for lease in failed:
             _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
+            self._goes_on()
         ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError
         late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
@@ -70,7 +76,9 @@ class Recovery:
             ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
         else:
             problem = JobLost(f"its worker process {name} {how} while it ran")
-        transitions.fail_many(ran, error=problem)
+        for lease in ran:
+            transitions.fail_many([lease], error=problem)
+            self._goes_on()
         rest = [lease for group in holds.values() for lease in group]
         transitions.release_many(rest)
         region.failed += len(ran) + len(failed)
@@ -92,6 +100,7 @@ class Recovery:
         while True:
             held = transitions.held_by(name, using=self._using)
             free = free_of(held)
+            self._goes_on()
             if len(free) == len(held) or time.monotonic() > until:
                 return free
             time.sleep(0.02)

@@ -17,12 +17,14 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.worker.board import Board, Exit, Hold, State, Stop
+from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.forking import Forker
 from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
+from jobqueue.worker.keeper_watch import KeeperWatch
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import UNREACHABLE
 from jobqueue.worker.process import run_child
+from jobqueue.worker.status import log_status
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -44,7 +46,8 @@ class Supervisor:
         self.board = Board(options.processes, entries)
         self.forker = Forker()
         self.keeper_pid = 0
-        self.keeper_over = False
+        self.keeper_over = self.keeper_lost = False
+        self.watch = KeeperWatch(self.board.header)
         self.keeper_not_before = 0.0
         self.keeper_stopped_at: float | None = None
         self.status = 0
@@ -100,10 +103,27 @@ class Supervisor:
             self.keeper_stopped_at = None
             with suppress(ProcessLookupError):
                 os.kill(self.keeper_pid, signal.SIGKILL)
+        if self.keeper_pid and self.board.header.ready and self.watch.silent_seconds() > self.options.silent_seconds:
+            self._end_hanging_keeper(now)
         if self.keeper_pid or self.keeper_over or now < self.keeper_not_before or not self.forker.ready:
             return
         self.keeper_pid = self.forker.fork(run_keeper, self.options, self.board)
         self.keeper_not_before = now + KEEPER_SECONDS
+        self.watch.begin()
+
+    def _end_hanging_keeper(self, now: float) -> None:
+        """Its one connection waits for an answer that may never come; another keeper has another one."""
+        header, limit = self.board.header, self.options.db_retry_seconds
+        with suppress(ProcessLookupError):
+            os.kill(self.keeper_pid, signal.SIGKILL)
+        self.watch.begin()
+        since = header.database_down_since
+        header.database_down, header.database_down_since = 1, since or now - self.options.silent_seconds
+        # Keepers that hang one after the other cannot tell it themselves.
+        self.keeper_lost = bool(limit is not None and since and now - since > limit)
+        logger.error(
+            "the keeper has waited for an answer of the database for %.0f s; replacing it", self.options.silent_seconds
+        )
 
     def _start(self, index: int) -> None:
         region: Any = self.board.regions[index]
@@ -124,7 +144,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_restart)
-        signal.signal(signal.SIGUSR1, lambda *_: self._log_status())
+        signal.signal(signal.SIGUSR1, lambda *_: log_status(self.options, self.board))
         signal.signal(signal.SIGQUIT, lambda *_: self._signal_children(signal.SIGQUIT))
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
@@ -207,6 +227,7 @@ class Supervisor:
 
     def _on_keeper_end(self, code: int) -> None:
         self.keeper_pid = 0
+        code = CONNECTION_LOST if self.keeper_lost else code
         self.keeper_over = not self.board.header.ready or code == CONNECTION_LOST
         if not self.board.header.ready:
             self.status = code if code > 0 else 1
@@ -265,16 +286,3 @@ class Supervisor:
             self.keeper_pid = 0
         else:
             time.sleep(0.02)
-
-    def _log_status(self) -> None:
-        for index, region in enumerate(self.board.regions):
-            held = self.board.in_hand(index)
-            running = sorted(job_id for (job_id, _), entry in held.items() if entry.hold == Hold.RUNNING)
-            logger.warning(
-                "%s: %s, pid %d, %d jobs ended, running: %s",
-                self.options.child_name(index, region.generation),
-                State(region.state).name.lower(),
-                region.pid,
-                region.finished,
-                running or "none",
-            )
