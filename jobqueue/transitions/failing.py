@@ -31,17 +31,19 @@ def fail(
     delay_seconds: float | None = None,
     retry: bool = True,
     log: str | None = None,
+    again: bool = False,
 ) -> Job.Status:
     """Record a failed attempt; READY after the back-off, or FAILED when it was the last one (or may not be retried).
 
     The first run of a life that was lost (JobLost) has no back-off: READY at once, run_at unchanged, as after reap().
     `delay_seconds` overrides all that; without `retry` it is the last attempt in any case. A job that was asked to
     cancel ends CANCELED instead. The attempt is kept in JobAttempt, with the lines it has logged, in the same
-    transaction. Raises LeaseLost when another holder took over, InvalidType and InvalidValue for bad arguments; nothing
-    was written.
+    transaction. `again`: an earlier call with this lease ended in an error and may have been committed all the same; if
+    it was, that is the answer. Raises LeaseLost when another holder took over, InvalidType and InvalidValue for bad
+    arguments; nothing was written.
     """
     _check(error, delay_seconds)
-    status = _fail(lease, error, delay_seconds, retry=retry, log=log)
+    status = _fail(lease, error, delay_seconds, retry=retry, log=log, again=again)
     if status is None:
         raise lost(lease, "fail")
     return status
@@ -121,13 +123,14 @@ def _fail(
     *,
     retry: bool = True,
     log: str | None = None,
+    again: bool = False,
 ) -> Job.Status | None:
     cause, text = classify(error), describe(error)
     delay = delay_seconds
     if delay is None and not (cause is FailureCause.LOST and _first_loss(lease)):
         delay = default_backoff().delay_seconds(lease.attempt)
     changes = failed_columns(text, cause, lease.attempt) | _next(lease, error, delay, retry)
-    tries = 0
+    tries = int(again)
 
     def write() -> Job.Status | None:
         nonlocal tries
@@ -138,8 +141,8 @@ def _fail(
                 status = Job.Status(changes["status"])
             elif held(lease).update(**failed_columns(text, cause, lease.attempt) | canceled()):
                 status = Job.Status.CANCELED
-            elif tries > 1 and _recorded(lease):
-                return Job.Status(Job.objects.using(lease.using).values_list("status", flat=True).get(pk=lease.job_id))
+            elif tries > 1 and _recorded(attempt_row(lease, error, cause, text), lease.using):
+                return _recorded_status(lease, Job.Status(changes["status"]))
             if status is not None:
                 attempt_row(lease, error, cause, text, log).save(using=lease.using, force_insert=True)
             return status
@@ -169,9 +172,17 @@ def attempt_row(
     )
 
 
-def _recorded(lease: Lease) -> bool:
-    rows = JobAttempt.objects.using(lease.using).filter(job_id=lease.job_id, fence=lease.fence, worker=lease.worker)
-    return rows.exists()
+def _recorded(row: JobAttempt, using: str) -> bool:
+    """Whether an earlier try has written this attempt down. A reaper's record of it has other words."""
+    rows = JobAttempt.objects.using(using).filter(job_id=row.job_id, fence=row.fence, worker=row.worker)
+    same = rows.filter(cause=row.cause, error_class=row.error_class).values_list("error", flat=True)
+    return row.error in same if row.cause == FailureCause.LOST.value else bool(same)
+
+
+def _recorded_status(lease: Lease, meant: Job.Status) -> Job.Status:
+    """What an earlier try made of the job: as it was meant, unless the job was asked to cancel."""
+    asked = Job.objects.using(lease.using).filter(pk=lease.job_id, fence=lease.fence, cancel_requested_at__isnull=False)
+    return Job.Status.CANCELED if asked.filter(status=Job.Status.CANCELED).exists() else meant
 
 
 def _announce(lease: Lease, status: Job.Status, cause: FailureCause, delay: float | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -52,7 +54,8 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     False if the job is not running or its lease changed hands meanwhile.
     """
     alias = alias_of(using)
-    job = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING).first()
+    running = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING)
+    job: Job | None = retry_transient(running.first, using=alias)
     if job is None:
         return False
     try:
@@ -63,40 +66,69 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     return True
 
 
-def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], bool]) -> bool:
+@dataclass(slots=True)
+class _Written:
+    """What one try wrote: the column that keeps the instant of the write, and that instant.
+
+    No other write of the job has both; so a try after a lost answer tells its own work by them.
+    """
+
+    column: str = ""
+    instant: datetime | None = None
+
+
+def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
+    """Let `change` write one row, found by its id and locked; whether it did. It returns the column of its instant."""
     number, alias = check_job_id(job_id), alias_of(using)
+    written = _Written()
 
     def write() -> Job | None:
         with vendor(alias).transaction(connections[alias]):
             job: Job | None = _rows(number, alias).select_for_update().first()
-            return job if job is not None and change(job, alias) else None
+            if job is None or (written.instant and getattr(job, written.column) == written.instant):
+                return job
+            written.column, written.instant = change(job, alias) or "", None
+            if not written.column:
+                return None
+            written.instant = _rows(number, alias).values_list(written.column, flat=True).get()
+            return job
 
     changed = retry_transient(write, using=alias)
     if changed is None:
         return False
-    go_on([(changed.queue, changed.ordering_key)], using=alias)
+    _tell(changed, written.column, alias)
     return True
+
+
+def _tell(job: Job, column: str, using: str) -> None:
+    if column == "finished_at":
+        send(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
+    elif column == "run_at":
+        doorbell.ring(job.queue, using)
+    go_on([(job.queue, job.ordering_key)], using=using)
 
 
 def _rows(job_id: int, using: str) -> Any:
     return Job.objects.using(using).filter(pk=job_id).defer("payload", "result", "last_error")
 
 
-def _cancel(job: Job, using: str) -> bool:
+def _cancel(job: Job, using: str) -> str | None:
     if job.status == Job.Status.PROCESSING:
-        return _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow())
-    return job.status == Job.Status.READY and _end(job, using)
+        asked = _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow())
+        return "cancel_requested_at" if asked else None
+    return _end(job, using) if job.status == Job.Status.READY else None
 
 
-def _discard(job: Job, using: str) -> bool:
-    return job.status in (Job.Status.READY, Job.Status.FAILED) and _end(job, using)
+def _discard(job: Job, using: str) -> str | None:
+    return _end(job, using) if job.status in (Job.Status.READY, Job.Status.FAILED) else None
 
 
-def _retry(job: Job, using: str) -> bool:
-    done = _make_due(job, using)
-    if done:
-        doorbell.ring(job.queue, using)
-    return done
+def _end(job: Job, using: str) -> str | None:
+    return "finished_at" if _write(job, using, **canceled()) else None
+
+
+def _retry(job: Job, using: str) -> str | None:
+    return "run_at" if _make_due(job, using) else None
 
 
 def _make_due(job: Job, using: str) -> bool:
@@ -150,12 +182,6 @@ def _take_key_back(job: Job, using: str) -> bool:
         freed = {"dedupe_key": None, "released_key": job.released_key, "updated_at": UtcNow()}
         in_state([holder_id], status, using=using).update(**freed)
     return True
-
-
-def _end(job: Job, using: str) -> bool:
-    done = _write(job, using, **canceled())
-    send(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
-    return done
 
 
 def _write(job: Job, using: str, **changes: Any) -> bool:

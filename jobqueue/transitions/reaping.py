@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from django.db import connections
@@ -18,6 +20,7 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.names import check_int
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
 from jobqueue.transitions.advancing import go_on
+from jobqueue.transitions.earlier_tries import charged_fences
 from jobqueue.transitions.failing import attempt_row, failed_columns, one_more
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.rows import in_state
@@ -50,7 +53,8 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     """
     check_int(limit, "limit", 1, 100_000)
     alias = alias_of(using)
-    outcomes = retry_transient(lambda: _reap(limit, alias), using=alias)
+    tries: list[dict[Job.Status, list[Lease]]] = []
+    outcomes = retry_transient(partial(_reap, limit, alias, tries), using=alias)
     for status, leases in outcomes.items():
         go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)
         for lease in leases:
@@ -63,8 +67,10 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     )
 
 
-def _reap(limit: int, using: str) -> dict[Job.Status, list[Lease]]:
+def _reap(limit: int, using: str, tries: list[dict[Job.Status, list[Lease]]]) -> dict[Job.Status, list[Lease]]:
+    """What became of the leases that ended, by earlier `tries` too: one may have been committed without an answer."""
     outcomes: dict[Job.Status, list[Lease]] = defaultdict(list)
+    before = _committed(tries, using)
     found = vendor(using)
     with found.transaction(connections[using]):
         expired = found.force_index(Job.objects.using(using).expired().order_by("lock_until"), "ix_lease")
@@ -74,7 +80,20 @@ def _reap(limit: int, using: str) -> dict[Job.Status, list[Lease]]:
         for status, leases in outcomes.items():
             for worker, theirs in _by_worker(leases).items():
                 _write(status, worker, theirs, using)
+        tries.append(outcomes)
+    for status, leases in before.items():
+        outcomes[status] = leases + outcomes[status]
     return outcomes
+
+
+def _committed(tries: list[dict[Job.Status, list[Lease]]], using: str) -> dict[Job.Status, list[Lease]]:
+    """Those of the `tries` that are on record."""
+    found: dict[Job.Status, list[Lease]] = defaultdict(list)
+    for outcomes in tries:
+        charged = charged_fences(chain.from_iterable(outcomes.values()), using=using) if outcomes else set()
+        for status, leases in outcomes.items():
+            found[status] += [lease for lease in leases if (lease.job_id, lease.fence) in charged]
+    return found
 
 
 def _by_worker(leases: list[Lease]) -> dict[str, list[Lease]]:

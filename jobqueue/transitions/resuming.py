@@ -25,15 +25,21 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
     """
     alias = alias_of(using)
     raw = check_key(ordering_key, "ordering_key")
-    done = retry_transient(partial(_resume, lanes.lane_of(check_queue(queue), raw), alias), using=alias)
+    seen: set[tuple[int, bool]] = set()
+    done = retry_transient(partial(_resume, lanes.lane_of(check_queue(queue), raw), alias, seen), using=alias)
     if done:
         go_on([(queue, raw)], using=alias)
     return done
 
 
-def _resume(lane: int, using: str) -> bool:
+def _resume(lane: int, using: str, seen: set[tuple[int, bool]]) -> bool:
+    """`seen`: the heads that earlier tries have met, whose commits may have been done without an answer."""
     with vendor(using).transaction(connections[using]):
-        for head in lanes.front(lane, using=using, depth=1):
+        heads = lanes.front(lane, using=using, depth=1)
+        if seen and not seen & {(head.id, head.halted) for head in heads}:
+            return True
+        for head in heads:
+            seen.add((head.id, head.halted))
             # The job first, as in retry; and its state as it is now, whatever this transaction's snapshot shows.
             jobs = Job.objects.using(using).filter(pk=head.job_id).select_for_update()
             status = jobs.values_list("status", flat=True).first()

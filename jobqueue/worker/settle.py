@@ -42,7 +42,7 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
         return list(outcomes)
     unwritten = []
     for outcome in rest:
-        if not _settle_one(outcome, region):
+        if not _settle_one(outcome, region, again):
             unwritten.append(outcome)
     return unwritten
 
@@ -55,10 +55,10 @@ def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
         _tell(outcome, "lost" if outcome.key in lost else "ok")
 
 
-def _settle_one(outcome: Outcome, region: Any) -> bool:
+def _settle_one(outcome: Outcome, region: Any, again: bool) -> bool:
     """True when written, or when nothing more can be done."""
     try:
-        _count_and_tell(outcome, _write(outcome), region)
+        _count_and_tell(outcome, _write(outcome, again), region)
     except LeaseLost:
         _count_and_tell(outcome, "lost", region)
     except DatabaseBusy:
@@ -74,7 +74,7 @@ def _settle_one(outcome: Outcome, region: Any) -> bool:
     return True
 
 
-def _write(outcome: Outcome) -> str:
+def _write(outcome: Outcome, again: bool) -> str:
     lease, error = outcome.lease, outcome.error
     if outcome.ending is Ending.FINISHED:
         return "ok"
@@ -83,14 +83,15 @@ def _write(outcome: Outcome) -> str:
         return "ok"
     if outcome.ending is Ending.PARKED:
         seconds = LOCKED_SECONDS if isinstance(error, LockNotAcquired) else PARK_SECONDS
-        transitions.snooze(lease, delay_seconds=seconds * random.uniform(0.8, 1.2), reason=str(error))
-        return "parked"
+        seconds *= random.uniform(0.8, 1.2)
+        status = transitions.snooze(lease, delay_seconds=seconds, reason=str(error), again=again)
+        return "canceled" if status is Job.Status.CANCELED else "parked"
     if outcome.ending is Ending.CANCELED:
-        transitions.cancel_held(lease)
+        transitions.cancel_held(lease, again=again)
         return "canceled"
     assert error is not None
     status = transitions.fail(
-        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log
+        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
     )
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
