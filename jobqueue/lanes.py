@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -65,10 +64,11 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
     """For each lane its first place behind that id (0: its head), of those that have one. One seek each, no lock."""
     found: dict[int, Place] = {}
     wanted = sorted(after.items())
+    quote = connections[using].ops.quote_name
+    places, jobs = quote(LanePlace._meta.db_table), quote(Job._meta.db_table)
     for start in range(0, len(wanted), WINDOW):
-        some = [f"SELECT {lane:d} AS lane, {place:d} AS after" for lane, place in wanted[start : start + WINDOW]]
         with connections[using].cursor() as cursor:
-            cursor.execute(_next_sql(using).format(lanes=" UNION ALL ".join(some)))
+            cursor.execute(*vendor(using).next_in_lanes_sql(places, jobs, wanted[start : start + WINDOW]))
             for place in map(_place, cursor.fetchall()):
                 found[place.lane] = place
     return found
@@ -84,19 +84,6 @@ def front(lane: int, *, using: str, depth: int) -> list[Place]:
 def _place(row: Sequence[Any]) -> Place:
     found = Place._make(row)
     return found._replace(halted=bool(found.halted))
-
-
-@cache
-def _next_sql(using: str) -> str:
-    quote = connections[using].ops.quote_name
-    places, jobs = quote(LanePlace._meta.db_table), quote(Job._meta.db_table)
-    # By lane and id, which one index gives in this order: with id alone an optimizer may walk the primary key instead.
-    first = f"SELECT f.id FROM {places} f WHERE f.lane = w.lane AND f.id > w.after ORDER BY f.lane, f.id LIMIT 1"
-    return (
-        "SELECT p.id, p.lane, p.job_id, p.halted, j.status, j.gate, j.queue "
-        f"FROM (SELECT ({first}) AS id FROM ({{lanes}}) w) h JOIN {places} p ON p.id = h.id "
-        f"LEFT JOIN {jobs} j ON j.id = p.job_id"
-    )
 
 
 def _digest(queue: str, ordering_key: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -82,6 +82,20 @@ class PostgreSQL(PostgreSQLLocks):
             f"SELECT ahead.{column}, ahead.id FROM found CROSS JOIN LATERAL ({first} found.{column} {order}) AS ahead) "
             f"SELECT {column}, id FROM found LIMIT %s"
         )
+
+    def next_in_lanes_sql(self, places: str, jobs: str, after: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
+        """From two arrays: the planner would plan each SELECT of a UNION ALL by itself, which took longer than the run.
+
+        LIMIT within LATERAL keeps the plan a seek for each lane, whatever the statistics say.
+        """
+        sql = (
+            "SELECT p.id, p.lane, p.job_id, p.halted, j.status, j.gate, j.queue "
+            "FROM unnest(%s::bigint[], %s::bigint[]) AS w (lane, after) "
+            f"CROSS JOIN LATERAL (SELECT f.id, f.lane, f.job_id, f.halted FROM {places} f "
+            "WHERE f.lane = w.lane AND f.id > w.after ORDER BY f.lane, f.id LIMIT 1) AS p "
+            f"LEFT JOIN LATERAL (SELECT status, gate, queue FROM {jobs} WHERE id = p.job_id LIMIT 1) AS j ON true"
+        )
+        return sql, [[lane for lane, _ in after], [place for _, place in after]]
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """Isolation; Django itself refuses servers that are too old."""

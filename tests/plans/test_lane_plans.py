@@ -9,7 +9,7 @@ from jobqueue.lanes import lane_of
 from jobqueue.maintenance import lane_keeper
 from jobqueue.transitions import ack_many, claim
 from jobqueue.transitions.advancing import advance
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.plans.test_plans import plan
 from tests.settings import VENDOR
 
@@ -52,6 +52,18 @@ def test_a_look_at_lanes_seeks_each_by_its_index(lanes):
         assert "temp b-tree" not in found
 
 
+@finding("B1")
+@pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL plans each SELECT of a UNION by itself")
+def test_a_look_at_500_lanes_is_planned_as_one_step(lanes):
+    from jobqueue.lanes import next_places
+
+    def steps(count):
+        (look,) = sent(lambda: next_places(dict.fromkeys(range(count), 0), using="default"))
+        return [row for row in run("EXPLAIN " + look) if "->" in row[0]]
+
+    assert len(steps(500)) < 10
+
+
 def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
     if not INNODB:
         pytest.skip("rows read by index are counted by InnoDB")
@@ -68,8 +80,8 @@ def handler_reads():
 
 
 def test_a_sweep_over_lanes_seeks_each_of_them(lanes):
-    (look, *_) = sent(lambda: lane_keeper.Rounds().run_once(None, using="default"))
-    assert "ix_lane_place" in plan(run, look)
+    for look in sent(lambda: lane_keeper.Rounds().run_once(None, using="default")):
+        assert "ix_lane_place" in plan(run, look)
 
 
 def test_a_hundred_lanes_go_on_with_the_same_number_of_statements_as_one(lanes):
