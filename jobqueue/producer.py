@@ -6,7 +6,9 @@ Models are imported inside the functions: `from jobqueue import enqueue` must wo
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +24,7 @@ from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
 from jobqueue.insertion import NewJob
+from jobqueue.key_wait import bounded_wait
 from jobqueue.names import INT_MAX, check_instant, check_int, check_key, check_queue
 from jobqueue.payload import JSON, encode
 from jobqueue.queues import known_queues
@@ -30,6 +33,9 @@ from jobqueue.signals import job_enqueued, send
 logger = logging.getLogger("jobqueue.producer")
 
 _ROUNDS = 4
+#: how long an enqueue waits for the transaction that has used the same dedupe key or ordering key; far less than the
+#: time that servers give a web request
+KEY_WAIT_SECONDS = 10.0
 
 
 def enqueue(
@@ -49,7 +55,8 @@ def enqueue(
     `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Jobs of the queue
     with the same `ordering_key` run strictly one after another in the order of enqueue; it stays locked until COMMIT.
     Defaults: max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge,
-    UnknownQueue before anything is written; OutcomeUnknown when the connection broke during the commit.
+    UnknownQueue before anything is written; OutcomeUnknown when the connection broke during the commit; DatabaseBusy
+    when a transaction that has used the same key does not end within 10 seconds.
     """
     job = new_job(
         queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key
@@ -128,19 +135,20 @@ def new_job(
 
 def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
-    alias = alias_of(using)
+    alias, until = alias_of(using), _key_wait()
     if job.dedupe_key is None:
-        (job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)
+        (job_id,) = retry_transient(lambda: _insert([job], alias, until), using=alias, repeatable=False)
         _announce([job], [job_id], alias)
         return job_id
-    return retry_transient(lambda: _add_keyed(job, alias), using=alias)
+    return retry_transient(lambda: _add_keyed(job, alias, until), using=alias)
 
 
 def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
+    until = _key_wait()
 
     def insert() -> tuple[int, datetime | None]:
-        return (_insert([job], using)[0], None) if job.ordering_key else insertion.insert_one(job, using)
+        return (_insert([job], using, until)[0], None) if job.ordering_key else insertion.insert_one(job, using)
 
     job_id, created_at = retry_transient(insert, using=using, repeatable=False)
     _announce([job], [job_id], using)
@@ -168,13 +176,12 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     alias = alias_of(using)
     if not jobs:
         return []
-    keyed = any(job.dedupe_key is not None for job in jobs)
+    keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
+    add_chunk = _add_keyed_chunk if keyed else _insert
 
     def write() -> list[int]:
         with transaction.atomic(using=alias):
-            if not keyed:
-                return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in _insert(chunk, alias)]
-            return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in _add_keyed_chunk(chunk, alias)]
+            return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in add_chunk(chunk, alias, until)]
 
     ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
     if not keyed:
@@ -182,20 +189,25 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     return ids
 
 
-def _add_keyed(job: NewJob, using: str) -> int:
+def _key_wait() -> float:
+    return time.monotonic() + KEY_WAIT_SECONDS
+
+
+def _add_keyed(job: NewJob, using: str, until: float) -> int:
     """One keyed job: look, insert, and look again when another transaction was faster."""
     from jobqueue import dedupe
 
     assert job.dedupe_key is not None
     for attempt in range(_ROUNDS):
-        found = dedupe.holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
+        with bounded_wait(until, using) if attempt else nullcontext():
+            found = dedupe.holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
         if found is not None:
             return found
         try:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
-            with transaction.atomic(using=using):
+            with bounded_wait(until, using):
                 dedupe.free(job.queue, job.dedupe_key, using=using)
-                (job_id,) = _insert([job], using)
+                (job_id,) = _insert([job], using, until)
         except IntegrityError:
             continue
         _announce([job], [job_id], using)
@@ -206,13 +218,13 @@ def _add_keyed(job: NewJob, using: str) -> int:
     )
 
 
-def _add_alone(job: NewJob, using: str) -> int:
-    (job_id,) = _insert([job], using)
+def _add_alone(job: NewJob, using: str, until: float) -> int:
+    (job_id,) = _insert([job], using, until)
     _announce([job], [job_id], using)
     return job_id
 
 
-def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
+def _add_keyed_chunk(jobs: Sequence[NewJob], using: str, until: float) -> list[int]:
     """Jobs with keys: those that nobody holds in one INSERT, one by one only when a race was lost."""
     from jobqueue import dedupe
 
@@ -223,20 +235,20 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str) -> list[int]:
             fresh.append(job)
             seen.update([job.dedupe_key] if job.dedupe_key else [])
     try:
-        with transaction.atomic(using=using):
+        with bounded_wait(until, using):
             for job in fresh:
                 if job.dedupe_key is not None and job.dedupe_key in known.stale:
                     dedupe.free(job.queue, job.dedupe_key, using=using)
-            ids = _insert(fresh, using) if fresh else []
+            ids = _insert(fresh, using, until) if fresh else []
     except IntegrityError:
-        return [_add_keyed(job, using) if job.dedupe_key else _add_alone(job, using) for job in jobs]
+        return [(_add_keyed if job.dedupe_key else _add_alone)(job, using, until) for job in jobs]
     _announce(fresh, ids, using)
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
     return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
 
 
-def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
+def _insert(jobs: Sequence[NewJob], using: str, until: float) -> list[int]:
     """INSERT them; those with an ordering key also into their lanes."""
     keyed = [job.ordering_key is not None for job in jobs]
     if not any(keyed):
@@ -244,7 +256,7 @@ def _insert(jobs: Sequence[NewJob], using: str) -> list[int]:
     from jobqueue import lanes
 
     keys = [(job.queue, job.ordering_key) for job in jobs if job.ordering_key is not None]
-    with transaction.atomic(using=using):
+    with bounded_wait(until, using):
         # Before the ids are handed out, and until COMMIT: so the order of the ids is that of the commits.
         lanes.hold(keys, using)
         ids = insertion.insert(jobs, using)

@@ -102,6 +102,28 @@ class MySQLLocks(Vendor):
             finally:
                 setattr(connection, _BOUNDED, False)
 
+    @contextmanager
+    def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
+        """innodb_lock_wait_timeout, in whole seconds; remembered by the session, which spares a round trip."""
+        least = f"CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, {math.ceil(lock_seconds)}) AS UNSIGNED)"
+        before = "@jobqueue_lock_wait = @@SESSION.innodb_lock_wait_timeout"
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET {before}, SESSION innodb_lock_wait_timeout = {least}")
+            restore = "SET SESSION innodb_lock_wait_timeout = @jobqueue_lock_wait"
+            try:
+                with transaction.atomic(using=connection.alias):
+                    yield
+            except BaseException:
+                # A connection that has gone has forgotten the setting by itself.
+                with suppress(Error):
+                    cursor.execute(restore)
+                raise
+            cursor.execute(restore)
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """1205, or NOWAIT."""
+        return first_arg(error) in _NOT_YET
+
     def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
         for error in errors:

@@ -85,6 +85,29 @@ class PostgreSQLLocks(Vendor):
             with self._lock_wait(connection, lock_timeout_seconds):
                 yield
 
+    @contextmanager
+    def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
+        """lock_timeout of the transaction, one statement more; a savepoint that is rolled back restores it."""
+        limit = f"{max(1, round(lock_seconds * 1000))}ms"
+        shorter = "own::interval > interval '0' AND own::interval < %s::interval"
+        with transaction.atomic(using=connection.alias):
+            within = bool(connection.savepoint_ids)
+            with connection.cursor() as cursor:
+                # OFFSET: read before it is set.
+                cursor.execute(
+                    f"SELECT own, set_config('lock_timeout', CASE WHEN {shorter} THEN own ELSE %s END, true) "
+                    "FROM (SELECT current_setting('lock_timeout') AS own OFFSET 0) AS now",
+                    [limit, limit],
+                )
+                (before, _) = cursor.fetchone()
+                yield
+                if within:
+                    cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """55P03."""
+        return getattr(error.__cause__, "sqlstate", None) == "55P03"
+
     def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""
         session: Any = connection.connection

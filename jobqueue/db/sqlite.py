@@ -61,6 +61,18 @@ class SQLite(Vendor):
             stack.enter_context(self.transaction(connection))
             yield
 
+    @contextmanager
+    def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
+        """A busy timeout of its own: whoever writes is waited for."""
+        with connection.cursor() as cursor, _busy_wait(cursor, lock_seconds, at_most=True):
+            with transaction.atomic(using=connection.alias):
+                yield
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """SQLITE_BUSY, but not that a snapshot is too old to write."""
+        code = getattr(error.__cause__, "sqlite_errorname", "")
+        return bool(code.startswith("SQLITE_BUSY")) and code != "SQLITE_BUSY_SNAPSHOT"
+
     def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A full disk, or an error of it, ends the transaction."""
         session: Any = connection.connection
@@ -130,11 +142,12 @@ class SQLite(Vendor):
 
 
 @contextmanager
-def _busy_wait(cursor: Any, seconds: float | None) -> Iterator[None]:
-    """Wait for the write lock for `seconds`, None = as long as the pragma can say."""
+def _busy_wait(cursor: Any, seconds: float | None, *, at_most: bool = False) -> Iterator[None]:
+    """Wait for the write lock for `seconds`, None = as long as the pragma can say; or `at_most` for so long."""
     cursor.execute("PRAGMA busy_timeout")
     (before,) = cursor.fetchone()
-    cursor.execute(f"PRAGMA busy_timeout = {_WAIT_MS_MAX if seconds is None else round(seconds * 1000)}")
+    limit = _WAIT_MS_MAX if seconds is None else round(seconds * 1000)
+    cursor.execute(f"PRAGMA busy_timeout = {min(limit, before) if at_most else limit}")
     try:
         yield
     finally:

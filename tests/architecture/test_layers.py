@@ -18,7 +18,7 @@ LEVELS = {
     2: ["models"],
     3: ["allocate", "allocation_arguments", "allocation_records", "bulk", "candidates", "context", "counter",
         "dedupe", "doorbell", "elsewhere", "fencing", "handlers", "idempotency", "indexes", "insertion", "inspect",
-        "job_log", "job_options", "lanes", "locks", "ordering_keys", "outbox", "outside", "producer",
+        "job_log", "job_options", "key_wait", "lanes", "locks", "ordering_keys", "outbox", "outside", "producer",
         "progress", "queues", "redis_client", "registry", "results", "starving", "task_context", "tasks",
         "transactions", "transitions", "unrunnable", "upcasting", "workers"],
     4: ["maintenance", "worker"],

@@ -9,6 +9,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue import enqueue
 from jobqueue.db import retry
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.transitions import ack, ack_many, claim
 from tests.blocking import somebody_waits
@@ -139,7 +140,8 @@ def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_d
 
         thread, found = in_thread(caller)
         ended(thread)
-        assert isinstance(found[0], OperationalError)
+        assert isinstance(found[0], DatabaseBusy)
+        assert isinstance(found[0].__cause__, OperationalError)
         key_holder.rollback()
     finally:
         key_holder.close()

@@ -1,0 +1,38 @@
+"""How long an enqueue waits for a key of a transaction that has not ended, and what it says then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import OperationalError, connections
+
+from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.exceptions import DatabaseBusy
+
+# In autocommit mode a shorter limit of the session is tried again until the time is over; this is the least.
+_LEAST_SECONDS = 0.001
+
+
+@contextmanager
+def bounded_wait(until: float, using: str) -> Iterator[None]:
+    """A transaction, or a savepoint in the caller's, that waits for locks until `until` (monotonic) and no longer.
+
+    A limit that the session has holds where it is shorter. Raises DatabaseBusy, and the caller's transaction goes on.
+    """
+    connection, server = connections[using], vendor(using)
+    alone = not in_callers_transaction(connection)
+    try:
+        with server.brief_transaction(connection, max(_LEAST_SECONDS, until - time.monotonic())):
+            yield
+    except OperationalError as error:
+        # Alone it is redone from outside while there is time.
+        if connection.needs_rollback or not server.waited_in_vain(error) or (alone and time.monotonic() < until):
+            raise
+        raise DatabaseBusy(
+            "another transaction has used the same dedupe key or ordering key and has not come to its commit or "
+            "rollback, so this enqueue gave up waiting. Nothing was written. Try again; if it happens often, "
+            "enqueue at the end of long transactions, or after their commit, and look for one that was left open."
+        ) from error
