@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -17,6 +18,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.unswallowed import unswallowed
+from jobqueue.elsewhere import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
@@ -27,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DAY_SECONDS = 86_400.0
 WAIT_SECONDS = 10.0
+_ADVICE = "name the database of the effect with using=, or do the rest behind the commit, with transaction.on_commit()"
 
 
 def once(
@@ -50,6 +53,9 @@ def once(
     then InProgress is raised; the caller's transaction can go on. Another `fingerprint` (1-64 bytes) under the same
     key: KeyReused. As a decorator, `key` may be a function of the decorated function's arguments. Raises InvalidValue,
     InvalidType; PayloadError, PayloadTooLarge for the result, which undo the block; DatabaseBusy.
+
+    Effect and record share a commit only on one database, `using` (JOBQUEUE["DATABASE"]). TransactionRequired, if a
+    transaction is open on another one and none on it; WrongDatabase before the block writes to another one.
     """
     return Once(key, ttl_seconds, timeout_seconds, fingerprint, using)
 
@@ -82,6 +88,7 @@ class Once:
                 "once(): a key that is a function of arguments is for the decorator. Nothing was written."
             )
         alias = self._alias = alias_of(self._using)
+        refuse_transaction_elsewhere(alias, "once()")
         self.done, self.result = False, None
         if any(around._key == self._key for around in _entered(alias)):
             # Its record is in this transaction and would look as if it had been done.
@@ -100,8 +107,9 @@ class Once:
             self.done, self.result = True, found.result
         else:
             _entered(alias).add(self)
-            self._swallowing = unswallowed(alias)
-            self._swallowing.__enter__()
+            self._guards = ExitStack()
+            self._guards.enter_context(unswallowed(alias))
+            self._guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))
         return self
 
     def __exit__(
@@ -112,7 +120,7 @@ class Once:
         _entered(self._alias).discard(self)
         try:
             # An effect that is undone all the same must not look as if it had happened.
-            self._swallowing.__exit__(kind, error, trace)
+            self._guards.__exit__(kind, error, trace)
             if kind is None and not transaction.get_rollback(using=self._alias):
                 assert self._key is not None
                 records.complete(self._key, self._encoded(), using=self._alias)
