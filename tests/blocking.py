@@ -13,6 +13,11 @@ BLOCKED = {
 
 def somebody_waits():
     """Whether any session of the server waits for a row lock."""
+    return waiters() > 0
+
+
+def waiters():
+    """How many waits for a row lock the server lists."""
     other = connections["default"].copy()
     try:
         with other.cursor() as cursor:
@@ -20,6 +25,6 @@ def somebody_waits():
                 # Its view of lock waits is only made anew when nobody has looked for 100 ms.
                 cursor.execute("SELECT SLEEP(0.15)")
             cursor.execute(BLOCKED[VENDOR])
-            return cursor.fetchone()[0] > 0
+            return cursor.fetchone()[0]
     finally:
         other.close()

@@ -69,6 +69,10 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
 
+    def lock_rows_within(self, queryset: QuerySet[Any], seconds: float) -> bool:
+        """Whether there are such rows, locked now; where a conflict leaves shared locks it waits for theirs."""
+        return bool(self.lock_rows(queryset).values_list("pk"))
+
     def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool) -> QuerySet[M]:
         """The same rows, locked, but where the database can tell them apart not those that they are joined with."""
         connection = connections[queryset.db]

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
 from jobqueue.db.binary import place
@@ -86,6 +87,17 @@ class MySQLLocks(Vendor):
                     raise
                 return None
         return True
+
+    def lock_rows_within(self, queryset: QuerySet[Any], seconds: float) -> bool:
+        """Waits for `seconds`, 1 at least: whoever met a duplicate key holds a shared lock on its row."""
+        connection = connections[queryset.db]
+        with self._lock_wait(connection, max(seconds, 1.0)):
+            try:
+                return bool(queryset.select_for_update().values_list("pk"))
+            except OperationalError as error:
+                if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                    raise
+                return False
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -16,12 +16,14 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.fields import Encoded
+from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.unswallowed import unswallowed
 from jobqueue.elsewhere import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
+from jobqueue.locks.patience import Patience
 from jobqueue.names import KEY_BYTES, check_seconds
 from jobqueue.payload import JSON, encode
 
@@ -97,7 +99,8 @@ class Once:
                 "a call within it needs a key of its own."
             )
         # Nothing of the caller's has been done yet, so the beginning can be redone as a whole.
-        found = retry_transient(self._begin, using=alias)
+        patience = Patience(self._timeout_seconds)
+        found = retry_transient(lambda: self._begin(patience), using=alias)
         if found is not None:
             self._leave(None, None, None)
             if self._fingerprint is not None and found.fingerprint != self._fingerprint:
@@ -150,20 +153,28 @@ class Once:
         own._key = key
         return own
 
-    def _begin(self) -> Any:
+    def _begin(self, patience: Patience) -> Any:
+        # Only a transaction of our own may be left and begun again, and once is enough.
+        if not in_callers_transaction(connections[self._alias]):
+            with suppress(records.Lapsed):
+                return self._begin_once(patience, may_redo=True)
+        return self._begin_once(patience, may_redo=False)
+
+    def _begin_once(self, patience: Patience, *, may_redo: bool) -> Any:
         connection = connections[self._alias]
         block = vendor(self._alias).transaction(connection)
         assert self._key is not None
-        if not vendor(self._alias).begin_within(connection, block, self._timeout_seconds):
+        if not vendor(self._alias).begin_within(connection, block, patience.left_seconds() or 0.0):
             raise records.in_progress(self._key)
         self._leave = partial(_leave, block)
         try:
             return records.begin(
                 self._key,
+                patience,
                 ttl_seconds=self._ttl_seconds,
-                timeout_seconds=self._timeout_seconds,
                 fingerprint=self._fingerprint,
                 using=self._alias,
+                may_redo=may_redo,
             )
         except BaseException as error:
             self._leave(type(error), error, error.__traceback__)

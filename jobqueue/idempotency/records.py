@@ -19,14 +19,18 @@ from jobqueue.models import IdempotencyRecord
 _ROUNDS = 8
 
 
+class Lapsed(Exception):
+    """The record that this transaction waited for has run out: roll back, which gives up its locks, and begin again."""
+
+
 def begin(
-    key: StoredKey, *, ttl_seconds: float, timeout_seconds: float, fingerprint: bytes | None, using: str
+    key: StoredKey, patience: Patience, *, ttl_seconds: float, fingerprint: bytes | None, using: str, may_redo: bool
 ) -> IdempotencyRecord | None:
     """None: the record is ours, in this transaction. Else the one that somebody has committed before.
 
-    Raises InProgress when somebody else's transaction has the key and does not end in time; this one goes on.
+    Raises InProgress when somebody else's transaction has the key and does not end in time; this one goes on. Raises
+    Lapsed only if the transaction may be redone.
     """
-    patience = Patience(timeout_seconds)
     conflicts = misses = 0
     while conflicts < _ROUNDS:
         # The usual repeat ends here: no lock, no write.
@@ -37,7 +41,9 @@ def begin(
             conflicts += 1
         elif found.is_alive:  # type: ignore[attr-defined]
             return found
-        elif _renew(found, ttl_seconds, fingerprint, using):
+        elif conflicts and may_redo:
+            raise Lapsed
+        elif _renew(found, ttl_seconds, fingerprint, using, wait_for=patience if conflicts else None):
             return None
         else:
             # Somebody renews it just now, or has done so: look again, the first time at once.
@@ -49,10 +55,24 @@ def begin(
     raise DatabaseBusy(f"the record of {key.label!r} came and went {_ROUNDS} times. Nothing was written; try again.")
 
 
-def _renew(expired: IdempotencyRecord, ttl_seconds: float, fingerprint: bytes | None, using: str) -> bool:
-    """Whether the expired record is ours now; False if somebody else has it."""
+def _renew(
+    expired: IdempotencyRecord,
+    ttl_seconds: float,
+    fingerprint: bytes | None,
+    using: str,
+    wait_for: Patience | None,
+) -> bool:
+    """Whether the expired record is ours now; False if somebody else has it.
+
+    After a conflict each of those who waited may hold a shared lock on it, and to skip what others have locked would
+    be to skip it for ever: then whoever is left when the deadlock is resolved gets it.
+    """
     rows = IdempotencyRecord.objects.using(using).filter(pk=expired.pk, expires_at__lte=UtcNow())
-    if not vendor(using).lock_rows(rows).values_list("pk"):
+    if wait_for is None:
+        locked = bool(vendor(using).lock_rows(rows).values_list("pk"))
+    else:
+        locked = vendor(using).lock_rows_within(rows, wait_for.left_seconds() or 0.0)
+    if not locked:
         return False
     anew: dict[str, Any] = {"fingerprint": fingerprint, "result": None, "created_at": UtcNow()}
     return bool(vendor(using).update_by_key(rows, {**anew, "expires_at": UtcNowPlus(ttl_seconds)}))
