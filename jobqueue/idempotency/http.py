@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import uuid
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
@@ -13,7 +14,8 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
 from jobqueue.db.alias import alias_of
-from jobqueue.exceptions import InProgress, KeyReused, NotSupported
+from jobqueue.exceptions import InProgress, InvalidType, KeyReused, NotSupported
+from jobqueue.idempotency.keys import Key
 from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
 from jobqueue.payload import JSON
 
@@ -21,6 +23,8 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 KEY_CHARS = 255
 _METHODS = {"POST", "PATCH", "PUT", "DELETE"}
+# Such an answer says: come again. Kept, it would be the answer to that as well.
+_COME_AGAIN = {408, 409, 425, 429}
 _HEADERS = ("Content-Type", "Content-Encoding", "Location")
 
 
@@ -29,15 +33,19 @@ def idempotent_view(
     *,
     timeout_seconds: float = WAIT_SECONDS,
     required: bool = True,
+    scope: Callable[[HttpRequest], Key] | None = None,
     using: str | None = None,
 ) -> Callable[[V], V]:
     """A view whose request, sent again with the same Idempotency-Key header, gets the first response again.
 
     For POST, PATCH, PUT and DELETE; others pass. 400 without the header (if `required`) or with a bad one, 409 while
     the first is still under way after timeout_seconds, 422 if the key was used for another body. Keys are those of one
-    user (everybody who is not logged in is one user), method and path. The view runs in a transaction; an exception, or
-    a status from 500 on, undoes it, and the key is free again. Kept are status, body, its type and encoding, Location.
+    method, host, path and client: `scope(request)`, a key for once(); else request.user, or where that is nobody, the
+    Authorization header. The view runs in a transaction; an exception, or a status of 408, 409, 425, 429 or from 500
+    on, undoes it, and the key is free again. Kept are status, body, its type and encoding, Location.
     """
+    if scope is not None and not callable(scope):
+        raise InvalidType(f"scope must be a function of the request, got {type(scope).__name__}.")
 
     def decorate(view: V) -> V:
         if iscoroutinefunction(view):
@@ -53,7 +61,7 @@ def idempotent_view(
                     return _problem(400, "This request needs an Idempotency-Key header of 1 to 255 visible characters.")
                 return cast(HttpResponseBase, view(request, *args, **kwargs))
             mine = once(
-                _scoped(request, key),
+                _scoped(request, key, scope),
                 ttl_seconds,
                 timeout_seconds=timeout_seconds,
                 fingerprint=_body(request),
@@ -80,10 +88,26 @@ def _first_or_again(mine: Once, view: Callable[[], HttpResponseBase], using: str
         return _problem(422, "This Idempotency-Key was used for a request with another body.")
 
 
-def _scoped(request: HttpRequest, key: str) -> tuple[str, ...]:
+def _scoped(request: HttpRequest, key: str, scope: Callable[[HttpRequest], Key] | None) -> Key:
     """Strangers must not get each other's answers."""
+    client = _client(request) if scope is None else scope(request)
+    if not isinstance(client, (str, bytes, int, uuid.UUID, tuple)):
+        raise InvalidType(
+            f"the scope of an @idempotent_view must return a str, bytes, int, UUID or a tuple of them, got "
+            f"{type(client).__name__}. Nothing was written."
+        )
+    who = client if isinstance(client, tuple) else (client,)
+    return ("http", str(request.method), request.get_host().lower(), request.path, *who, key)
+
+
+def _client(request: HttpRequest) -> str:
+    """A user stays the same when the token is made anew; of others nothing but their credentials is known here."""
     user = getattr(getattr(request, "user", None), "pk", None)
-    return ("http", str(request.method), request.path, "-" if user is None else f"user {user}", key)
+    if user is not None:
+        return f"user {user}"
+    credentials = request.headers.get("Authorization")
+    # Hashed: the key is stored, and shown in the admin.
+    return "-" if not credentials else f"authorization {hashlib.sha256(credentials.encode()).hexdigest()}"
 
 
 def _body(request: HttpRequest) -> bytes:
@@ -99,7 +123,7 @@ def _key(header: str | None) -> str | None:
 
 
 def _kept(response: Any, using: str) -> JSON:
-    if response.status_code >= 500:
+    if response.status_code >= 500 or response.status_code in _COME_AGAIN:
         transaction.set_rollback(True, using=using)
         return None
     if getattr(response, "streaming", False):

@@ -9,9 +9,10 @@ from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import RequestFactory
 from django.views.decorators.gzip import gzip_page
 
-from jobqueue.exceptions import NotSupported
+from jobqueue.exceptions import InvalidType, NotSupported
 from jobqueue.idempotency import idempotent_view
 from tests.app.models import Ticket
+from tests.marks import finding
 from tests.races.actors import holding
 
 plain = pytest.mark.django_db
@@ -29,8 +30,9 @@ def sell(request):
     return response
 
 
-def post(key="k", view=sell, method="post", user=None, path="/tickets", **body):
+def post(key="k", view=sell, method="post", user=None, path="/tickets", meta=(), **body):
     headers = {} if key is None else {"HTTP_IDEMPOTENCY_KEY": key}
+    headers |= dict(meta)
     request = RequestFactory().generic(method.upper(), path, json.dumps(body), "application/json", **headers)
     request.user = user or AnonymousUser()
     return view(request)
@@ -51,6 +53,69 @@ def test_another_key_path_method_or_user_is_another_request(django_user_model):
     for options in ({}, {"key": "K"}, {"path": "/other"}, {"method": "put"}, {"user": ann}, {"user": bob}):
         assert post(**options).status_code == 201
     assert Ticket.objects.count() == 6
+
+
+@plain
+@finding("M9")
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ({"HTTP_AUTHORIZATION": "Token A"}, {"HTTP_AUTHORIZATION": "Token B"}),
+        ({"HTTP_AUTHORIZATION": "Token A"}, {}),
+        ({"HTTP_HOST": "one.example.com"}, {"HTTP_HOST": "two.example.com"}),
+    ],
+    ids=["tokens", "a token and none", "hosts"],
+)
+def test_who_is_known_by_a_header_only_does_not_get_anothers_response(mine, theirs, settings):
+    settings.ALLOWED_HOSTS = ["*"]
+    first, other = post(meta=mine, buyer="ann"), post(meta=theirs, buyer="ann")
+    assert first.content != other.content
+    assert [post(meta=meta, buyer="ann").content for meta in (mine, theirs)] == [first.content, other.content]
+    assert Ticket.objects.count() == 2
+
+
+@plain
+def test_a_user_who_is_known_keeps_the_key_when_the_token_is_made_anew(django_user_model):
+    ann = django_user_model(pk=1)
+    first, again = (post(user=ann, meta={"HTTP_AUTHORIZATION": f"Bearer {n}"}).content for n in (1, 2))
+    assert first == again
+
+
+@plain
+def test_the_host_is_compared_as_hosts_are(settings):
+    settings.ALLOWED_HOSTS = ["*"]
+    first, again = (post(meta={"HTTP_HOST": host}).content for host in ("Shop.example.com", "shop.example.com"))
+    assert first == again
+
+
+@plain
+@finding("M9")
+def test_a_view_may_say_who_asks():
+    mine = idempotent_view(scope=lambda request: ("tenant", request.headers["X-Tenant"]))(sell.__wrapped__)
+
+    def ask(tenant, token="A"):
+        return post(view=mine, meta={"HTTP_X_TENANT": tenant, "HTTP_AUTHORIZATION": token}).content
+
+    first, other = ask("one"), ask("two")
+    assert first != other
+    assert ask("one", token="made anew") == first
+    assert Ticket.objects.count() == 2
+    for wrong in (None, 1.5, ["one"]):
+        with pytest.raises(InvalidType, match="scope"):
+            post(view=idempotent_view(scope=lambda request, wrong=wrong: wrong)(sell.__wrapped__))
+    with pytest.raises(InvalidType, match="scope"):
+        idempotent_view(scope="tenant")
+    assert Ticket.objects.count() == 2
+
+
+@plain
+@finding("M9")
+@pytest.mark.parametrize("status", [408, 409, 425, 429])
+def test_an_answer_that_asks_to_come_again_is_not_kept(status):
+    assert post(fail=status).status_code == status
+    assert not Ticket.objects.exists(), "it is undone, so that what is done again is done once"
+    assert post().status_code == 201
+    assert Ticket.objects.count() == 1
 
 
 @plain
