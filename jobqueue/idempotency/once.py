@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
@@ -62,8 +63,18 @@ def once(
     return Once(key, ttl_seconds, timeout_seconds, fingerprint, using)
 
 
+class _Block(threading.local):
+    """What one thread's block knows: an object at module level is entered by many."""
+
+    done = False
+    result: JSON = None
+    alias: str
+    leave: Callable[..., None]
+    guards: ExitStack
+
+
 class Once:
-    """What a block under once() knows: whether it was done before, and the result."""
+    """What a block under once() knows: whether it was done before, and the result. Threads may share an object."""
 
     def __init__(
         self,
@@ -79,40 +90,51 @@ class Once:
         self._timeout_seconds = check_seconds(timeout_seconds, "timeout_seconds", zero=True)
         self._fingerprint = _check_fingerprint(fingerprint)
         self._using = using
-        #: the effect has happened before: return `result`, do nothing
-        self.done = False
-        #: set it in the block; what a repeat gets
-        self.result: JSON = None
+        self._block = _Block()
+
+    @property
+    def done(self) -> bool:
+        """The effect has happened before: return `result`, do nothing."""
+        return self._block.done
+
+    @property
+    def result(self) -> JSON:
+        """What a repeat gets; set it in the block."""
+        return self._block.result
+
+    @result.setter
+    def result(self, value: JSON) -> None:
+        self._block.result = value
 
     def __enter__(self) -> Self:
         if self._key is None:
             raise InvalidType(
                 "once(): a key that is a function of arguments is for the decorator. Nothing was written."
             )
-        alias = self._alias = alias_of(self._using)
+        alias, block = alias_of(self._using), self._block
         refuse_transaction_elsewhere(alias, "once()")
-        self.done, self.result = False, None
         if any(around._key == self._key for around in _entered(alias)):
             # Its record is in this transaction and would look as if it had been done.
             raise InProgress(
                 f"{self._key.label!r} is being worked on by a block around this one. Nothing was written; "
                 "a call within it needs a key of its own."
             )
+        block.alias, block.done, block.result = alias, False, None
         # Nothing of the caller's has been done yet, so the beginning can be redone as a whole.
         patience = Patience(self._timeout_seconds)
-        found = retry_transient(lambda: self._begin(patience), using=alias)
+        found = retry_transient(lambda: self._begin(alias, patience), using=alias)
         if found is not None:
-            self._leave(None, None, None)
+            block.leave(None, None, None)
             if self._fingerprint is not None and found.fingerprint != self._fingerprint:
                 raise KeyReused(
                     f"{found.label!r} was used for another request before. Nothing was written; use a new key."
                 )
-            self.done, self.result = True, found.result
+            block.done, block.result = True, found.result
         else:
             _entered(alias).add(self)
-            self._guards = ExitStack()
-            self._guards.enter_context(unswallowed(alias))
-            self._guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))
+            block.guards = ExitStack()
+            block.guards.enter_context(unswallowed(alias))
+            block.guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))
         return self
 
     def __exit__(
@@ -120,17 +142,18 @@ class Once:
     ) -> None:
         if self.done:
             return
-        _entered(self._alias).discard(self)
+        block, alias = self._block, self._block.alias
+        _entered(alias).discard(self)
         try:
             # An effect that is undone all the same must not look as if it had happened.
-            self._guards.__exit__(kind, error, trace)
-            if kind is None and not transaction.get_rollback(using=self._alias):
+            block.guards.__exit__(kind, error, trace)
+            if kind is None and not transaction.get_rollback(using=alias):
                 assert self._key is not None
-                records.complete(self._key, self._encoded(), using=self._alias)
+                records.complete(self._key, self._encoded(), using=alias)
         except BaseException as failed:
-            self._leave(type(failed), failed, failed.__traceback__)
+            block.leave(type(failed), failed, failed.__traceback__)
             raise
-        self._leave(kind, error, trace)
+        block.leave(kind, error, trace)
 
     def __call__(self, func: F) -> F:
         """The decorator: func(...) is done once, repeats get what it returned."""
@@ -153,31 +176,31 @@ class Once:
         own._key = key
         return own
 
-    def _begin(self, patience: Patience) -> Any:
+    def _begin(self, alias: str, patience: Patience) -> Any:
         # Only a transaction of our own may be left and begun again, and once is enough.
-        if not in_callers_transaction(connections[self._alias]):
+        if not in_callers_transaction(connections[alias]):
             with suppress(records.Lapsed):
-                return self._begin_once(patience, may_redo=True)
-        return self._begin_once(patience, may_redo=False)
+                return self._begin_once(alias, patience, may_redo=True)
+        return self._begin_once(alias, patience, may_redo=False)
 
-    def _begin_once(self, patience: Patience, *, may_redo: bool) -> Any:
-        connection = connections[self._alias]
-        block = vendor(self._alias).transaction(connection)
+    def _begin_once(self, alias: str, patience: Patience, *, may_redo: bool) -> Any:
+        connection = connections[alias]
+        own = vendor(alias).transaction(connection)
         assert self._key is not None
-        if not vendor(self._alias).begin_within(connection, block, patience.left_seconds() or 0.0):
+        if not vendor(alias).begin_within(connection, own, patience.left_seconds() or 0.0):
             raise records.in_progress(self._key)
-        self._leave = partial(_leave, block)
+        self._block.leave = partial(_leave, own)
         try:
             return records.begin(
                 self._key,
                 patience,
                 ttl_seconds=self._ttl_seconds,
                 fingerprint=self._fingerprint,
-                using=self._alias,
+                using=alias,
                 may_redo=may_redo,
             )
         except BaseException as error:
-            self._leave(type(error), error, error.__traceback__)
+            self._block.leave(type(error), error, error.__traceback__)
             raise
 
     def _encoded(self) -> Encoded | None:

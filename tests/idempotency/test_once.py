@@ -13,6 +13,7 @@ from jobqueue.idempotency import InProgress, once
 from jobqueue.models import IdempotencyRecord
 from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now, undone
+from tests.marks import finding
 from tests.races.actors import Actor, RolledBack, all_at_once, holding
 from tests.settings import VENDOR
 
@@ -338,6 +339,43 @@ def test_a_block_within_a_block_of_the_same_key_is_in_progress_and_not_done():
         raise ZeroDivisionError
     with once("broken") as o:
         assert not o.done
+
+
+@plain
+@finding("L19")
+def test_an_object_that_is_entered_within_its_own_block_keeps_what_the_block_has_set():
+    with once("k") as o:
+        o.result = "kept"
+        with pytest.raises(InProgress), o:
+            pytest.fail("entered twice")
+        assert (o.done, o.result) == (False, "kept")
+    with once("k") as again:
+        assert again.result == "kept"
+
+
+@real
+@row_locks
+@finding("item-6")
+def test_an_object_that_threads_share_has_a_block_of_its_own_for_each():
+    guard = once("k")
+
+    def sell_with_it(number):
+        with guard as o:
+            if o.done:
+                return f"again {o.result}"
+            Account.objects.create(owner=number)
+            o.result = number
+        return o.result
+
+    with holding(lambda: sell_with_it("held")):
+        others = [Actor(sell_with_it, str(n)) for n in range(3)]
+        assert all(other.is_blocked() for other in others)
+    assert [other.result() for other in others] == ["again held"] * 3
+    assert Account.objects.get().owner == "held"
+    IdempotencyRecord.objects.update(expires_at=UtcNowPlus(-1))
+    outcomes = all_at_once([lambda n=n: sell_with_it(str(n)) for n in range(6)])
+    assert len({str(outcome).removeprefix("again ") for outcome in outcomes}) == 1
+    assert Account.objects.count() == 2
 
 
 @plain
