@@ -103,7 +103,7 @@ class LockLost(LockNotHeld):
 class StaleSnapshot(JobQueueError):
     """The mutex was had, but reads of this transaction would show the state before its last holder's commit.
 
-    The transaction must be rolled back and begun again, with the mutex before its first read.
+    The transaction must be rolled back and begun again, with the mutex (on SQLite: or once()) before its first read.
     """
 
 

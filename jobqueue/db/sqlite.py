@@ -10,6 +10,7 @@ from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Fault, Q, Vendor, stale_snapshot
+from jobqueue.exceptions import StaleSnapshot
 
 _WAIT_MS_MAX = 2**31 - 1
 _FORMAT = "strftime('%%Y-%%m-%%d %%H:%%M:%%f'"
@@ -113,7 +114,14 @@ class SQLite(Vendor):
             try:
                 cursor.execute(f"{sql} ON CONFLICT (digest) DO NOTHING", params)
             except OperationalError as error:
-                if not getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                code = getattr(error.__cause__, "sqlite_errorname", "")
+                if code == "SQLITE_BUSY_SNAPSHOT":
+                    raise StaleSnapshot(
+                        "once(): this transaction read something before, and somebody has written since, so that it "
+                        "cannot write any more. Nothing was written. Roll it back and begin again with once() before "
+                        'the first read, or set OPTIONS["transaction_mode"] = "IMMEDIATE".'
+                    ) from error
+                if not code.startswith("SQLITE_BUSY"):
                     raise
                 return None
             return bool(cursor.rowcount == 1)

@@ -55,7 +55,8 @@ def once(
     somebody else is in the block it waits up to timeout_seconds (0: not at all; MySQL and MariaDB count whole seconds),
     then InProgress is raised; the caller's transaction can go on. Another `fingerprint` (1-64 bytes) under the same
     key: KeyReused. As a decorator, `key` may be a function of the decorated function's arguments. Raises InvalidValue,
-    InvalidType; PayloadError, PayloadTooLarge for the result, which undo the block; DatabaseBusy.
+    InvalidType; PayloadError, PayloadTooLarge for the result, which undo the block; DatabaseBusy,
+    and on SQLite StaleSnapshot.
 
     Effect and record share a commit only on one database, `using` (JOBQUEUE["DATABASE"]). TransactionRequired, if a
     transaction is open on another one and none on it; WrongDatabase before the block writes to another one.

@@ -4,11 +4,19 @@ import uuid
 from contextlib import suppress
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.test import override_settings
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.exceptions import InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError, PayloadTooLarge
+from jobqueue.exceptions import (
+    InvalidType,
+    InvalidValue,
+    KeyReused,
+    NotSupported,
+    PayloadError,
+    PayloadTooLarge,
+    StaleSnapshot,
+)
 from jobqueue.idempotency import InProgress, once
 from jobqueue.models import IdempotencyRecord
 from tests.app.models import Account, Ticket
@@ -277,6 +285,19 @@ def test_of_many_at_once_after_expiry_one_has_the_effect():
     outcomes = all_at_once([lambda n=n: sell(str(n), result="new") for n in range(6)])
     assert sorted(outcomes) == ["again new"] * 5 + ["new"]
     assert Account.objects.count() == 2
+
+
+@real
+@pytest.mark.skipif(VENDOR != "sqlite", reason="elsewhere a lock shows the newest record")
+@finding("L17")
+def test_a_snapshot_that_cannot_write_any_more_is_stale_and_not_in_progress(monkeypatch):
+    monkeypatch.setattr(connections["default"], "transaction_mode", "DEFERRED")
+    with transaction.atomic():
+        assert not Account.objects.exists()
+        Actor(sell, "elsewhere", key="another").result()
+        with pytest.raises(StaleSnapshot, match="begin again"):
+            sell()
+    assert sell() == "sold"
 
 
 @plain
