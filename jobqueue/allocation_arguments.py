@@ -16,7 +16,7 @@ M = TypeVar("M", bound=models.Model)
 def check_queryset(queryset: object) -> models.QuerySet[Any]:
     """A fresh copy bound to the database it writes to, in its order or else by key, without locks.
 
-    Model rows only, unsliced.
+    Model rows only, unsliced, without window functions.
     """
     if not isinstance(queryset, models.QuerySet):
         raise InvalidType(
@@ -32,9 +32,23 @@ def check_queryset(queryset: object) -> models.QuerySet[Any]:
             "the queryset must give rows of one table, which can be locked: no values(), values_list(), union(), "
             "distinct(), aggregates. Nothing was written; filter by other tables with Exists()."
         )
+    if filters_by_window(query) or any(_windowed(part) for part in [*query.annotations.values(), *query.order_by]):
+        raise InvalidValue(
+            "the queryset has a window function, and its rows cannot be locked. Nothing was written; filter and order "
+            "by columns, or read the keys first and pass a queryset that filters by them."
+        )
     found.query.select_for_update = False
     bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))
     return bound if bound.ordered else bound.order_by("pk")
+
+
+def filters_by_window(query: Any) -> bool:
+    """Whether a window function decides which rows there are."""
+    return _windowed(query.where)
+
+
+def _windowed(part: Any) -> bool:
+    return bool(getattr(part, "contains_over_clause", False))
 
 
 def check_changes(model: type[models.Model], changes: object) -> Mapping[str, Any]:

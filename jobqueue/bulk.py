@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections, models, router
 
-from jobqueue.allocation_arguments import check_changes
+from jobqueue.allocation_arguments import check_changes, filters_by_window
 from jobqueue.db import vendor
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
@@ -127,10 +127,10 @@ def _check(queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
     found: Any = queryset.all()
     query = found.query
     odd = query.is_sliced or query.distinct or query.combinator or query.group_by is not None
-    if odd or found._fields is not None:
+    if odd or found._fields is not None or filters_by_window(query):
         raise InvalidValue(
-            "a queryset with a slice, distinct(), values(), union() or aggregates cannot be cut into chunks by primary "
-            "key. Nothing was written; filter by the keys instead."
+            "a queryset with a slice, distinct(), values(), union(), aggregates or a filter by a window function "
+            "cannot be cut into chunks by primary key. Nothing was written; filter by the keys instead."
         )
     bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))
     return bound

@@ -10,15 +10,15 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
-from django.db.models import Count, F, QuerySet, Value
-from django.db.models.functions import Concat
+from django.db.models import Count, F, QuerySet, Value, Window
+from django.db.models.functions import Concat, RowNumber
 
 from jobqueue.allocate import take
 from jobqueue.db import vendor
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Allocation
 from tests.app.models import Ticket
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -213,6 +213,23 @@ class TestRefusals:
         with pytest.raises(error, match=r"Nothing was written"):
             take(given.pop("queryset"), **given)
         assert free().count() == 1
+
+    @finding("L22")
+    @pytest.mark.parametrize(
+        "windowed",
+        [
+            lambda rows, window: rows.annotate(place=window),
+            lambda rows, window: rows.annotate(place=window).filter(place__lte=2),
+            lambda rows, window: rows.order_by(window),
+        ],
+        ids=["annotated", "filtered", "ordered"],
+    )
+    def test_a_window_function_is_refused_for_its_rows_cannot_be_locked(self, tickets, windowed):
+        tickets(3)
+        window = Window(RowNumber(), partition_by="buyer", order_by="number")
+        with pytest.raises(InvalidValue, match=r"window function.*Nothing was written"):
+            take(windowed(Ticket.objects.filter(sold=False), window), changes=SOLD)
+        assert free().count() == 3
 
     def test_changes_that_leave_a_row_in_the_queryset_would_sell_it_twice(self, tickets):
         tickets(1)

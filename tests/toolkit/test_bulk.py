@@ -2,12 +2,14 @@
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import Window
+from django.db.models.functions import RowNumber
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.bulk import Progress, delete_in_chunks, update_in_chunks
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from tests.app.models import Ticket
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -121,3 +123,12 @@ def test_what_cannot_be_cut_or_written_is_refused(tickets):
         with pytest.raises(InvalidValue):
             delete_in_chunks(Ticket.objects.all(), **options)
     assert Ticket.objects.count() == 25
+
+
+@finding("L22")
+def test_a_window_function_would_count_within_each_chunk_and_is_refused(tickets):
+    counted = Ticket.objects.annotate(place=Window(RowNumber(), order_by="number"))
+    with pytest.raises(InvalidValue, match="window function"):
+        update_in_chunks(counted.filter(place__lte=3), {"sold": True}, chunk_size=10)
+    assert sold() == 0
+    assert update_in_chunks(counted, {"sold": True}).rows == 25, "one that decides nothing is left out"
