@@ -89,16 +89,13 @@ def _attempt(request: _Request[M], skip_locked: bool) -> list[M]:
 
 def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
     queryset = request.queryset
-    if skip_locked:
-        rows = vendor(request.using).lock_first(queryset, request.n)
-        if len(rows) < request.n:
-            raise _Short
-    else:
-        rows = list(vendor(request.using).lock_own(queryset, skip_locked=False)[: request.n])
+    rows = vendor(request.using).lock_first(queryset, request.n, skip_locked=skip_locked)
+    if skip_locked and len(rows) < request.n:
+        raise _Short
     if rows:
         rows = _each_once(rows, request.n)
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])
-        if vendor(request.using).update_by_key(mine, request.changes) != len(rows):
+        if vendor(request.using).update_locked(mine, request.changes) != len(rows):
             raise records.Overtaken
         if mine.exists():
             raise InvalidValue(

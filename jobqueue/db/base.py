@@ -80,13 +80,17 @@ class Vendor(Parameters, BriefWaits, Seeks):
         of = ("self",) if connection.features.has_select_for_update_of else ()
         return queryset.select_for_update(skip_locked=skip_locked, of=of)
 
-    def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
-        """The first `count` rows that nobody has locked, locked; fewer when there are fewer. Locks no others."""
-        return list(self.lock_own(queryset, skip_locked=True)[:count])
+    def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
+        """The first `count` rows, locked, as lock_own(); those that others have locked are skipped, or waited for."""
+        return list(self.lock_own(queryset, skip_locked=skip_locked)[:count])
 
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
         """queryset.update(**changes) for rows that the queryset names by key; how many there were."""
         return queryset.update(**changes)
+
+    def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
+        """update_by_key() for rows that this transaction has locked: nobody else changes what the queryset asks of."""
+        return self.update_by_key(queryset, changes)
 
     def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
         """The UPDATE of update_by_key(), as text, from one that Django has written."""

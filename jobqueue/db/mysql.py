@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,8 +93,14 @@ class MySQL(MySQLLocks):
         """Hexadecimal digits: see binary.py."""
         return Hex(bytes(value).hex())
 
-    def lock_first(self, queryset: QuerySet[M], count: int) -> list[M]:
+    def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
         """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
+        if not skip_locked:
+            return super().lock_first(queryset, count, skip_locked=False)
+        return self.find_and_lock(queryset, count, lambda keys: self._lock_keys(queryset, keys))
+
+    def find_and_lock(self, queryset: QuerySet[M], count: int, lock: Callable[[list[Any]], list[M]]) -> list[M]:
+        """The first `count` rows that `lock` gets among keys found by a plain read, which locks nothing."""
         rows: list[M] = []
         tried: set[Any] = set()
         window = count + _SPARE_KEYS
@@ -105,12 +111,14 @@ class MySQL(MySQLLocks):
                 some = fresh[: count - len(rows)]
                 del fresh[: len(some)]
                 tried.update(some)
-                by_key = self.force_index(queryset.filter(pk__in=some), "PRIMARY")
-                rows += self.lock_own(by_key, skip_locked=True)
+                rows += lock(some)
             if len(found) < window:
                 break
             window *= 8
         return rows
+
+    def _lock_keys(self, queryset: QuerySet[M], keys: list[Any]) -> list[M]:
+        return list(self.lock_own(self.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
 
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
         """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
