@@ -11,7 +11,9 @@ from django.db.models import Sum
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
+from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
+from jobqueue.elsewhere import refuse_transaction_elsewhere
 from jobqueue.models import CounterShard
 from jobqueue.names import check_int, check_lock_name
 
@@ -40,14 +42,18 @@ class ShardedCounter:
         self.name = check_lock_name(name)
         self.shards = check_int(shards, "shards", 1, SHARDS_MAX)
         self.using = alias_of(using)
+        self._named = using is not None
 
     def add(self, n: int = 1) -> None:
         """Add `n`, which may be negative; one statement. Part of the caller's transaction if there is one.
 
         There it locks one row until the commit: add late, and to several counters in one order. Outside it commits by
-        itself, and raises OutcomeUnknown if the connection breaks before the answer.
+        itself, and raises OutcomeUnknown if the connection breaks before the answer. TransactionRequired inside a
+        transaction of another database only, unless the counter was made with `using`.
         """
         check_int(n, "n", -_ADD_MAX, _ADD_MAX)
+        if not self._named:
+            refuse_transaction_elsewhere(self.using, "ShardedCounter.add()")
         shard = _here.number % self.shards
         table = CounterShard._meta.db_table
         retry_transient(
@@ -59,7 +65,8 @@ class ShardedCounter:
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""
         rows = CounterShard.objects.using(self.using).filter(counter_key=self.name)
-        return int(rows.aggregate(sum=Sum("total"))["sum"] or 0)
+        with our_tables(self.using):
+            return int(rows.aggregate(sum=Sum("total"))["sum"] or 0)
 
     async def aadd(self, n: int = 1) -> None:
         """add() for coroutines."""

@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import fault_vendor
 from jobqueue.db.base import Fault
 from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.our_tables import our_tables
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
 
@@ -43,12 +44,14 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
     """
     connection = connections[using]
     if in_callers_transaction(connection):
-        return work()
+        with our_tables(using):
+            return work()
     close_if_ended(connection)
     reconnected = False
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return work()
+            with our_tables(using):
+                return work()
         except Error as error:
             reader = fault_vendor(using)
             # Django could not turn autocommit on again behind a transaction of ours. Nobody knows whether that was

@@ -6,6 +6,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
@@ -26,7 +27,8 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
     With policy "skip", later events of its key may have gone before it.
     """
     alias = alias_of(using)
-    event = aside(alias).filter(pk=event_id).first()
+    with our_tables(alias):
+        event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False
     lane = topic_lane(event.topic) if event.key is None else key_lane(event.key)
@@ -47,7 +49,8 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
     `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
     """
     alias = alias_of(using)
-    event = aside(alias).filter(pk=event_id).first()
+    with our_tables(alias):
+        event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False
     told = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")

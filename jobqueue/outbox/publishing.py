@@ -12,6 +12,7 @@ from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.holding import hold_key
 from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.our_tables import our_tables
 from jobqueue.db.prepared import PreparedInsert
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
@@ -45,11 +46,12 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
         )
     values = [name, vendor_of(connection).json_parameter(connection, text)]
-    if raw is None:
-        return _without_key(alias).run(connection, [*values, lane])
-    # Others wait before they publish with this key, so that ids follow commits.
-    hold_key(OutboxKey, raw, alias)
-    return _with_key(alias).run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
+    with our_tables(alias):
+        if raw is None:
+            return _without_key(alias).run(connection, [*values, lane])
+        # Others wait before they publish with this key, so that ids follow commits.
+        hold_key(OutboxKey, raw, alias)
+        return _with_key(alias).run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
 
 
 def _topic(topic: object) -> tuple[str, int]:

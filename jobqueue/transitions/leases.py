@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import LONG_AGO
+from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
@@ -60,7 +61,8 @@ def held(lease: Lease) -> JobQuerySet:
 def held_by(worker: str, *, using: str) -> list[Lease]:
     """Every lease that `worker` holds now, by index ix_worker, ids ascending; payloads are left out (None)."""
     rows = Job.objects.using(using).filter(locked_by=worker, status=Job.Status.PROCESSING).order_by("id")
-    return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
+    with our_tables(using):
+        return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
 
 
 def lease_of(job: Job, using: str) -> Lease:

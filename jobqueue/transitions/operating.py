@@ -13,6 +13,7 @@ from jobqueue import doorbell
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
@@ -55,7 +56,8 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     """
     alias = alias_of(using)
     running = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING)
-    job: Job | None = retry_transient(running.first, using=alias)
+    with our_tables(alias):
+        job: Job | None = retry_transient(running.first, using=alias)
     if job is None:
         return False
     try:
