@@ -291,6 +291,7 @@ def test_of_many_at_once_after_expiry_one_has_the_effect():
 @pytest.mark.skipif(VENDOR != "sqlite", reason="elsewhere a lock shows the newest record")
 @finding("L17")
 def test_a_snapshot_that_cannot_write_any_more_is_stale_and_not_in_progress(monkeypatch):
+    connection.ensure_connection()  # which sets the mode
     monkeypatch.setattr(connections["default"], "transaction_mode", "DEFERRED")
     with transaction.atomic():
         assert not Account.objects.exists()
