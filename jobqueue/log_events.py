@@ -113,4 +113,6 @@ class JsonFormatter(logging.Formatter):
         fields |= {key: getattr(record, key) for key in self.KEYS if hasattr(record, key)}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            fields["traceback"] = record.exc_text
         return json.dumps(fields, ensure_ascii=False, default=str)

@@ -20,6 +20,16 @@ class KeeperWatch:
         self._seen: float = self._header.keeper_ticked_at
         self._since = self._looked_at = time.monotonic()
 
+    def note_outage(self, silent_seconds: float, limit_seconds: float | None) -> bool:
+        """The keeper is replaced for its silence: whether keepers that hang one after the other are over the limit.
+
+        They cannot tell it themselves.
+        """
+        now, since = time.monotonic(), self._header.database_down_since
+        self._header.database_down, self._header.database_down_since = 1, since or now - silent_seconds
+        self.begin()
+        return bool(limit_seconds is not None and since and now - since > limit_seconds)
+
     def silent_seconds(self) -> float:
         """For how long it has not ticked, without the time in which nobody asked."""
         now = time.monotonic()

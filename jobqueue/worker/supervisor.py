@@ -24,6 +24,7 @@ from jobqueue.worker.keeper_watch import KeeperWatch
 from jobqueue.worker.options import Options
 from jobqueue.worker.preflight import UNREACHABLE
 from jobqueue.worker.process import run_child
+from jobqueue.worker.scribe import Scribe
 from jobqueue.worker.status import log_status
 
 logger = logging.getLogger("jobqueue.worker")
@@ -44,7 +45,7 @@ class Supervisor:
         # What a child may hold: what it claims ahead, as much again whose end is not written yet, and its coroutines.
         entries = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
         self.board = Board(options.processes, entries)
-        self.forker = Forker()
+        self.forker, self.scribe = Forker(), Scribe()
         self.keeper_pid = 0
         self.keeper_over = self.keeper_lost = False
         self.watch = KeeperWatch(self.board.header)
@@ -64,6 +65,18 @@ class Supervisor:
         """Run until all children have ended; the exit status of the command."""
         connections.close_all()
         self._listen()
+        try:
+            self._run()
+        finally:
+            self.scribe.end()
+        if self.forced:
+            return 128 + self.forced
+        if self.reload:
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        failed = sum(region.failed for region in self.board.regions)
+        return self.status or (5 if self.options.fail_on_error and failed else 0)
+
+    def _run(self) -> None:
         while self._preparing():
             self._keep()
             self._wait()
@@ -77,12 +90,6 @@ class Supervisor:
                 logger.error("no keeper, or no database; leases that could not be given back will run out")
                 break
         self._end_keeper()
-        if self.forced:
-            return 128 + self.forced
-        if self.reload:
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-        failed = sum(region.failed for region in self.board.regions)
-        return self.status or (5 if self.options.fail_on_error and failed else 0)
 
     def _preparing(self) -> bool:
         header = self.board.header
@@ -97,6 +104,7 @@ class Supervisor:
         return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(regions))
 
     def _keep(self) -> None:
+        self.scribe.start(self.forker)
         now = time.monotonic()
         if self.keeper_stopped_at is not None and now - self.keeper_stopped_at > self.options.heartbeat_seconds:
             # Frozen: all leases would run out while the children work. They are still good for most of a lease.
@@ -104,26 +112,20 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.kill(self.keeper_pid, signal.SIGKILL)
         if self.keeper_pid and self.board.header.ready and self.watch.silent_seconds() > self.options.silent_seconds:
-            self._end_hanging_keeper(now)
+            self._end_hanging_keeper()
         if self.keeper_pid or self.keeper_over or now < self.keeper_not_before or not self.forker.ready:
             return
         self.keeper_pid = self.forker.fork(run_keeper, self.options, self.board)
         self.keeper_not_before = now + KEEPER_SECONDS
         self.watch.begin()
 
-    def _end_hanging_keeper(self, now: float) -> None:
-        """Its one connection waits for an answer that may never come; another keeper has another one."""
-        header, limit = self.board.header, self.options.db_retry_seconds
+    def _end_hanging_keeper(self) -> None:
+        """Its connection waits for an answer that may never come; another keeper has another one."""
+        silent = self.options.silent_seconds
         with suppress(ProcessLookupError):
             os.kill(self.keeper_pid, signal.SIGKILL)
-        self.watch.begin()
-        since = header.database_down_since
-        header.database_down, header.database_down_since = 1, since or now - self.options.silent_seconds
-        # Keepers that hang one after the other cannot tell it themselves.
-        self.keeper_lost = bool(limit is not None and since and now - since > limit)
-        logger.error(
-            "the keeper has waited for an answer of the database for %.0f s; replacing it", self.options.silent_seconds
-        )
+        self.keeper_lost = self.watch.note_outage(silent, self.options.db_retry_seconds)
+        logger.error("the keeper has waited for an answer of the database for %.0f s; replacing it", silent)
 
     def _start(self, index: int) -> None:
         region: Any = self.board.regions[index]
@@ -133,9 +135,13 @@ class Supervisor:
             return
         self.board.fill(index)
         region.started = now
-        region.pid = self.forker.fork(run_child, self.options, index, self.board)
+        region.pid = self.forker.fork(self._be_child, index)
         if not region.pid:
             region.state = State.EMPTY
+
+    def _be_child(self, index: int) -> int:
+        self.scribe.leave()
+        return run_child(self.options, index, self.board)
 
     def _listen(self) -> None:
         for end in (self._wake_read, self._wake_write):
@@ -150,17 +156,17 @@ class Supervisor:
 
     def _on_stop(self, number: int, _frame: Any) -> None:
         header: Any = self.board.header
-        if header.stop == Stop.RUN:
-            logger.warning(
-                "%s: stopping; running jobs may finish for %g s, a second signal ends them now",
-                signal.Signals(number).name,
-                self.options.shutdown_seconds,
-            )
-            self.reload = False
-            self._drain()
-        else:
+        if header.stop != Stop.RUN:
             self.forced = number
             header.stop = Stop.LEAVE
+            return
+        self.reload = False
+        self._drain()
+        logger.warning(
+            "%s: stopping; running jobs may finish for %g s, a second signal ends them now",
+            signal.Signals(number).name,
+            self.options.shutdown_seconds,
+        )
 
     def _drain(self) -> None:
         self.board.header.stop = Stop.DRAIN
@@ -169,8 +175,8 @@ class Supervisor:
         self._signal_children(signal.SIGTERM)
 
     def _on_restart(self, *_: Any) -> None:
-        logger.warning("SIGHUP: children finish what they run and are replaced")
         self._signal_children(signal.SIGTERM)
+        logger.warning("SIGHUP: children finish what they run and are replaced")
 
     def _wait(self) -> None:
         with suppress(InterruptedError):
@@ -190,6 +196,8 @@ class Supervisor:
         return any(region.state == State.DEAD for region in self.board.regions)
 
     def _on_change(self, pid: int, status: int) -> None:
+        if pid == self.scribe.pid and not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+            self.scribe.ended()
         if pid == self.keeper_pid:
             self.keeper_stopped_at = time.monotonic() if os.WIFSTOPPED(status) else None
             if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
@@ -204,11 +212,8 @@ class Supervisor:
 
     def _on_child_end(self, index: int, region: Any, status: int) -> None:
         region.wait_status, region.room = status, 0
-        if region.exit == Exit.CRASHED and not region.blameless:
-            code = os.waitstatus_to_exitcode(status)
-            logger.error(
-                "worker process %d ended unexpectedly (%s)", region.pid, code if code >= 0 else f"signal {-code}"
-            )
+        crashed, pid = region.exit == Exit.CRASHED and not region.blameless, region.pid
+        if crashed:
             short = time.monotonic() - region.started < SHORT_LIFE_SECONDS
             self.short_lives[index] = self.short_lives[index] + 1 if short else 0
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
@@ -223,7 +228,11 @@ class Supervisor:
             logger.warning("code has changed; starting again")
             self.reload = True
             self._drain()
+        # All that is to be done first; then words.
         region.state = State.DEAD
+        if crashed:
+            code = os.waitstatus_to_exitcode(status)
+            logger.error("worker process %d ended unexpectedly (%s)", pid, code if code >= 0 else f"signal {-code}")
 
     def _on_keeper_end(self, code: int) -> None:
         self.keeper_pid = 0

@@ -40,6 +40,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def keeper_of(group, *children):
+    """The keeper of a worker: what was started last of all that is neither the supervisor nor one of these children.
+
+    The process that writes log lines is older.
+    """
+    others = set(group.members()) - {group.pid, *children}
+    return max(others, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]))
+
+
 def metric(port, name):
     """One figure of /metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patient(5)) as answer:

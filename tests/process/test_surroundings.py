@@ -13,6 +13,7 @@ from tests.factories import job, state, wait_until
 from tests.marks import committed
 from tests.patience import patient
 from tests.process.harness import SHORT, command
+from tests.process.probe import keeper_of
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -116,7 +117,7 @@ def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, e
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker()
     (line,) = wait_until(lambda: evidence.read("start"), what="the start")
-    (keeper,) = set(group.members()) - {group.pid, int(line[1])}
+    keeper = keeper_of(group, int(line[1]))
     before = job(job_id).lock_until
     # Wherever it is: with its process the server ends its transaction.
     os.kill(keeper, signal.SIGSTOP)
