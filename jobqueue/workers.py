@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from django.db import IntegrityError
-from django.db.models import FloatField
+from django.db.models import F, FloatField
+from django.db.models.functions import Coalesce
 
 import jobqueue
 from jobqueue.db.clock import UtcNow, UtcNowPlus
@@ -18,11 +19,22 @@ from jobqueue.failures import storable
 from jobqueue.models import Worker
 from jobqueue.signals import send, worker_started, worker_stopped
 
+SILENT = "silent: no heartbeat"
+HEARTBEATS_MISSED = 3  # so many of its own a worker may miss, however long they are
 _SECONDS = Slot("seconds", FloatField())
 
 
-def register(name: str, *, supervisor_pid: int, boot_id: str, queues: str, concurrency: int, using: str) -> None:
-    """Add the row of this process, once however often it is asked to."""
+def register(
+    name: str,
+    *,
+    supervisor_pid: int,
+    boot_id: str,
+    queues: str,
+    concurrency: int,
+    using: str,
+    heartbeat_seconds: float | None = None,
+) -> None:
+    """Add the row of this process, once however often it is asked to. It is to be renewed each `heartbeat_seconds`."""
     row = Worker(
         name=name,
         host=storable(socket.gethostname(), 255),
@@ -32,6 +44,7 @@ def register(name: str, *, supervisor_pid: int, boot_id: str, queues: str, concu
         queues=storable(queues, 1000),
         concurrency=concurrency,
         version=jobqueue.__version__,
+        heartbeat_seconds=heartbeat_seconds,
     )
     try:
         retry_transient(lambda: row.save(using=using, force_insert=True), using=using)
@@ -43,9 +56,11 @@ def register(name: str, *, supervisor_pid: int, boot_id: str, queues: str, concu
 
 
 def renew(names: Sequence[str], *, using: str) -> None:
-    """Say that these workers are alive."""
+    """Say that these workers are alive, also if somebody took them for silent meanwhile."""
     rows = Worker.objects.using(using).filter(name__in=names)
     retry_transient(lambda: rows.update(heartbeat_at=UtcNow()), using=using)
+    silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
+    retry_transient(lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
 
 
 def retire(name: str, reason: str, *, using: str) -> None:
@@ -56,11 +71,12 @@ def retire(name: str, reason: str, *, using: str) -> None:
 
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:
-    """Mark workers that have not been heard of for `silent_seconds` as ended; how many."""
+    """Mark workers as ended that were not heard of for `silent_seconds`, and three heartbeats of theirs; how many."""
     return retry_transient(lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)
 
 
 @cache
 def _retire_silent(using: str) -> Prepared:
+    own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
     rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(_SECONDS))
-    return prepare_change(rows, {"stopped_at": UtcNow(), "stop_reason": "silent: no heartbeat"})
+    return prepare_change(rows.filter(heartbeat_at__lt=own), {"stopped_at": UtcNow(), "stop_reason": SILENT})

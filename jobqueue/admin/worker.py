@@ -16,6 +16,7 @@ from jobqueue.admin.readonly import ReadOnlyAdmin
 from jobqueue.admin.shown import NOTHING, badge, label, moment, plain, relative
 from jobqueue.conf import load
 from jobqueue.models import Job, Worker
+from jobqueue.workers import HEARTBEATS_MISSED
 
 
 def _name(field: str) -> Callable[[Any, Any], str]:
@@ -73,7 +74,8 @@ class WorkerAdmin(ReadOnlyAdmin):
         """running, silent or why it stopped."""
         if worker.stopped_at is not None:
             return badge("done", gettext("stopped: %(reason)s") % {"reason": plain(worker.stop_reason or NOTHING)})
-        silent = (worker.now - worker.heartbeat_at).total_seconds() > load().worker_silent_seconds
+        patience = max(load().worker_silent_seconds, HEARTBEATS_MISSED * (worker.heartbeat_seconds or 0.0))
+        silent = (worker.now - worker.heartbeat_at).total_seconds() > patience
         return badge("expired", gettext("silent")) if silent else badge("running", gettext("running"))
 
     @admin.display(description=_("jobs now"))

@@ -24,6 +24,8 @@ class Worker(models.Model):
     version = NameField(_("version"), max_length=32)
     started_at = UtcDateTimeField(_("started at"), db_default=UtcNow())
     heartbeat_at = UtcDateTimeField(_("last heartbeat"), db_default=UtcNow())
+    # How far apart its heartbeats are; NULL for workers of older versions.
+    heartbeat_seconds = models.FloatField(_("seconds between heartbeats"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

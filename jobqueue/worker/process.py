@@ -108,6 +108,7 @@ def _register(options: Options, name: str, board: Board) -> Exit | None:
                 boot_id=options.boot_id,
                 queues=str(options.selection),
                 concurrency=options.concurrency,
+                heartbeat_seconds=options.heartbeat_seconds,
                 using=options.database,
             )
             return None

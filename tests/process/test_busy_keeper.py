@@ -65,3 +65,8 @@ def test_rows_of_workers_that_somebody_has_locked_take_no_lease_from_a_job(start
         kept_for(job_id, 2 * LEASE_SECONDS)
         assert job(job_id).lock_until > first
     assert (job(job_id).fence, len(evidence.read("start"))) == (1, 1)
+
+
+def test_a_worker_says_how_far_apart_its_heartbeats_are(start):
+    start("runworker", "--lease", "600s")
+    assert wait_until(lambda: Worker.objects.first(), what="a worker").heartbeat_seconds == 150

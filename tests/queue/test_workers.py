@@ -6,8 +6,9 @@ import pytest
 from django.db import IntegrityError
 
 from jobqueue import workers
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Worker
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = committed
 
@@ -27,3 +28,49 @@ def test_a_name_that_another_process_has_is_refused():
     Worker.objects.update(pid=os.getpid() + 1)
     with pytest.raises(IntegrityError):
         register()
+
+
+def heard_of(name, seconds_ago):
+    Worker.objects.filter(name=name).update(heartbeat_at=UtcNowPlus(-seconds_ago))
+
+
+def stopped():
+    return dict(Worker.objects.exclude(stopped_at=None).values_list("name", "stop_reason"))
+
+
+def test_a_worker_that_was_not_heard_of_for_long_is_marked_and_another_one_not():
+    register("silent")
+    register("heard")
+    heard_of("silent", 61)
+    heard_of("heard", 50)
+    assert workers.retire_silent(60, using="default") == 1
+    assert stopped() == {"silent": "silent: no heartbeat"}
+
+
+@finding("A13")
+def test_a_worker_whose_heartbeats_are_far_apart_is_silent_after_three_of_its_own():
+    for name, seconds_ago in (("living", 440), ("dead", 460)):
+        register(name)
+        if hasattr(Worker, "heartbeat_seconds"):
+            Worker.objects.filter(name=name).update(heartbeat_seconds=150.0)
+        heard_of(name, seconds_ago)
+    workers.retire_silent(60, using="default")
+    assert list(stopped()) == ["dead"]
+
+
+@finding("A13")
+def test_a_worker_that_was_taken_for_silent_and_is_not_runs_again():
+    register()
+    heard_of("vm:1:abc/1.1", 61)
+    workers.retire_silent(60, using="default")
+    assert stopped()
+    workers.renew(["vm:1:abc/1.1"], using="default")
+    assert stopped() == {}
+    assert workers.retire_silent(60, using="default") == 0
+
+
+def test_a_worker_that_has_ended_does_not_run_again():
+    register()
+    workers.retire("vm:1:abc/1.1", "done", using="default")
+    workers.renew(["vm:1:abc/1.1"], using="default")
+    assert stopped() == {"vm:1:abc/1.1": "done"}
