@@ -51,6 +51,7 @@ class Lease(NamedTuple):
     using: str
     options: JSON = None
     ordering_key: bytes | None = None
+    expires_at: datetime | None = None
 
 
 def held(lease: Lease) -> JobQuerySet:
@@ -90,6 +91,7 @@ def lease_of(job: Job, using: str) -> Lease:
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
         ordering_key=job.ordering_key,
+        expires_at=job.expires_at,
     )
 
 

@@ -89,6 +89,7 @@ class Request:
             self.using,
             row.options,
             row.ordering_key,
+            row.valid_until,
         )
 
 

@@ -23,8 +23,9 @@ from jobqueue.worker.brake import Brake
 from jobqueue.worker.governor import Governor
 from jobqueue.worker.options import Options
 from jobqueue.worker.outage import Outage
-from jobqueue.worker.pool import Pool, Taken
+from jobqueue.worker.pool import Pool
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.waiting import Taken
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -107,8 +108,8 @@ class Intake:
         threads = self._governor.limit(pool.held)
         if threads != pool.allowed:
             pool.allow(threads)
-        if self._settler.mean_run_seconds is not None and not pool.stalled:
-            ahead = int(AHEAD_SECONDS * threads / max(self._settler.mean_run_seconds, 1e-5))
+        if self._settler.mean_run_seconds is not None:
+            ahead = int(AHEAD_SECONDS * pool.moving / max(self._settler.mean_run_seconds, 1e-5))
         most = threads + min(ahead, 2 * self._batch())
         pool.low_water = (most - threads) // 2
         return most - pool.in_threads if pool.waiting <= pool.low_water else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,21 +46,27 @@ class Lane:
     ) -> None:
         self._places, self._hand_over, self._fit = places, hand_over, fit
         self._stopping, self._asked_to_stop = stopping, asked_to_stop
-        self._todo: deque[tuple[Lease, Any]] = deque()
+        self._todo: deque[tuple[Lease, Any, float]] = deque()
         self._running = 0
         self._called = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: OneThread | None = None
 
     @property
-    def waiting(self) -> int:
-        """Leases that the loop has not taken yet."""
-        return len(self._todo)
+    def waiting(self) -> bool:
+        """Whether the loop has not come to what it was given: more would wait, too."""
+        return self._called or bool(self._todo)
+
+    def oldest_seconds(self) -> float:
+        """How long the first lease that the loop has not taken has waited; 0 when none waits."""
+        with suppress(IndexError):
+            return time.monotonic() - self._todo[0][2]
+        return 0.0
 
     def submit(self, lease: Lease, entry: Any) -> None:
         """Run `lease` when a place is free."""
         loop = self._loop or self.open()
-        self._todo.append((lease, entry))
+        self._todo.append((lease, entry, time.monotonic()))
         if not self._called:
             self._called = True
             loop.call_soon_threadsafe(self._fill, loop, context=Context())
@@ -94,7 +101,7 @@ class Lane:
         # On a stop what was not begun is left for take_back(): running jobs that heed should_stop free their places.
         while self._running < self._places and not self._stopping():
             try:
-                lease, entry = self._todo.popleft()
+                lease, entry, _ = self._todo.popleft()
             except IndexError:
                 return
             if not self._fit(lease, entry):

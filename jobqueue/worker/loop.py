@@ -73,8 +73,7 @@ class Loop:
                     return reason
                 self.pool.wait(0.05)
                 continue
-            if self.pool.waiting and self.pool.stalled:
-                self._give_back(self.pool.take_back_waiting())
+            self._give_back(self.pool.take_back_late(self.settler.mean_run_seconds or 0.0))
             # Looked at before the claim: a job that ends after it may have left new ones.
             was_idle = not self.pool.held
             claimed = self._claim(rung=self.rung)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from queue import Empty, SimpleQueue
@@ -22,24 +22,9 @@ from jobqueue.worker.lane import Lane
 from jobqueue.worker.mailbox import Mailbox
 from jobqueue.worker.perform import Ending, Outcome, Run, is_coroutine
 from jobqueue.worker.timeouts import Together, Watch
+from jobqueue.worker.waiting import Call, Taken, Waiting
 
-STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for longer go back: others may have a free thread
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of leases that were claimed."""
-
-    sync: int
-    coroutines: int
-    surplus: list[Lease]  # of either kind, not taken: to be given back
-    calls: int  # by which job threads run the sync ones
-    alone: int  # of the sync ones, how many do not share a call
-
-    @property
-    def kept(self) -> int:
-        """How many of them will run."""
-        return self.sync + self.coroutines - len(self.surplus)
+STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go back: others may have a free thread
 
 
 class Pool:
@@ -57,7 +42,7 @@ class Pool:
         self._stopping = stopping
         #: whether nobody looks after leases: then the end of one's time is the end of it
         self.unkept: Callable[[], bool] = lambda: False
-        self._todo: SimpleQueue[tuple[list[Lease], list[Any]]] = SimpleQueue()
+        self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._bell: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
@@ -72,7 +57,9 @@ class Pool:
         self.low_water = 0
         self._rung = False
         self.allowed = threads
-        self._begun_at = time.monotonic()
+        # Since when each thread runs what it runs; 0 while it runs nothing.
+        self._busy_since = [0.0] * threads
+        self._begin_by: dict[tuple[int, int], float] = {}
         self._raised = threading.Condition()
         for number in range(threads):
             # Daemons: a job that never returns must not keep the process from leaving.
@@ -81,12 +68,13 @@ class Pool:
     @property
     def waiting(self) -> int:
         """Calls that no thread has taken yet."""
-        return self._todo.qsize()
+        return len(self._todo)
 
     @property
-    def stalled(self) -> bool:
-        """Whether all threads are busy and none has begun a call for long: what waits for one could wait for ever."""
-        return time.monotonic() - self._begun_at > STALLED_SECONDS and self.in_threads >= self.allowed
+    def moving(self) -> int:
+        """How many threads are free, or have begun what they run a moment ago: only on those can others wait."""
+        since = time.monotonic() - STALLED_SECONDS / 2
+        return sum(not busy or busy > since for busy in self._busy_since[: self.allowed])
 
     @property
     def held(self) -> int:
@@ -140,7 +128,8 @@ class Pool:
         for call in calls[: max(0, threads_room)]:
             entries = [self._hold(call[0], self._in_threads, claimed_at)]
             entries += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
-            self._todo.put((call, entries))
+            # From now on, and not from the claim: a claim that was slow must not send all of it back.
+            self._todo.add(Call(call, entries, time.monotonic()))
         surplus += chain.from_iterable(calls[max(0, threads_room) :])
         return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
@@ -158,21 +147,26 @@ class Pool:
             if entry is not None:
                 entry.hold, entry.job_id = Hold.FREE, 0
                 self._free.append(entry)
+            self._begin_by.pop(key, None)
             if (free := self._written.pop(key, None)) is not None:
                 free()
 
     def take_back(self) -> list[Lease]:
         """The leases that were not started; they will not be."""
-        return self._lane.take_back() + self.take_back_waiting()
+        return self._lane.take_back() + self._todo.take_back()
 
-    def take_back_waiting(self) -> list[Lease]:
-        """Those of them that wait for a thread."""
-        leases: list[Lease] = []
-        while True:
-            try:
-                leases += self._todo.get_nowait()[0]
-            except Empty:
-                return leases
+    def take_back_late(self, run_seconds: float) -> list[Lease]:
+        """Those of them that others should have a chance to run: they have waited for long, or will.
+
+        The age of the oldest decides, whatever else begins meanwhile; and of a list that will surely take long, when
+        each job runs for `run_seconds`, only its beginning is kept.
+        """
+        leases = self._lane.take_back() if self._lane.oldest_seconds() >= STALLED_SECONDS else []
+        if self._todo.oldest_seconds() >= STALLED_SECONDS:
+            return leases + self._todo.take_back()
+        if len(self._todo) * run_seconds > STALLED_SECONDS * self.allowed:
+            leases += self._todo.take_back(keep=int(STALLED_SECONDS / 2 * self.moving / run_seconds))
+        return leases
 
     def take_refused(self) -> list[Lease]:
         """Those that were not started because they must not be any more."""
@@ -205,6 +199,10 @@ class Pool:
         entry.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
         entry.fence, entry.flags, entry.job_id = lease.fence, 0, lease.job_id
         entry.hold = Hold.WAITING
+        if lease.expires_at is not None:
+            self._begin_by[lease.job_id, lease.fence] = (
+                claimed_at + (lease.expires_at - lease.locked_at).total_seconds()
+            )
         where[lease.job_id, lease.fence] = entry
         return entry
 
@@ -215,9 +213,11 @@ class Pool:
     def _fit(self, lease: Lease, entry: Any) -> bool:
         """Whether it may start; else it is given back.
 
-        After a pause of this process another may have run it; and whoever canceled it does not want it any more.
+        After a pause of this process another may have run it; whoever canceled it does not want it any more; and if
+        its expires_at has come, the next claim that meets it ends it.
         """
-        if time.monotonic() < entry.lease_until and not entry.flags & (LOST | CANCEL):
+        begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf
+        if time.monotonic() < min(entry.lease_until, begin_by) and not entry.flags & (LOST | CANCEL):
             return True
         self._refused.put(lease)
         self.wake()
@@ -226,9 +226,8 @@ class Pool:
     def _next(self) -> tuple[list[Lease], list[Any]]:
         """The next call, without what must not start; waits for one."""
         while True:
-            call = self._todo.get()
-            self._begun_at = time.monotonic()
-            fit = [pair for pair in zip(*call, strict=True) if self._fit(*pair)]
+            call = self._todo.next()
+            fit = [pair for pair in zip(call.leases, call.entries, strict=True) if self._fit(*pair)]
             if fit:
                 return [lease for lease, _ in fit], [entry for _, entry in fit]
 
@@ -239,7 +238,9 @@ class Pool:
             if number >= self.allowed:
                 with self._raised:
                     self._raised.wait_for(lambda: number < self.allowed)
+            self._busy_since[number] = 0.0
             leases, entries = self._next()
+            self._busy_since[number] = time.monotonic()
             # From here on the jobs count as started, whatever happens to this process.
             for entry in entries:
                 entry.hold = Hold.RUNNING
@@ -283,7 +284,7 @@ class Pool:
 
     def _ask_for_more(self) -> None:
         # Once per wait(): waking the claimer for every job would cost more than the jobs.
-        if self._todo.qsize() <= self.low_water and not self._rung:
+        if len(self._todo) <= self.low_water and not self._rung:
             self._rung = True
             self._bell.put(None)
 

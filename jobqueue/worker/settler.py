@@ -67,8 +67,10 @@ class Settler:
         for outcome in ended:
             if outcome.coroutine:
                 continue  # says nothing about how soon a thread will be free
-            mean = self.mean_run_seconds
-            self.mean_run_seconds = outcome.run_seconds if mean is None else 0.9 * mean + 0.1 * outcome.run_seconds
+            mean, seconds = self.mean_run_seconds, outcome.run_seconds
+            # Sooner up than down: too long a list makes others wait, too short a one costs a claim.
+            weight = 0.1 if mean is None or seconds < mean else 0.2
+            self.mean_run_seconds = seconds if mean is None else mean + weight * (seconds - mean)
         self._brake.ended(ended)
 
     def _write(self, ended: Sequence[Outcome]) -> None:

@@ -12,7 +12,7 @@ from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
 from tests.blocking import somebody_waits
 from tests.factories import enqueue_times, job, state, wait_until
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
 
@@ -199,7 +199,8 @@ def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evid
 
 def test_a_blocked_loop_keeps_few_coroutines_from_others_and_gives_them_back_at_sigterm(worker, evidence):
     blocker = coroutines.blocking_for_ever.enqueue().id
-    group = worker(*LONG, "--shutdown-timeout", "12s")
+    # It gives back by itself what waits for long; here SIGTERM comes before.
+    group = worker(*LONG, "--shutdown-timeout", "12s", JOBQUEUE_TEST_STALLED_SECONDS="600")
     started(evidence, 1)
     ids = [coroutines.double.enqueue(n).id for n in range(50)]
     wait_until(lambda: Job.objects.leased().count() > 1, what="coroutines claimed behind the blocker")
@@ -209,6 +210,23 @@ def test_a_blocked_loop_keeps_few_coroutines_from_others_and_gives_them_back_at_
     wait_until(lambda: Job.objects.leased().count() == 1, what="unstarted coroutines given back")
     group.wait()
     assert sorted(state(i) for i in [blocker, *ids]) == ["DONE"] * (50 - kept) + ["READY"] * (kept + 1)
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+
+
+@finding("A3")
+def test_coroutines_that_wait_behind_a_blocked_loop_are_run_by_another_worker(worker, evidence):
+    blocker = coroutines.blocking_for_ever.enqueue().id
+    group = worker(*LONG, "--shutdown-timeout", "1s")
+    started(evidence, 1)
+    ids = [coroutines.double.enqueue(n).id for n in range(50)]
+    wait_until(lambda: Job.objects.leased().count() > 1, what="coroutines claimed behind the blocker")
+    other = worker(*LONG)
+    wait_until(lambda: done(ids), what="the end of all others")
+    assert state(blocker) == "PROCESSING"
+    for found in (group, other):
+        found.signal(signal.SIGTERM)
+    assert other.wait() == 0
+    group.wait()
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 

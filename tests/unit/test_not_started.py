@@ -8,6 +8,7 @@ import pytest
 
 from jobqueue import handler, registry
 from jobqueue.transitions import Lease
+from jobqueue.worker import pool
 from jobqueue.worker.board import CANCEL, LOST, Board, Hold
 from jobqueue.worker.pool import Pool
 from tests.factories import wait_until
@@ -109,3 +110,40 @@ def test_a_renewal_never_shortens_a_lease():
     entry.job_id, entry.fence, entry.hold, entry.lease_until = 2, 2, Hold.WAITING, 50.0
     entry.renewed(2, 2, 40.0)
     assert entry.lease_until == 50.0
+
+
+def taken_back(hands, run_seconds=0.0):
+    return sorted(lease.job_id for lease in hands.pool.take_back_late(run_seconds))
+
+
+def test_what_waits_goes_back_as_soon_as_the_oldest_has_waited_for_long(hands, monkeypatch):
+    # A claim that took long itself has nothing to do with it.
+    hands.take(5, age_seconds=LEASE_SECONDS - 300)
+    monkeypatch.setattr(pool, "STALLED_SECONDS", 60.0)
+    assert taken_back(hands) == []
+    monkeypatch.setattr(pool, "STALLED_SECONDS", 0.05)
+    time.sleep(0.05)
+    hands.take(6)
+    assert taken_back(hands) == [5, 6]
+    hands.go_on.set()
+    hands.take(7)
+    wait_until(lambda: 7 in hands.ran)
+    assert hands.ran == [1, 7]
+
+
+@pytest.mark.parametrize("hands", ["threads"], indirect=True)
+def test_of_a_list_that_became_long_only_the_beginning_is_kept(hands):
+    for number in range(2, 8):
+        hands.take(number)
+    assert taken_back(hands, run_seconds=0.15) == []
+    assert taken_back(hands, run_seconds=0.24) == [4, 5, 6, 7], "half a second of work stays"
+
+
+@pytest.mark.parametrize("hands", ["coroutines"], indirect=True)
+def test_a_loop_that_is_blocked_gets_no_more(hands):
+    hands.pool._coroutines = 3
+    assert hands.pool.places == 2
+    hands.take(2)
+    assert hands.pool.places == 0
+    hands.pool.take_back()
+    assert hands.pool.places == 0, "the loop has not answered yet"
