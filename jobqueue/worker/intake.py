@@ -165,6 +165,7 @@ class Intake:
         taken = self._pool.take(leases, room, places, claimed_at)
         self._region.claimed -= len(taken.surplus)
         self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone)
+        self._options.selection.asked(queue, brought=bool(leases))
         if taken.surplus:
             # If this fails they are in our name and not in hand, and given back as such before the next claim.
             self._strays = True

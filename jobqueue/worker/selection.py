@@ -6,7 +6,6 @@ import time
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from jobqueue import candidates
 from jobqueue.candidates import Head
@@ -25,42 +24,55 @@ class Selection:
     every: int | None = None
     excluded: frozenset[str] = frozenset()
     _turn: int = 0
+    _served: dict[str, int] = field(default_factory=dict)
+    _fed: set[int] = field(default_factory=set)
     _known: tuple[str, ...] = ()
     _known_until: float = 0.0
 
     def heads(self, using: str, *, guess: bool = False) -> list[Head]:
-        """The heads of the queues in which jobs wait, best queue first.
+        """The heads of the queues in which jobs wait, best queue first; of one weight, least recently served first.
 
         With `guess` a job was committed a moment ago. If there is but one queue it is there, and nobody need look.
         """
         names = self.names(using)
         if guess and len(names) == 1:
             return [Head(names[0], None, all_due=False)]
-        waiting = {head.queue: head for head in candidates.heads(names, using=using)}
-        return [waiting[name] for name in names if name in waiting]
+        waiting = candidates.heads(names, using=using)
+        rank = {name: place for place, name in enumerate(names)}
+        # What waits nowhere is forgotten, or a worker would remember every name there ever was.
+        self._served = {head.queue: self._served.get(head.queue, 0) for head in waiting}
+        self._turn += 1
+        self._fed.clear()
+        return sorted(waiting, key=lambda h: (-self._weight_of(h.queue), self._served[h.queue], rank[h.queue]))
+
+    def asked(self, queue: str, *, brought: bool) -> None:
+        """`queue` was asked for jobs after heads(). It has had its turn, unless one of its weight brought some before.
+
+        So each of two busy queues is the first every other time, whoever else is there and has nothing that is due.
+        """
+        weight = self._weight_of(queue)
+        if weight not in self._fed:
+            self._served[queue] = self._turn
+            if brought:
+                self._fed.add(weight)
 
     def names(self, using: str) -> list[str]:
-        """The queues to look at now, best first.
+        """The queues to look at now, heaviest first.
 
         '*' finds names by index seeks, also those only plain SQL used, and finds new ones within KNOWN_SECONDS.
         """
-        weights = dict(self.weights)
+        names = set(self.weights)
         if self.every is not None:
             now = time.monotonic()
             if now >= self._known_until:
                 self._known = tuple(candidates.queue_names(using=using))
                 # In an empty table every look is as cheap as this one.
                 self._known_until = now + KNOWN_SECONDS if self._known else now
-            for name in self._known:
-                weights.setdefault(name, self.every)
-        self._turn += 1
-        ordered: list[str] = []
-        ranked = sorted((item for item in weights.items() if item[0] not in self.excluded), key=lambda i: (-i[1], i[0]))
-        for _, group in groupby(ranked, key=lambda item: item[1]):
-            peers = [name for name, _ in group]
-            start = self._turn % len(peers)
-            ordered += peers[start:] + peers[:start]
-        return ordered
+            names.update(self._known)
+        return sorted(names - self.excluded, key=lambda name: (-self._weight_of(name), name))
+
+    def _weight_of(self, queue: str) -> int:
+        return self.weights.get(queue, self.every or 0)
 
     def forget(self) -> None:
         """There may be new names: the next look reads them again."""

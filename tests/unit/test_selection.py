@@ -5,6 +5,7 @@ import pytest
 from jobqueue.candidates import Head
 from jobqueue.exceptions import InvalidValue
 from jobqueue.worker.selection import parse
+from tests.factories import make_job
 
 
 @pytest.mark.parametrize(
@@ -71,11 +72,50 @@ def test_a_selection_tells_whether_it_serves_a_queue(words, served, not_served):
     assert not any(selection.serves(queue) for queue in not_served)
 
 
+def look(selection):
+    """The queues in the order in which they are asked."""
+    return [head.queue for head in selection.heads("default")]
+
+
+def take_turns(selection, busy, rounds):
+    """Which of the `busy` queues, the others of which have nothing that is due, bring jobs in so many rounds."""
+    served = []
+    for _ in range(rounds):
+        for queue in look(selection):
+            selection.asked(queue, brought=queue in busy)
+            if queue in busy:
+                served.append(queue)
+                break
+    return served
+
+
+@pytest.mark.django_db
 def test_heavier_queues_come_first_and_equal_ones_take_turns():
+    for queue in ("low", "x", "y", "z"):
+        make_job(queue)
     selection = parse(["low,x:5,y:5,z:5"])
-    rounds = [selection.names("default") for _ in range(3)]
-    assert all(names[3] == "low" for names in rounds)
-    assert {names[0] for names in rounds} == {"x", "y", "z"}
+    assert all(look(selection)[3] == "low" for _ in range(3))
+    assert take_turns(selection, {"x", "y", "z", "low"}, 6) == ["x", "y", "z"] * 2
+
+
+@pytest.mark.django_db
+def test_queues_in_which_nothing_is_due_take_no_turn_from_others():
+    for queue in ("a", "busy-1", "busy-2", "c"):
+        make_job(queue)
+    assert take_turns(parse(["a,busy-1,busy-2,c,idle"]), {"busy-1", "busy-2"}, 6) == ["busy-1", "busy-2"] * 3
+
+
+@pytest.mark.django_db
+def test_what_a_heavier_queue_has_left_over_is_shared_by_turns():
+    for queue in ("heavy", "x", "y"):
+        make_job(queue)
+    selection, first = parse(["heavy:2,x,y"]), []
+    for _ in range(4):
+        heavy, light, _ = look(selection)
+        selection.asked(heavy, brought=True)
+        selection.asked(light, brought=True)
+        first.append(light)
+    assert first == ["x", "y", "x", "y"]
 
 
 def test_an_excluded_queue_is_never_looked_at():
