@@ -36,6 +36,10 @@ _BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Fa
 )
 
 
+#: what a database that works has against a statement or its values
+_REFUSED = {"IntegrityError", "DataError", "ProgrammingError", "NotSupportedError"}
+
+
 def classify(error: BaseException | str) -> FailureCause:
     """The cause class of an exception, by its type; UNKNOWN for text and for everything else."""
     if isinstance(error, BaseException):
@@ -43,8 +47,9 @@ def classify(error: BaseException | str) -> FailureCause:
             if isinstance(error, classes):
                 return cause
         # Django's database errors by name: this level knows no database.
-        if any(c.__module__ == "django.db.utils" for c in type(error).__mro__):
-            return FailureCause.DEPENDENCY
+        found = [c.__name__ for c in type(error).__mro__ if c.__module__ == "django.db.utils"]
+        if found:
+            return FailureCause.DATA if _REFUSED.intersection(found) else FailureCause.DEPENDENCY
     return FailureCause.UNKNOWN
 
 

@@ -7,7 +7,7 @@ from jobqueue.transitions.leases import Lease, heartbeat, heartbeat_many, held_b
 from jobqueue.transitions.operating import cancel, discard, release_held, retry
 from jobqueue.transitions.reaping import Reaped, reap
 from jobqueue.transitions.resuming import resume
-from jobqueue.transitions.settling import cancel_held, release, release_many, snooze
+from jobqueue.transitions.settling import cancel_held, release, release_many, snooze, snooze_many
 
 __all__ = [
     "Lease",
@@ -30,4 +30,5 @@ __all__ = [
     "resume",
     "retry",
     "snooze",
+    "snooze_many",
 ]

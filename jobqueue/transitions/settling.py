@@ -36,6 +36,13 @@ def snooze(lease: Lease, *, delay_seconds: float, reason: str = "snoozed", again
     return status
 
 
+def snooze_many(leases: Sequence[Lease], *, delay_seconds: float, reason: str) -> list[Lease]:
+    """snooze() for each lease; returns those that were lost and never raises for them."""
+    seconds = check_seconds(delay_seconds, "delay_seconds", zero=True)
+    changes = _given_back(storable(reason, 200)) | {"run_at": UtcNowPlus(seconds)}
+    return _give_back_many(leases, changes, "snooze", reason)
+
+
 def release(lease: Lease) -> Job.Status:
     """Give the job back at once, run_at unchanged, without using an attempt; READY. Raises LeaseLost like ack.
 
@@ -46,17 +53,7 @@ def release(lease: Lease) -> Job.Status:
 
 def release_many(leases: Sequence[Lease]) -> list[Lease]:
     """release() for each lease; returns those that were lost."""
-    gone: list[Lease] = []
-    for (using, token), group in by_token(leases).items():
-        ended = _release_group(using, token, group)
-        go_on(((lease.queue, lease.ordering_key) for lease in group), using=using)
-        for lease in group:
-            if ended.get(lease.job_id) is Job.Status.CANCELED:
-                send(job_canceled, Job, **_facts(lease))
-        gone += [lease for lease in group if lease.job_id not in ended]
-    for lease in gone:
-        lost(lease, "release")
-    return gone
+    return _give_back_many(leases, _given_back(None), "release")
 
 
 def cancel_held(lease: Lease, *, again: bool = False) -> None:
@@ -102,7 +99,27 @@ def _settle(
     return status
 
 
-def _release_group(using: str, token: bytes, group: list[Lease]) -> dict[int, Job.Status]:
+def _give_back_many(
+    leases: Sequence[Lease], changes: dict[str, Any], verb: str, reason: str | None = None
+) -> list[Lease]:
+    """Those that were lost. `reason`: why the others are parked, if they are."""
+    gone: list[Lease] = []
+    for (using, token), group in by_token(leases).items():
+        ended = _give_back_group(using, token, group, changes)
+        go_on(((lease.queue, lease.ordering_key) for lease in group), using=using)
+        for lease in group:
+            status = ended.get(lease.job_id)
+            if status is Job.Status.CANCELED:
+                send(job_canceled, Job, **_facts(lease))
+            elif status is Job.Status.READY and reason is not None:
+                send(job_parked, Job, **_facts(lease), reason=reason)
+        gone += [lease for lease in group if lease.job_id not in ended]
+    for lease in gone:
+        lost(lease, verb)
+    return gone
+
+
+def _give_back_group(using: str, token: bytes, group: list[Lease], changes: dict[str, Any]) -> dict[int, Job.Status]:
     """Give back leases of one token in one transaction; what became of those that were not lost."""
     tries = 0
 
@@ -118,7 +135,7 @@ def _release_group(using: str, token: bytes, group: list[Lease]) -> dict[int, Jo
             waiting = [job_id for job_id, asked_at in asked.items() if asked_at is None]
             ending = [job_id for job_id, asked_at in asked.items() if asked_at is not None]
             if waiting:
-                rows(waiting).update(**_given_back(None))
+                rows(waiting).update(**changes)
             if ending:
                 rows(ending).update(**canceled())
             return dict.fromkeys(waiting, Job.Status.READY) | dict.fromkeys(ending, Job.Status.CANCELED)

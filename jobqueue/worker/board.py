@@ -140,7 +140,7 @@ class Region(ctypes.Structure):
         ("failed", ctypes.c_int64),
         ("lost", ctypes.c_int64),
         ("level", ctypes.c_int32),  # how many jobs it may run at once now
-        ("queues_slowed", ctypes.c_int32),  # queues whose runs fail, claimed one job at a time
+        ("queues_slowed", ctypes.c_int32),  # queues with a task whose runs fail, tried one job at a time
         ("locks_acquired", ctypes.c_int64),
         ("locks_failed", ctypes.c_int64),
         ("locks_contended", ctypes.c_int64),

@@ -15,6 +15,7 @@ from jobqueue.candidates import Head
 from jobqueue.conf import load
 from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming import Claimer
 from jobqueue.worker.appetite import Appetite
 from jobqueue.worker.batch import batch_of
@@ -29,6 +30,7 @@ from jobqueue.worker.waiting import Taken
 
 logger = logging.getLogger("jobqueue.worker")
 
+SLOWED = "runs of this task fail for a reason outside of it; one at a time is tried"
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
 
@@ -54,6 +56,7 @@ class Intake:
         self._claimer = Claimer(name, options.database)
         self._appetite = Appetite()
         self._strays = False
+        self._met = False  # a due job in the last round of claims, or a queue that could not be asked
         #: whether the last claim asked every queue and none had a due job
         self.empty = False
         self.outage = Outage(name, "claim", options.database, governor)
@@ -74,19 +77,18 @@ class Intake:
         self._governor.begin()
         try:
             self._release_strays()
-            empty = True
+            self._met = False
             if self._options.drain or self._options.once:
                 self._options.selection.forget()
             for head in self._heads(guess):
                 most = min(self._ask(head.queue, room, places), limit - claimed, self._batch())
-                if most <= 0 or not (most := self._brake.room(head.queue, most)):
-                    empty = False
+                if most <= 0:
+                    self._met = True
                 else:
                     taken = self._claim_from(head, most, room, places)
-                    empty = empty and not taken.sync + taken.coroutines
                     claimed, asked = claimed + taken.kept, asked + most
                     room, places = room - taken.calls, places - taken.coroutines
-            self.empty = empty
+            self.empty = not self._met and not self._brake.holds
             self.outage.over()
             self._governor.claimed(claimed, asked)
         except (Error, DatabaseBusy) as error:
@@ -160,6 +162,8 @@ class Intake:
         claimed_at = time.monotonic()
         with self._turn:
             leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
+        self._met = self._met or bool(leases)
+        leases = self._park(leases)
         # Before their threads take them: a job may end this process at once, and was started all the same.
         self._region.claimed += len(leases)
         taken = self._pool.take(leases, room, places, claimed_at)
@@ -175,6 +179,20 @@ class Intake:
                 # Whoever looked meanwhile did not see them.
                 self._bells.ring()
         return taken
+
+    def _park(self, leases: list[Lease]) -> list[Lease]:
+        """Give back jobs of tasks that are slowed down, out of the way of others; those that may run."""
+        leases, parked = self._brake.sift(leases)
+        if parked:
+            # As for those that are not taken.
+            self._strays = True
+            with self._turn, suppress(Error, DatabaseBusy):
+                for seconds, group in parked.items():
+                    transitions.snooze_many(group, delay_seconds=seconds, reason=SLOWED)
+                self._strays = False
+            # There may be others behind them.
+            self._pool.wake()
+        return leases
 
     def _release_strays(self) -> None:
         """Give back leases in our name that are not in hand: a claim was committed and its answer was lost."""

@@ -91,7 +91,7 @@ class Probe:
             ),
             (
                 "queues_slowed",
-                "Queues claimed one job at a time because their runs fail, summed over children",
+                "Queues with a task whose runs fail and that is tried one job at a time, summed over children",
                 self._sum("queues_slowed"),
             ),
             ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in regions)),

@@ -71,10 +71,11 @@ class Settler:
             # Sooner up than down: too long a list makes others wait, too short a one costs a claim.
             weight = 0.1 if mean is None or seconds < mean else 0.2
             self.mean_run_seconds = seconds if mean is None else mean + weight * (seconds - mean)
-        self._brake.ended(ended)
 
     def _write(self, ended: Sequence[Outcome]) -> None:
         try:
+            # Before the writes, which take their time: the next of these jobs are about to begin.
+            self._brake.ended(ended)
             left = self._write_all(self.unwritten, again=True)
             # Away for one, away for all.
             left += ended if left else self._write_all(ended, again=False)

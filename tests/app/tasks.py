@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
-from django.db import connection
+from django.db import IntegrityError, connection
 from django.db.models import F
 
 from jobqueue import current_job, handler, task
@@ -103,6 +103,16 @@ def reports_and_waits(path):
         time.sleep(0.01)
     current_job().progress(2, 2)
     raise ValueError("at last")
+
+
+@task(max_attempts=1)
+def is_wrong(name):
+    """Its code is at fault: waiting does not help."""
+    note("start")
+    raise WRONG[name]("by itself")
+
+
+WRONG = {error.__name__: error for error in (AttributeError, IntegrityError, NotImplementedError, RuntimeError)}
 
 
 @task(max_attempts=1000)

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, state, wait_until
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.process.harness import kill_sessions
 from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
@@ -145,7 +145,7 @@ def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence,
         tasks.depends_on.using(queue_name="outside").enqueue(str(outside))
     port = free_port()
     group = worker("--batch-size", 10, "--concurrency", 2, "--probe-port", port)
-    wait_until(lambda: "the runs of queue outside fail" in group.text(), what="the brake")
+    wait_until(lambda: "in queue outside fail" in group.text(), what="the brake")
     seen, begun = len(evidence.read("start")), time.monotonic()
     others = [tasks.add.enqueue(n, n).id for n in range(50)]
     wait_until(lambda: {state(i) for i in others} == {"DONE"}, 5, "the work of another queue")
@@ -167,7 +167,7 @@ def test_without_adaptation_a_failing_queue_is_claimed_at_full_speed(worker, evi
         tasks.depends_on.using(queue_name="outside").enqueue(str(tmp_path / "outside"))
     group = worker("--no-adaptive")
     wait_until(lambda: len(evidence.read("start")) > 200)
-    assert "the runs of queue" not in group.text()
+    assert "the runs of" not in group.text()
 
 
 def test_a_drain_does_not_end_before_a_slowed_queue_is_empty(worker, evidence, tmp_path):
@@ -177,4 +177,37 @@ def test_a_drain_does_not_end_before_a_slowed_queue_is_empty(worker, evidence, t
     assert group.wait() == 0
     assert len(evidence.read("start")) == 14
     assert Job.objects.filter(status=Job.Status.FAILED).count() == 14
-    assert "the runs of queue outside fail" in group.text()
+    assert "in queue outside fail" in group.text()
+
+
+@finding("B5")
+def test_a_task_whose_dependency_is_down_holds_up_no_other_task_of_its_queue(worker, evidence, tmp_path):
+    enqueue_times(150, tasks.depends_on, str(tmp_path / "outside"))
+    other = tasks.add.enqueue(1, 1).id
+    group = worker(*LONG, "--batch-size", 10, "--concurrency", 2)
+    wait_until(lambda: state(other) == "DONE", 5, "the job of the other task")
+    assert "the runs of" in group.text()
+    # Not all of those before it have been tried.
+    assert len(evidence.read("start")) <= 100
+
+
+def test_what_is_slowed_down_comes_back_at_its_time_without_an_attempt(worker, evidence, tmp_path):
+    outside = tmp_path / "outside"
+    enqueue_times(150, tasks.depends_on, str(outside))
+    worker(*LONG, "--batch-size", 10, "--concurrency", 2)
+    wait_until(lambda: not Job.objects.due().exists(), what="all of them tried or given back")
+    parked = Job.objects.filter(attempts=0, status=Job.Status.READY, wait_reason__contains="reason outside of it")
+    assert parked.count() >= 50
+    outside.touch()
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all")
+    assert len(evidence.read("effect")) == 150
+
+
+@finding("item-4")
+def test_code_that_is_wrong_slows_nobody_down(worker, evidence):
+    wrong = ["AttributeError", "IntegrityError", "NotImplementedError", "RuntimeError"]
+    for name in wrong:
+        enqueue_times(20, tasks.is_wrong.using(queue_name=name), name)
+    group = worker("--batch-size", 1, "--concurrency", 1)
+    wait_until(lambda: Job.objects.filter(status=Job.Status.FAILED).count() == 80, what="the end of all")
+    assert [name for name in wrong if f"queue {name} fail" in group.text()] == []

@@ -22,6 +22,7 @@ from jobqueue.transitions import (
     release,
     release_many,
     snooze,
+    snooze_many,
 )  # fmt: skip
 from tests.factories import (
     claim_one,
@@ -50,6 +51,7 @@ BATCHES = {
     "ack_many": lambda leases: ack_many(leases, results=[{"late": True}] * len(leases)),
     "fail_many": lambda leases: fail_many(leases, error="late"),
     "release_many": release_many,
+    "snooze_many": lambda leases: snooze_many(leases, delay_seconds=5, reason="late"),
     "heartbeat_many": lambda leases: heartbeat_many(leases, lease_seconds=600),
 }
 
@@ -261,6 +263,17 @@ def test_snooze_gives_back_for_later_without_an_attempt(seconds):
     after = job(lease.job_id)
     assert (after.status, after.attempts) == (Job.Status.READY, 0)
     assert seconds - 30 < seconds_from_now(after.run_at) <= seconds
+
+
+def test_snooze_many_gives_back_for_later_and_ends_what_was_to_be_canceled():
+    ids = make_jobs(3)
+    leases = claim("q", 3, worker="w")
+    assert cancel(ids[1])
+    assert snooze_many(leases, delay_seconds=600, reason="not now") == []
+    assert [state(i) for i in ids] == ["READY", "CANCELED", "READY"]
+    for job_id in (ids[0], ids[2]):
+        assert (job(job_id).attempts, job(job_id).wait_reason) == (0, "not now")
+        assert 570 < seconds_from_now(job(job_id).run_at) <= 600
 
 
 def test_release_gives_back_at_once_and_keeps_run_at():

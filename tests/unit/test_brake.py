@@ -1,8 +1,9 @@
-"""Queues whose runs all fail are claimed one job at a time until one succeeds."""
+"""Tasks whose runs all fail for reasons outside of them are tried one job at a time until one succeeds."""
 
 from types import SimpleNamespace
 
 import pytest
+from django.db import IntegrityError, OperationalError
 
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.worker.board import Region
@@ -17,77 +18,152 @@ def clock():
 
 
 @pytest.fixture
-def brake(clock):
-    return Brake(Region(), "w", adaptive=True, clock=clock)
+def region():
+    return Region()
 
 
-def ended(error=None, queue="q", ending=None):
-    lease = SimpleNamespace(queue=queue)
+@pytest.fixture
+def brake(region, clock):
+    return Brake(region, "w", adaptive=True, clock=clock)
+
+
+def leases(count=1, queue="q", task=None):
+    return [SimpleNamespace(queue=queue, task=task, job_id=number) for number in range(count)]
+
+
+def ended(error=None, queue="q", ending=None, task=None):
+    (lease,) = leases(1, queue, task)
     return Outcome(lease, ending or (Ending.FAILED if error else Ending.OK), 0.1, error=error)
 
 
-def fail(brake, times, error=None, queue="q"):
+def fail(brake, times, error=None, queue="q", task=None):
     for _ in range(times):
-        brake.ended([ended(error or ConnectionError("refused"), queue)])
+        brake.ended([ended(error or ConnectionError("refused"), queue, task=task)])
 
 
-def test_nine_failures_of_ten_slow_the_queue_to_one_job_at_a_time(brake, clock):
+def running(brake, found):
+    """How many of these may run now."""
+    free, parked = brake.sift(found)
+    assert len(free) + sum(map(len, parked.values())) == len(found)
+    return len(free)
+
+
+def parked_for(brake, count):
+    """For how long each of so many jobs is given back, in their order."""
+    _, parked = brake.sift(leases(count))
+    seconds = {lease.job_id: delay for delay, group in parked.items() for lease in group}
+    return [seconds[number] for number in sorted(seconds)]
+
+
+def test_nine_failures_of_ten_slow_the_task_to_one_job_at_a_time(brake, clock, region):
     brake.ended([ended()])
     fail(brake, 8)
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
     fail(brake, 1)
-    assert brake.room("q", 100) == 0
+    assert running(brake, leases(100)) == 0
+    assert region.queues_slowed == 1
     clock.go(0.5)
-    assert [brake.room("q", 100), brake.room("q", 100)] == [1, 0]
+    assert [running(brake, leases(100)), running(brake, leases(100))] == [1, 0]
 
 
-def test_one_success_sets_it_free(brake):
+def test_one_success_sets_it_free(brake, region):
     fail(brake, 30)
     brake.ended([ended()])
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
+    assert region.queues_slowed == 0
     fail(brake, 8)
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
 
 
 def test_half_of_the_runs_may_fail_for_ever(brake):
     for _ in range(50):
         brake.ended([ended(), ended(ConnectionError())])
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
 
 
-def test_other_queues_go_on(brake):
+def test_other_queues_and_other_tasks_of_the_same_queue_go_on(brake, region):
+    fail(brake, 20, task="broken")
+    mixed = leases(5, task="broken") + leases(5, task="other") + leases(5) + leases(5, "other", "broken")
+    free, _ = brake.sift(mixed)
+    assert free == mixed[5:]
     fail(brake, 20)
-    assert (brake.room("q", 5), brake.room("other", 5)) == (0, 5)
+    assert region.queues_slowed == 1, "two tasks of one queue"
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), UnicodeError("x")])
+def test_what_is_given_back_comes_in_time_for_the_next_probes_and_the_rest_after_them(brake, clock):
+    fail(brake, 9)
+    assert parked_for(brake, 13) == [0.5 * n for n in range(1, 11)] + [5.0] * 3
+    clock.go(1.2)
+    # One of these is the probe; two places have become free.
+    assert parked_for(brake, 4) == [pytest.approx(4.3), pytest.approx(4.8), 5.0]
+
+
+@pytest.mark.parametrize(("lasted", "delay"), [(3, 5), (20, 20), (3600, 60)])
+def test_the_longer_it_lasts_the_less_often_the_same_jobs_are_given_back(brake, clock, lasted, delay):
+    fail(brake, 9)
+    clock.go(lasted)
+    assert parked_for(brake, 20)[-1] == delay
+
+
+def test_a_drain_waits_for_what_was_given_back(brake, clock):
+    fail(brake, 9)
+    assert not brake.holds
+    assert running(brake, leases(20)) == 0
+    clock.go(5.0)
+    assert brake.holds
+    clock.go(1.0)
+    assert not brake.holds
+
+
+WRONG = [ValueError("x"), KeyError("x"), UnicodeError("x"), AttributeError("x"), IntegrityError("x"), RuntimeError("x")]
+
+
+@pytest.mark.parametrize("error", [*WRONG, AssertionError(), type("Own", (Exception,), {})()])
 def test_jobs_that_are_wrong_by_themselves_slow_nobody(brake, error):
     fail(brake, 50, error)
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), OSError("x"), SoftTimeout("x"), type("Http", (Exception,), {})()])
+def wrapped():
+    """As a library for HTTP raises it."""
+    try:
+        try:
+            raise ConnectionRefusedError("nobody listens")
+        except OSError as error:
+            raise type("ConnectError", (Exception,), {})() from error
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), OSError("x"), SoftTimeout("x"), OperationalError("x"), wrapped()])
 def test_failures_of_what_the_jobs_depend_on_do(brake, error):
     fail(brake, 50, error)
-    assert brake.room("q", 100) == 0
+    assert running(brake, leases(100)) == 0
+
+
+def test_an_error_that_was_raised_from_itself_is_looked_at_for_a_moment_only(brake):
+    error = RuntimeError("x")
+    error.__cause__ = error
+    fail(brake, 50, error)
+    assert running(brake, leases(100)) == 100
 
 
 def test_parked_and_canceled_runs_say_nothing(brake):
     for ending in (Ending.PARKED, Ending.CANCELED):
         for _ in range(20):
-            brake.ended([ended(RuntimeError("x"), ending=ending)])
-    assert brake.room("q", 100) == 100
+            brake.ended([ended(ConnectionError("x"), ending=ending)])
+    assert running(brake, leases(100)) == 100
 
 
 def test_not_adaptive_means_never_slowed(clock):
     brake = Brake(Region(), "w", adaptive=False, clock=clock)
     fail(brake, 50)
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
 
 
 def test_a_call_that_raised_is_one_run_however_many_jobs_it_had(brake):
     error = ConnectionError("refused")
     brake.ended([ended(error) for _ in range(50)])
-    assert brake.room("q", 100) == 100
+    assert running(brake, leases(100)) == 100
     brake.ended([ended(ConnectionError("refused")) for _ in range(9)])
-    assert brake.room("q", 100) == 0
+    assert running(brake, leases(100)) == 0

@@ -25,7 +25,7 @@ CAUSES = [
     (TimeoutError(), "dependency"),
     (socket.gaierror(), None),
     (OperationalError(), "dependency"),
-    (IntegrityError(), None),
+    (IntegrityError(), "data"),
     (SystemExit(3), "unknown"),
     (KeyboardInterrupt(), "unknown"),
     (GeneratorExit(), "unknown"),
