@@ -47,6 +47,14 @@ class Stop(IntEnum):
     LEAVE = 2  # give everything back
 
 
+class Winding(IntEnum):
+    """Whether a child is to begin nothing more, because it is to be killed when what it runs has ended."""
+
+    NO = 0
+    ASKED = 1  # by the keeper
+    ANSWERED = 2  # by the child, whose main thread and event loop work
+
+
 class Hold(IntEnum):
     """How far a claimed job has come in its child."""
 
@@ -134,6 +142,7 @@ class Region(ctypes.Structure):
         ("exit", ctypes.c_int32),
         ("blameless", ctypes.c_int32),  # killed by us: what it ran is given back, not charged
         ("wait_status", ctypes.c_int32),
+        ("winding", ctypes.c_int32),
         ("started", ctypes.c_double),
         ("claimed", ctypes.c_int64),
         ("finished", ctypes.c_int64),

@@ -25,12 +25,13 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Carrier
 from jobqueue.transitions.leases import renew_free
 from jobqueue.worker.announcer import Announcer
-from jobqueue.worker.board import OVERTIME, Board, Hold, State
+from jobqueue.worker.board import Board, Hold, State
 from jobqueue.worker.flagging import flag
 from jobqueue.worker.housekeeping import Housekeeping
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
 from jobqueue.worker.options import Options
+from jobqueue.worker.overtime import Overtime
 from jobqueue.worker.preflight import preflight
 from jobqueue.worker.probe import Probe
 from jobqueue.worker.recovery import Recovery
@@ -61,6 +62,7 @@ class Keeper:
         self.house = Housekeeping(options, board, self._names, self._doubt, carrier, self.turn)
         self.recovery = Recovery(options, board, UNLOCKED_SECONDS, self.house.retire, self._settling_goes_on)
         self.settling = Rounds("recovery", self._recover, self.using, self._doubt, carrier)
+        self.overtime = Overtime(board)
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -90,14 +92,7 @@ class Keeper:
 
     def end_overtime(self) -> None:
         """Kill the process of a job beyond its hard limit; the supervisor replaces it, only that job is charged."""
-        now = time.monotonic()
-        for index, _ in self._living():
-            late = [e for e in self.board.entries[index] if e.hold == Hold.RUNNING and 0 < e.hard_until < now]
-            for entry in late:
-                entry.flags |= OVERTIME
-            if late:
-                with suppress(ProcessLookupError):
-                    os.kill(self.board.regions[index].pid, signal.SIGKILL)
+        self.overtime.enforce(index for index, _ in self._living())
 
     def renew(self) -> None:
         """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""

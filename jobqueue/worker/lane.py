@@ -49,6 +49,7 @@ class Lane:
         self._todo: deque[tuple[Lease, Any, float]] = deque()
         self._running = 0
         self._called = False
+        self._answer: threading.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: OneThread | None = None
 
@@ -56,6 +57,21 @@ class Lane:
     def waiting(self) -> bool:
         """Whether the loop has not come to what it was given: more would wait, too."""
         return self._called or bool(self._todo)
+
+    def answers(self) -> bool:
+        """Whether the loop has come to the question of an earlier call; then the next one asks anew.
+
+        True if there is no loop.
+        """
+        if self._loop is None:
+            return True
+        if self._answer is None:
+            self._answer = threading.Event()
+            self._loop.call_soon_threadsafe(self._answer.set, context=Context())
+        elif self._answer.is_set():
+            self._answer = None
+            return True
+        return False
 
     def oldest_seconds(self) -> float:
         """How long the first lease that the loop has not taken has waited; 0 when none waits."""

@@ -14,7 +14,7 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor, one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
-from jobqueue.worker.board import Exit, Stop
+from jobqueue.worker.board import Exit, Stop, Winding
 from jobqueue.worker.brake import Brake
 from jobqueue.worker.governor import Governor
 from jobqueue.worker.intake import Intake
@@ -66,10 +66,10 @@ class Loop:
                 reason, self.stopping = end, True
             self.pool.enforce_limits()
             self._give_back(self.pool.take_refused())
-            if self.stopping:
+            if self.stopping or self._winding():
                 self.region.room = 0
                 self._give_back(self.pool.take_back())
-                if not self.pool.held:
+                if self.stopping and not self.pool.held:
                     return reason
                 self.pool.wait(0.05)
                 continue
@@ -104,6 +104,12 @@ class Loop:
     def _unkept(self) -> bool:
         """Whether nobody has looked after leases for long: what has run out would not be flagged either."""
         return time.monotonic() - float(self.header.renewed_at) > 2 * self.options.heartbeat_seconds
+
+    def _winding(self) -> bool:
+        """Whether to begin nothing more, for the keeper will end this process when what runs here has ended."""
+        if self.region.winding == Winding.ASKED and self.pool.loop_runs():
+            self.region.winding = Winding.ANSWERED
+        return bool(self.region.winding)
 
     def _own_end(self) -> Exit | None:
         options, now = self.options, time.monotonic()

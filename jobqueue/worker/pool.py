@@ -151,6 +151,10 @@ class Pool:
             if (free := self._written.pop(key, None)) is not None:
                 free()
 
+    def loop_runs(self) -> bool:
+        """Whether the event loop has answered since this was asked before: no coroutine blocks it."""
+        return self._lane.answers()
+
     def take_back(self) -> list[Lease]:
         """The leases that were not started; they will not be."""
         return self._lane.take_back() + self._todo.take_back()

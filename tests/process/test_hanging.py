@@ -2,8 +2,8 @@
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import job, state, wait_until
-from tests.marks import committed
+from tests.factories import enqueue_times, job, state, wait_until
+from tests.marks import committed, finding
 from tests.process.probe import starts
 
 pytestmark = committed
@@ -25,3 +25,31 @@ def test_a_thread_that_no_soft_limit_reaches_is_ended_by_the_hard_one_and_only_i
     assert {a.job_id for a in JobAttempt.objects.all()} == {int(stuck)}
     assert not Job.objects.leased().exists(), "recovered long before the end of the lease"
     assert "was killed by SIGKILL" in group.text()
+
+
+@finding("B6")
+def test_jobs_that_are_always_late_interrupt_a_neighbour_a_few_times_only(worker, evidence):
+    innocent = tasks.sleep.using(priority=1).enqueue(3).id
+    enqueue_times(24, tasks.stuck.using(max_attempts=1))
+    worker("--lease", "600s", "--heartbeat", "2s", "--concurrency", 4)
+    wait_until(lambda: Job.objects.filter(status=Job.Status.FAILED).count() == 24, 60, "the end of those")
+    wait_until(lambda: state(innocent) == "DONE", what="the end of the other one")
+    assert set(Job.objects.filter(status=Job.Status.FAILED).values_list("cause", flat=True)) == {"timeout"}
+    assert job(innocent).attempts == 0
+    assert [line[2] for line in evidence.read("start")].count(innocent) <= 3
+
+
+def test_nothing_begins_in_a_process_that_is_to_be_killed_and_what_waits_there_goes_elsewhere(worker, evidence, gate):
+    neighbour = tasks.gated.enqueue(str(gate)).id
+    first = worker("--lease", "600s", "--heartbeat", "2s", "--concurrency", 2)
+    starts(evidence, 1)
+    late = tasks.stuck.using(max_attempts=1).enqueue().id
+    starts(evidence, 2)
+    others = [tasks.add.enqueue(n, n).id for n in range(20)]
+    worker("--lease", "600s", "--heartbeat", "2s", "--concurrency", 2)
+    wait_until(lambda: {state(i) for i in others} == {"DONE"}, what="the others")
+    assert (state(neighbour), state(late)) == ("PROCESSING", "PROCESSING")
+    gate.touch()
+    wait_until(lambda: state(late) == "FAILED", what="the end of the process")
+    assert (state(neighbour), job(late).cause) == ("DONE", "timeout")
+    assert "was killed by SIGKILL" in first.text()

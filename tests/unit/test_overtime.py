@@ -1,0 +1,122 @@
+"""When the keeper ends the process of a job beyond its hard limit, for the other jobs in it."""
+
+import os
+import time
+
+import pytest
+
+from jobqueue.worker import overtime
+from jobqueue.worker.board import OVERTIME, Board, Hold, Winding
+from tests.unit.test_governor import Clock
+
+LATE, INNOCENT = 1, 2
+
+
+class Child:
+    """A child with running jobs, and the keeper's watch over it; kills are counted."""
+
+    def __init__(self, monkeypatch):
+        self.board, self.clock, self.kills = Board(1, 4), Clock(), 0
+        self.clock.go(1000)
+        self.region, self.entries = self.board.regions[0], self.board.entries[0]
+        self.region.pid = os.getpid()
+        self.watch = overtime.Overtime(self.board)
+        monkeypatch.setattr(time, "monotonic", self.clock)
+        monkeypatch.setattr(os, "kill", self.killed)
+
+    def killed(self, pid, number):
+        self.kills += 1
+        # As for a new child in the same place.
+        self.board.fill(0)
+        self.region.pid = os.getpid()
+
+    def run(self, place, job_id, hard_seconds=0.0):
+        entry = self.entries[place]
+        entry.job_id, entry.hold, entry.flags = job_id, Hold.RUNNING, 0
+        entry.hard_until = self.clock() + hard_seconds if hard_seconds else 0.0
+        return entry
+
+    def wait(self, seconds, answer=True):
+        """Look every quarter of a second, as the keeper does; how many kills there were."""
+        before = self.kills
+        for _ in range(int(seconds * 4)):
+            self.clock.go(0.25)
+            self.watch.enforce([0])
+            if answer and self.region.winding:
+                self.region.winding = Winding.ANSWERED
+        return self.kills - before
+
+
+@pytest.fixture
+def child(monkeypatch):
+    return Child(monkeypatch)
+
+
+def test_a_job_that_is_alone_is_ended_at_once(child):
+    entry = child.run(0, LATE, 1.0)
+    assert child.wait(1) == 0
+    assert child.wait(0.25) == 1
+    assert entry.flags == 0, "the place is filled anew"
+
+
+def test_only_jobs_that_are_late_are_charged(child, monkeypatch):
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    late, other = child.run(0, LATE, 1.0), child.run(1, INNOCENT)
+    child.wait(7)
+    assert [late.flags, other.flags] == [OVERTIME, 0]
+
+
+def test_others_have_some_seconds_to_end_and_more_with_each_time(child):
+    for seconds in (5, 10, 20, 40):
+        child.run(0, LATE, 0.1)
+        child.run(1, INNOCENT)
+        assert child.wait(seconds) == 0
+        assert child.wait(1) == 1
+
+
+def test_the_time_to_end_has_a_bound(child):
+    for _ in range(10):
+        child.run(0, LATE, 0.1)
+        child.run(1, INNOCENT)
+        assert child.wait(overtime.GRACE_MAX_SECONDS + 1) >= 1
+
+
+def test_it_is_ended_as_soon_as_the_last_of_the_others_has_ended(child):
+    child.run(0, LATE, 0.1)
+    other = child.run(1, INNOCENT)
+    assert child.wait(3) == 0
+    other.hold = Hold.RETURNED
+    assert child.wait(0.25) == 1
+
+
+def test_others_that_become_late_are_waited_for_no_longer(child):
+    child.run(0, LATE, 0.1)
+    child.run(1, INNOCENT, 2.0)
+    assert child.wait(2) == 0
+    assert child.wait(0.25) == 1
+
+
+def test_a_child_that_does_not_answer_is_ended_soon(child):
+    child.run(0, LATE, 0.1)
+    child.run(1, INNOCENT)
+    assert child.wait(2, answer=False) == 0
+    assert child.wait(0.5, answer=False) == 1
+
+
+def test_a_job_that_ends_late_after_all_lets_its_child_go_on(child):
+    late = child.run(0, LATE, 0.1)
+    child.run(1, INNOCENT)
+    child.wait(1)
+    assert child.region.winding == Winding.ANSWERED
+    late.hold = Hold.RETURNED
+    assert child.wait(60) == 0
+    assert child.region.winding == Winding.NO
+
+
+def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatch):
+    monkeypatch.setattr(overtime, "KNOWN_MAX", 3)
+    for job_id in range(10, 20):
+        child.run(0, LATE, 0.1)
+        child.run(1, job_id)
+        child.wait(6)
+    assert list(child.watch._interrupted) == [17, 18, 19]
