@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -159,6 +160,21 @@ class Encoded(str):
     __slots__ = ()
 
 
+class _Longest(threading.local):
+    """Of each thread."""
+
+    chars = 0
+
+
+_longest = _Longest()
+
+
+def longest_payload() -> int:
+    """How many characters the longest payload has that this thread has read since it asked last."""
+    found, _longest.chars = _longest.chars, 0
+    return found
+
+
 class PayloadField(models.JSONField):
     """JSON that another program may have written: what cannot be decoded comes back as the PayloadError itself.
 
@@ -169,8 +185,11 @@ class PayloadField(models.JSONField):
         """The decoded value, or a PayloadError object."""
         if value is None:
             return None
+        if not isinstance(value, (str, bytes)):
+            return value
+        _longest.chars = max(_longest.chars, len(value))
         try:
-            return decode(value) if isinstance(value, (str, bytes)) else value
+            return decode(value)
         except PayloadError as error:
             return error
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 
 LOOK_SECONDS = 1.0
+#: what a child holds beyond the jobs of its free threads, of queues whose payloads are long: memory must have a bound
+HELD_CHARS = 16 * 2**20
+#: how quickly long payloads are forgotten, with each claim that brings shorter ones
+FORGOTTEN = 0.02
 
 
 class Appetite:
@@ -19,28 +23,41 @@ class Appetite:
 
     Where `batch` jobs share a call, a thread is asked for as many; fewer after a claim that brought jobs which run
     alone: more of those would be claimed and given back.
+
+    A queue that brought long payloads is asked for no more than fit into HELD_CHARS together, if all were as long as
+    the longest; or for as many as there are free threads.
     """
 
     def __init__(self) -> None:
         self._sync: dict[str, int] = {}
         self._coroutines: dict[str, int] = {}
         self._alone: dict[str, float] = {}  # the share of the last claim that was to run alone
+        self._longest: dict[str, float] = {}  # payload of a claim, in characters
         self._looked = self._tried = 0.0
 
-    def ask(self, queue: str, room: int, places: int, batch: int = 1) -> int:
-        """How many jobs to claim from `queue` when threads have `room` for calls, and coroutines have `places`."""
+    def ask(self, queue: str, room: int, places: int, batch: int = 1, *, free: int = 0, held: int = 0) -> int:
+        """How many jobs to claim from `queue` when threads have `room` for calls, and coroutines have `places`.
+
+        `free` threads run nothing, and `held` jobs are in hand.
+        """
         room, places = max(0, room), max(0, places)
         if batch > 1:
             alone = self._alone.get(queue, 0.0)
             room = round(room / (alone + (1 - alone) / batch))
+        if longest := self._longest.get(queue):
+            room = min(room, max(free, int(HELD_CHARS / longest) - held))
         coroutines = self._coroutines.get(queue, 0)
         asked = min(places, 2 * coroutines) + (0 if coroutines and not self._sync[queue] else room)
         return asked or (self._try() if room or places else 0)
 
-    def brought(self, queue: str, sync: int, coroutines: int, alone: int = 0) -> None:
-        """What a claim from `queue` brought; an empty one teaches nothing. `alone`: of the sync ones."""
+    def brought(self, queue: str, sync: int, coroutines: int, alone: int = 0, longest: int = 0) -> None:
+        """What a claim from `queue` brought; an empty one teaches nothing. `alone`: of the sync ones.
+
+        `longest`: the characters of its longest payload.
+        """
         if not sync + coroutines:
             return
+        self._longest[queue] = max(longest, (1 - FORGOTTEN) * self._longest.get(queue, 0.0))
         self._alone[queue] = alone / sync if sync else 0.0
         self._sync[queue] = sync
         if coroutines:

@@ -13,6 +13,7 @@ from django.db import Error
 from jobqueue import transitions
 from jobqueue.candidates import Head
 from jobqueue.conf import load
+from jobqueue.db.fields import longest_payload
 from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
@@ -135,11 +136,13 @@ class Intake:
 
     def _ask(self, queue: str, room: int, places: int) -> int:
         """How many jobs to claim from `queue`; batches leave a place on the board for every thread and coroutine."""
-        batch = batch_of(queue)
+        batch, pool = batch_of(queue), self._pool
+        asked = self._appetite.ask(
+            queue, room, places, batch, free=max(0, pool.allowed - pool.in_threads), held=pool.held
+        )
         if batch == 1:
-            return self._appetite.ask(queue, room, places)
-        others = self._options.concurrency + self._options.async_concurrency
-        return min(self._appetite.ask(queue, room, places, batch), self._pool.room - others)
+            return asked
+        return min(asked, pool.room - self._options.concurrency - self._options.async_concurrency)
 
     def _batch(self) -> int:
         options, threads = self._options, self._pool.allowed
@@ -160,15 +163,17 @@ class Intake:
         queue = head.queue
         lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
         claimed_at = time.monotonic()
+        longest_payload()
         with self._turn:
             leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
+        longest = longest_payload()
         self._met = self._met or bool(leases)
         leases = self._park(leases)
         # Before their threads take them: a job may end this process at once, and was started all the same.
         self._region.claimed += len(leases)
         taken = self._pool.take(leases, room, places, claimed_at)
         self._region.claimed -= len(taken.surplus)
-        self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone)
+        self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone, longest)
         self._options.selection.asked(queue, brought=bool(leases))
         if taken.surplus:
             # If this fails they are in our name and not in hand, and given back as such before the next claim.

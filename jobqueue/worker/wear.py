@@ -30,7 +30,9 @@ class Wear:
             return Exit.RECYCLE_JOBS
         if self._until is not None and time.monotonic() >= self._until:
             return Exit.RECYCLE_TIME
-        if self._rss_bytes_max is not None and rss_bytes() > self._rss_bytes_max:
+        # One that is too large from the start does some work all the same, or its like would be started for ever.
+        worked = self._region.finished > self._ended_before
+        if self._rss_bytes_max is not None and worked and rss_bytes() > self._rss_bytes_max:
             return Exit.RECYCLE
         return None
 

@@ -94,3 +94,23 @@ def test_jobs_that_run_alone_take_a_thread_each():
     assert 100 < appetite.ask("q", 4, places=0, batch=100) < 300
     appetite.brought("q", sync=3, coroutines=0)
     assert appetite.ask("q", 4, places=0, batch=100) == 400
+
+
+def test_a_queue_with_long_payloads_is_asked_for_what_fits_together(monkeypatch):
+    monkeypatch.setattr(appetites, "HELD_CHARS", 1000)
+    appetite = Appetite()
+    appetite.brought("q", sync=4, coroutines=0, longest=100)
+    assert appetite.ask("q", room=50, places=0, free=4) == 10
+    assert appetite.ask("q", room=50, places=0, free=4, held=3) == 7
+    assert appetite.ask("q", room=50, places=0, free=4, held=9) == 4, "free threads get their jobs"
+    assert appetite.ask("another", room=50, places=0, held=9) == 50
+    for _ in range(200):
+        appetite.brought("q", sync=4, coroutines=0, longest=10)
+    assert appetite.ask("q", room=50, places=0) == 50
+
+
+def test_a_batch_of_long_payloads_is_smaller(monkeypatch):
+    monkeypatch.setattr(appetites, "HELD_CHARS", 1000)
+    appetite = Appetite()
+    appetite.brought("q", sync=4, coroutines=0, longest=100)
+    assert appetite.ask("q", room=2, places=0, batch=100, free=1) == 10
