@@ -35,6 +35,7 @@ class OutboxSettings:
     routes: Mapping[str, Any] = field(default_factory=dict)  # topic, or its beginning and *, -> destination
     batch_size: int = 100  # events of one claim
     lease_seconds: float = 60.0  # how long they stay with a relay that has fallen silent
+    delivery_seconds: float | None = 300.0  # a delivery that takes longer is given up and charged; None = no limit
     max_attempts: int = 25  # failed deliveries before an event is set aside
     poison: str = "block"  # what becomes of its key then: "block" = it waits, "skip" = it goes on
     retention_seconds: float | None = 604_800.0  # how long delivered events are kept; None = for ever
@@ -176,6 +177,7 @@ def _route_problem(pattern: object, route: object) -> str | None:
 _NULLABLE = {
     "outbox",
     "retention_seconds",
+    "delivery_seconds",
     "heartbeat_seconds",
     "dedupe_seconds",
     "timeout_seconds",

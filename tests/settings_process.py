@@ -16,6 +16,7 @@ JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
 # {"name of a queue": seconds}
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
 JOBQUEUE["DOORBELL"] = env("JOBQUEUE_TEST_DOORBELL", default="auto")
+JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]
 # The harness asks for the stacks of what hangs with it; a fork of a job keeps it.

@@ -36,6 +36,15 @@ class Batch:
     token: bytes
     until: float
     lanes: dict[int, list[Event]] = field(default_factory=dict)
+    #: leased, and nothing has become of them yet
+    left: set[int] = field(default_factory=set)
+    #: delivered, and not marked yet
+    unmarked: list[int] = field(default_factory=list)
+    #: what is left was given back: nothing more of it may be sent
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.left = {event.id for events in self.lanes.values() for event in events}
 
     def __len__(self) -> int:
         return sum(map(len, self.lanes.values()))

@@ -22,6 +22,7 @@ from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.destinations import Destination, Outcome
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.settling import LeaseLost
+from jobqueue.outbox.watch import GivenUp, Sending
 
 if TYPE_CHECKING:
     from jobqueue.outbox.relay import Relay
@@ -39,34 +40,34 @@ class Delivery:
 
     def __init__(self, relay: Relay, batch: Batch) -> None:
         self._relay, self._batch, self._using = relay, batch, relay.using
-        #: leased, and nothing has become of them yet
-        self._left = {event.id for events in batch.lanes.values() for event in events}
         self._arrived: set[int] = set()
-        self._unmarked: list[int] = []
         self._last_mark = time.monotonic()
 
     def run(self) -> None:
         """Until all are sent, or the relay is to stop; what is left goes back."""
         lanes = dict(self._batch.lanes)
         try:
-            while lanes and not self._relay.stopping():
+            while lanes and not self._ended():
                 wave = {lane: events[:1] if lane > 0 else events for lane, events in lanes.items()}
                 self._send_wave([event for events in wave.values() for event in events])
                 arrived = [lane for lane, (event, *_) in wave.items() if lane > 0 and event.id in self._arrived]
                 # A key whose event did not arrive ends here.
                 lanes = {lane: lanes[lane][1:] for lane in arrived if len(lanes[lane]) > 1}
+        except GivenUp:
+            # The watch has settled everything.
+            pass
         except LeaseLost:
-            self._relay.counts["lost"] += len(self._left)
+            self._relay.counts["lost"] += len(self._batch.left)
             logger.warning(
                 "the lease on %d events ended before they were sent; another relay has them. If this repeats, raise "
                 "OUTBOX['LEASE_SECONDS'] or lower its BATCH_SIZE.",
-                len(self._left),
+                len(self._batch.left),
             )
         finally:
             # If it is the database that failed, the lease runs out by itself.
             with suppress(Error, DatabaseBusy):
-                settling.mark_processed(self._unmarked, self._batch.token, using=self._using)
-                settling.give_back(self._left, self._batch.token, using=self._using)
+                settling.mark_processed(self._batch.unmarked, self._batch.token, using=self._using)
+                settling.give_back(self._batch.left, self._batch.token, using=self._using)
 
     def _send_wave(self, wave: Sequence[Event]) -> None:
         groups: dict[Destination | None, list[Event]] = {}
@@ -78,7 +79,7 @@ class Delivery:
                 self._park(events)
                 continue
             for some in [events] if destination.bulk else [[event] for event in events]:
-                if self._relay.stopping():
+                if self._ended():
                     break
                 self._send(destination, some)
         self._mark()
@@ -88,24 +89,29 @@ class Delivery:
         if not pause:
             self._hold()
             try:
-                if destination.in_database:
-                    self._send_in_transaction(destination, events)
-                else:
-                    self._note(events, destination.send(events))
+                self._send_watched(destination, events)
             except DestinationDown as error:
                 pause = self._relay.note_down(destination, error)
             else:
                 self._relay.note_up(destination)
         if pause:
-            self._put_off([event for event in events if event.id in self._left], pause)
+            self._put_off([event for event in events if event.id in self._batch.left], pause)
         if time.monotonic() - self._last_mark > MARK_SECONDS:
             self._mark()
 
-    def _send_in_transaction(self, destination: Destination, events: Sequence[Event]) -> None:
+    def _send_watched(self, destination: Destination, events: Sequence[Event]) -> None:
+        with self._relay.watch.over(self._batch, events) as sending:
+            if destination.in_database:
+                self._send_in_transaction(destination, events, sending)
+                return
+            outcomes = destination.send(events)
+        self._note(events, outcomes)
+
+    def _send_in_transaction(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
         """Effect and mark in one commit: exactly once. Alone each, if they cannot go together."""
         try:
             _raise_first(destination.send_before(events))
-            retry_transient(lambda: self._transact(destination, events), using=self._using)
+            retry_transient(lambda: self._transact(destination, events, sending), using=self._using)
         except (LeaseLost, DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -114,12 +120,12 @@ class Delivery:
                 self._failed(events[0], error)
                 return
             for event in events:
-                self._send_in_transaction(destination, [event])
+                self._send_in_transaction(destination, [event], sending)
         else:
             self._arrive([event.id for event in events])
 
-    def _transact(self, destination: Destination, events: Sequence[Event]) -> None:
-        with vendor(self._using).transaction(connections[self._using]):
+    def _transact(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
+        with sending.locking(), vendor(self._using).transaction(connections[self._using]):
             # Marked first: the rows are locked, and nobody can take them over before the commit.
             if settling.mark_processed([event.id for event in events], self._batch.token, using=self._using) != len(
                 events
@@ -130,12 +136,15 @@ class Delivery:
             if transaction.get_rollback(using=self._using):
                 raise transaction.TransactionManagementError("set_rollback(True) has undone the delivery.")
 
+    def _ended(self) -> bool:
+        return self._batch.ended or self._relay.stopping()
+
     def _note(self, events: Sequence[Event], outcomes: Sequence[Outcome]) -> None:
         down: BaseException | None = None
         for event, outcome in zip(events, outcomes, strict=True):
             if outcome is None:
                 self._arrive([event.id])
-                self._unmarked.append(event.id)
+                self._batch.unmarked.append(event.id)
             elif isinstance(outcome, DestinationDown):
                 down = outcome
             else:
@@ -145,13 +154,13 @@ class Delivery:
 
     def _arrive(self, ids: Sequence[int]) -> None:
         self._arrived.update(ids)
-        self._left.difference_update(ids)
+        self._batch.left.difference_update(ids)
         self._relay.counts["delivered"] += len(ids)
 
     def _failed(self, event: Event, error: BaseException) -> None:
         delay = settling.fail(event, self._batch.token, error, using=self._using)
-        self._left.discard(event.id)
-        self._relay.counts["failed" if delay is not None else "set_aside"] += 1
+        self._batch.left.discard(event.id)
+        self._relay.note_failed(delay)
         then = "it is set aside" if delay is None else f"again in {delay:.1f} s"
         logger.warning("event %d (%r), attempt %d: %s; %s", event.id, event.topic, event.attempt, summary(error), then)
 
@@ -164,7 +173,7 @@ class Delivery:
         if problem is None:
             return False
         settling.set_aside(event, self._batch.token, problem, using=self._using)
-        self._left.discard(event.id)
+        self._batch.left.discard(event.id)
         self._relay.counts["set_aside"] += 1
         logger.error("event %d (%r) is set aside: %s", event.id, event.topic, summary(problem))
         return True
@@ -179,7 +188,7 @@ class Delivery:
     def _put_off(self, events: Sequence[Event], seconds: float) -> None:
         ids = [event.id for event in events]
         settling.give_back(ids, self._batch.token, using=self._using, delay_seconds=seconds)
-        self._left.difference_update(ids)
+        self._batch.left.difference_update(ids)
         self._relay.counts["put_off"] += len(ids)
 
     def _hold(self) -> None:
@@ -191,13 +200,13 @@ class Delivery:
             return
         self._mark()
         if not settling.renew(
-            self._left, self._batch.token, lease_seconds=self._relay.lease_seconds, using=self._using
+            self._batch.left, self._batch.token, lease_seconds=self._relay.lease_seconds, using=self._using
         ):
             raise LeaseLost
         self._batch.until = now + self._relay.lease_seconds
 
     def _mark(self) -> None:
-        ids, self._unmarked = self._unmarked, []
+        ids, self._batch.unmarked = self._batch.unmarked, []
         self._last_mark = time.monotonic()
         if settling.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
             raise LeaseLost

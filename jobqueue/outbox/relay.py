@@ -7,12 +7,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from jobqueue.conf import load
 from jobqueue.outbox.claiming import Claimer
 from jobqueue.outbox.delivery import Delivery
 from jobqueue.outbox.destinations import Destination
 from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.watch import DeliveryGivenUp, Watch, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -30,6 +32,8 @@ class Relay:
         topics: Collection[str] | None = None,
         batch_size: int | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        on_overdue: Callable[[int], None] = interrupt,
+        on_look: Callable[[bool], None] = lambda watching: None,
     ) -> None:
         settings = load().outbox_settings
         self.using, self.stopping = using, stopping
@@ -38,6 +42,16 @@ class Relay:
         self.routes.prepare()
         #: events since the start, by what became of them
         self.counts: Counter[str] = Counter(delivered=0, failed=0, set_aside=0, put_off=0, lost=0)
+        #: on_overdue(thread) is called when a delivery has taken longer than DELIVERY_SECONDS and was charged; on_look
+        #: with every look at a delivery, and with False when there are none for a while
+        self.watch = Watch(
+            using,
+            lease_seconds=settings.lease_seconds,
+            delivery_seconds=settings.delivery_seconds,
+            on_overdue=on_overdue,
+            on_failed=self.note_failed,
+            on_look=on_look,
+        )
         self._batch_size = batch_size or settings.batch_size
         self._claimer = Claimer(using, lease_seconds=settings.lease_seconds, topics=topics)
         self._down: dict[Destination, tuple[int, float]] = {}
@@ -56,12 +70,18 @@ class Relay:
         if batch is None:
             return 0
         count = len(batch)
-        Delivery(self, batch).run()
+        # Raised by the watch, which has settled the batch.
+        with suppress(DeliveryGivenUp):
+            Delivery(self, batch).run()
         return count
 
     def close(self) -> None:
         """End the connections to brokers."""
         self.routes.close()
+
+    def note_failed(self, delay_seconds: float | None) -> None:
+        """A delivery has failed; None = the event is set aside."""
+        self.counts["failed" if delay_seconds is not None else "set_aside"] += 1
 
     def down_seconds(self, destination: Destination) -> float:
         """How long a destination that could not be reached is left alone from now on; 0 = it may be tried."""

@@ -36,6 +36,7 @@ class Exit(IntEnum):
     REFUSED = 5  # the database refuses what every worker needs: no use in trying again
     RECYCLE_JOBS = 6  # like RECYCLE: it has run enough jobs
     RECYCLE_TIME = 7  # like RECYCLE: it has lived long enough
+    RECYCLE_RELAY = 9  # like RECYCLE: its relay hangs in deliveries
     CROWDED = 8  # the system had no room for its threads: to be tried again later
 
 

@@ -33,6 +33,7 @@ _ENDINGS = {
     Exit.RECYCLE: "recycled: over its memory limit",
     Exit.RECYCLE_JOBS: "recycled: it has run its number of jobs",
     Exit.RECYCLE_TIME: "recycled: its time is over",
+    Exit.RECYCLE_RELAY: "recycled: deliveries of events hang in its threads",
     Exit.CROWDED: "the system had no room for its threads",
     Exit.RELOAD: "code has changed",
 }
@@ -79,7 +80,7 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
     board.regions[index].state = State.RUNNING
     task_signals.carry(announcer)
     signals.carry(announcer.give)
-    relaying = Relaying(options.database)
+    relaying = Relaying(options.database, on_worn=loop.wear.wear_out)
     relaying.start()
     lock_metrics.report_to(LockReport(board.regions[index]))
     try:

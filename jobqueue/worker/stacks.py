@@ -7,11 +7,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 
-def print_at_sigquit() -> None:
+def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
     """From now on SIGQUIT prints what every thread is doing. Call once, in the main thread.
+
+    on_signal(number) is called for every other signal that has a handler, by that thread: also while the main thread
+    waits in C and its handlers must wait too.
 
     Printed by a thread of its own, which holds the GIL while it looks: nobody's stack moves meanwhile, and a main
     thread that waits in C is no obstacle. faulthandler.register() looks without the GIL, and a thread that runs Python
@@ -23,7 +27,7 @@ def print_at_sigquit() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
-        threading.Thread(target=_serve, args=[read], name="stacks", daemon=True).start()
+        threading.Thread(target=_serve, args=[read, on_signal], name="stacks", daemon=True).start()
     except RuntimeError:
         # No room for a thread: a process without its other threads does not live long either.
         return
@@ -31,9 +35,12 @@ def print_at_sigquit() -> None:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
 
-def _serve(pipe: int) -> None:
+def _serve(pipe: int, on_signal: Callable[[int], None] | None) -> None:
     while numbers := os.read(pipe, 4096):
         if signal.SIGQUIT in numbers:
             # Closed by a job, or nobody reads it.
             with suppress(Exception):
                 faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        if on_signal is not None:
+            for number in numbers:
+                on_signal(number)

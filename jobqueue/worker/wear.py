@@ -1,4 +1,4 @@
-"""When a child has done enough and is replaced by a fresh process: by memory, by jobs, by time."""
+"""When a child has done enough and is replaced by a fresh process: by memory, jobs, time, or threads that hang."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ class Wear:
         life = options.recycle_seconds
         self._until = None if life is None else time.monotonic() + life * random.uniform(1 - JITTER, 1.0)
 
+        self._hung = False
+
+    def wear_out(self) -> None:
+        """Threads of this process hang for ever. Safe in any thread."""
+        self._hung = True
+
     def over(self) -> Exit | None:
         """Why the child is to be replaced now, None while it may go on."""
         if self._jobs_max is not None and self._region.finished - self._ended_before >= self._jobs_max:
@@ -34,7 +40,7 @@ class Wear:
         worked = self._region.finished > self._ended_before
         if self._rss_bytes_max is not None and worked and rss_bytes() > self._rss_bytes_max:
             return Exit.RECYCLE
-        return None
+        return Exit.RECYCLE_RELAY if self._hung else None
 
 
 def rss_bytes() -> int:

@@ -1,0 +1,198 @@
+"""Real relays, and subscribers that hang or are slower than the lease."""
+
+import json
+import signal
+
+import pytest
+
+from jobqueue.models import OutboxEvent
+from jobqueue.outbox import aside
+from tests.app import tasks
+from tests.app.models import Account
+from tests.factories import seconds_from_now, state, wait_until
+from tests.marks import committed, finding
+from tests.outbox.helpers import event, say
+
+pytestmark = committed
+
+
+@pytest.fixture
+def relays(start):
+    """Start this many relay_outbox processes with these settings of the outbox."""
+
+    def run(count=1, **settings):
+        text = json.dumps(settings)
+        return [start("relay_outbox", "--interval", "50ms", JOBQUEUE_TEST_OUTBOX=text) for _ in range(count)]
+
+    return run
+
+
+@pytest.fixture
+def begun(evidence):
+    """begun(event_id): the (attempt, pid) of each call of a subscriber with it."""
+    return lambda event_id: [
+        tuple(map(int, words)) for _, number, *words in evidence.read("began") if int(number) == event_id
+    ]
+
+
+def delivered(*ids):
+    return OutboxEvent.objects.filter(pk__in=ids, processed_at__isnull=False).count() == len(ids)
+
+
+def fine_ones(count=20):
+    return [say("fine", n, f"k{n}") for n in range(count)]
+
+
+@finding("H1")
+@pytest.mark.parametrize("kind", ["hang", "hang_deaf"])
+def test_a_subscriber_that_hangs_keeps_one_relay_and_the_others_deliver_all_the_rest(relays, begun, kind):
+    hung = say(f"odd.{kind}", key="h")
+    groups = relays(2, LEASE_SECONDS=1)
+    wait_until(lambda: any("has been under way for" in group.text() for group in groups), 6, what="a word about it")
+    assert delivered(hung) is False
+    ids = fine_ones()
+    wait_until(lambda: delivered(*ids), 6, what="the delivery of the others")
+    assert len(begun(hung)) == 1, "a second relay was given the event, and hangs too"
+
+
+@finding("H1")
+def test_the_rest_of_a_batch_goes_to_other_relays_while_one_delivery_hangs(relays, begun):
+    # The lowest id of a batch is sent first.
+    hung, others = say("odd.hang", key="h"), fine_ones()
+    relays(2, LEASE_SECONDS=600)
+    wait_until(lambda: delivered(*others), 6, what="the delivery of the others")
+    assert len(begun(hung)) == 1
+    assert {event(number).attempts for number in others} == {0}
+
+
+@finding("H1")
+@pytest.mark.parametrize("kind", ["hang", "hang_deaf"])
+def test_sigterm_ends_a_relay_whose_subscriber_hangs_and_its_event_goes_back_without_a_charge(relays, begun, kind):
+    hung = say(f"odd.{kind}", key="h")
+    (group,) = relays(LEASE_SECONDS=600)
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    group.signal(signal.SIGTERM)
+    assert group.wait(8) == 0
+    row = event(hung)
+    assert (row.attempts, row.lock_token) == (0, None)
+    assert seconds_from_now(row.due_at) < 5
+    assert "without a charge" in group.text()
+
+
+@finding("H1")
+def test_a_second_sigterm_ends_a_relay_at_once_whatever_its_subscriber_does(relays, begun):
+    hung = say("odd.hang_deaf", key="h")
+    (group,) = relays()
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    group.signal(signal.SIGTERM)
+    # Two that wait together are one.
+    wait_until(lambda: _is_told_again(group), 6, what="the end")
+    assert group.wait() == 128 + signal.SIGTERM
+
+
+def _is_told_again(group):
+    if group.process.poll() is None:
+        group.signal(signal.SIGTERM)
+    return group.process.poll() is not None
+
+
+@finding("H1")
+def test_a_subscriber_that_is_slower_than_the_lease_runs_once(relays, begun):
+    slow = say("odd.be_slow", {"seconds": 4}, "s")
+    later = say("fine", key="s")
+    relays(3, LEASE_SECONDS=1, MAX_ATTEMPTS=2)
+    wait_until(lambda: delivered(slow, later), 6, what="the delivery")
+    assert len(begun(slow)) == 1
+    assert event(slow).attempts == 0
+
+
+@finding("H1")
+@pytest.mark.parametrize("kind", ["hang", "hang_deaf"])
+def test_after_delivery_seconds_the_event_is_charged_and_the_relay_begins_anew(relays, begun, kind):
+    hung = say(f"odd.{kind}", key="h")
+    behind = say("fine", key="h")
+    (group,) = relays(LEASE_SECONDS=30, DELIVERY_SECONDS=1, MAX_ATTEMPTS=2, POISON="skip")
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    ids = [*fine_ones(), behind]
+    wait_until(lambda: delivered(*ids), 8, what="the delivery of the others")
+    assert begun(hung) == [(1, group.pid), (2, group.pid)], "a process manager has to see one process"
+    row = event(hung)
+    assert (row.attempts, [found.pk for found in aside()]) == (2, [hung])
+    assert "DELIVERY_SECONDS" in row.last_error
+    assert "time.sleep" in row.last_error, "where it hung"
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+@finding("H1")
+def test_a_relay_whose_subscriber_keeps_the_interpreter_to_itself_ends(relays, begun):
+    held = say("odd.keep_the_interpreter", key="h")
+    (group,) = relays(LEASE_SECONDS=1, DELIVERY_SECONDS=1, MAX_ATTEMPTS=1)
+    assert group.wait(8) == 1
+    assert "keep_the_interpreter" in group.text()
+    ids = fine_ones()
+    relays(LEASE_SECONDS=1, MAX_ATTEMPTS=1)
+    wait_until(lambda: delivered(*ids) and aside().exists(), 6, what="all the rest")
+    assert len(begun(held)) == 1
+
+
+@finding("H1")
+def test_an_atomic_subscriber_that_hangs_is_charged_and_its_transaction_undone(relays, begun):
+    hung = say("atomic.hang", key="h")
+    relays(LEASE_SECONDS=1, DELIVERY_SECONDS=1, MAX_ATTEMPTS=2)
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    ids = fine_ones()
+    wait_until(lambda: delivered(*ids) and aside().exists(), 8, what="the delivery of the others")
+    assert (len(begun(hung)), event(hung).attempts) == (2, 2)
+    assert not Account.objects.exists()
+
+
+def test_an_atomic_subscriber_that_is_slower_than_the_lease_runs_once(relays, begun):
+    slow = say("atomic.be_slow", {"seconds": 4}, "s")
+    relays(3, LEASE_SECONDS=1, MAX_ATTEMPTS=2)
+    wait_until(lambda: delivered(slow), 6, what="the delivery")
+    assert len(begun(slow)) == 1
+    assert Account.objects.count() == 1
+
+
+@finding("H1")
+@pytest.mark.parametrize("topic", ["odd.hang", "atomic.hang"])
+def test_the_relay_of_a_worker_goes_on_behind_a_subscriber_that_hangs_and_so_do_its_jobs(worker, begun, topic):
+    hung = say(topic, key="h")
+    settings = json.dumps({"LEASE_SECONDS": 1, "DELIVERY_SECONDS": 1, "MAX_ATTEMPTS": 2})
+    group = worker("--concurrency", 2, JOBQUEUE_TEST_OUTBOX=settings)
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    job_id, ids = tasks.add.enqueue(1, 2).id, fine_ones()
+    wait_until(lambda: delivered(*ids) and state(job_id) == "DONE" and aside().exists(), 8, what="all the rest")
+    assert len({pid for _, pid in begun(hung)}) == 1, "the same process"
+    assert not Account.objects.exists()
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+
+
+@finding("H1")
+def test_the_end_of_a_worker_gives_back_what_its_relay_hangs_in_without_a_charge(worker, begun):
+    hung = say("odd.hang", key="h")
+    group = worker(JOBQUEUE_TEST_OUTBOX=json.dumps({"LEASE_SECONDS": 600}))
+    wait_until(lambda: begun(hung), 6, what="the delivery")
+    group.signal(signal.SIGTERM)
+    assert group.wait(8) == 0
+    row = event(hung)
+    assert (row.attempts, row.lock_token) == (0, None)
+
+
+@finding("H1")
+def test_a_worker_with_many_threads_that_hang_in_deliveries_is_replaced_when_its_jobs_have_ended(worker, begun):
+    hung = [say("odd.hang", key=f"h{n}") for n in range(3)]
+    settings = json.dumps({"LEASE_SECONDS": 1, "DELIVERY_SECONDS": 1, "MAX_ATTEMPTS": 1})
+    group = worker(JOBQUEUE_TEST_OUTBOX=settings)
+    wait_until(lambda: "this worker process is replaced" in group.text(), 10, what="a word about it")
+    (before,) = {pid for number in hung for _, pid in begun(number)}
+
+    def is_replaced():
+        (number,) = fine_ones(1)
+        wait_until(lambda: delivered(number), 6, what="the delivery of another")
+        return before not in [pid for _, pid in begun(number)]
+
+    wait_until(is_replaced, 8, what="a delivery by a new process")
+    assert [len(begun(number)) for number in hung] == [1, 1, 1]
