@@ -58,7 +58,7 @@ class Routes:
 
     def _subscribers(self, topic: str) -> Destination | None:
         found = subscribers_of(topic)
-        return Functions(found) if found else None
+        return Functions(found, self._using) if found else None
 
     def _make(self, route: Any) -> Destination:
         url = route["URL"] if isinstance(route, Mapping) else route

@@ -12,6 +12,7 @@ from tests.app.models import Account
 from tests.factories import seconds_from_now, state, wait_until
 from tests.marks import committed, finding
 from tests.outbox.helpers import event, say
+from tests.settings import VENDOR
 
 pytestmark = committed
 
@@ -196,3 +197,25 @@ def test_a_worker_with_many_threads_that_hang_in_deliveries_is_replaced_when_its
 
     wait_until(is_replaced, 8, what="a delivery by a new process")
     assert [len(begun(number)) for number in hung] == [1, 1, 1]
+
+
+LEAKS = ["leave_a_block", "turn_autocommit_off", "begin_by_hand", "fail_in_a_transaction_by_hand"]
+LOCKS = pytest.param(
+    "odd.lock_tables", marks=pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="they have LOCK TABLES")
+)
+
+
+@finding("M12")
+@pytest.mark.parametrize("topic", [*(f"odd.{leak}" for leak in LEAKS), "atomic.leave_a_block", LOCKS])
+def test_what_a_subscriber_leaves_open_is_undone_and_charged_to_its_event_alone(relays, begun, topic):
+    bad, others = say(topic, key="b"), fine_ones()
+    (group,) = relays(MAX_ATTEMPTS=1)
+    wait_until(lambda: delivered(*others) and aside().exists(), 6, what="the delivery of the others")
+    later = fine_ones(3)
+    wait_until(lambda: delivered(*later), 6, what="the delivery of later ones")
+    assert [found.pk for found in aside()] == [bad]
+    assert ("before its COMMIT" if "fail" in topic else "LeftOpen") in event(bad).last_error
+    assert {len(begun(number)) for number in [bad, *others, *later]} == {1}, "an event has lost its mark"
+    assert not Account.objects.exists()
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0

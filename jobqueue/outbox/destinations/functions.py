@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
+from jobqueue.db.leftovers import tidied
 from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
@@ -17,7 +18,8 @@ class Functions(Destination):
 
     bulk = False
 
-    def __init__(self, subscribers: Sequence[Subscriber]) -> None:
+    def __init__(self, subscribers: Sequence[Subscriber], using: str) -> None:
+        self._using = using
         self._atomic = [found for found in subscribers if found.atomic]
         self._others = [found for found in subscribers if not found.atomic]
         self.in_database = bool(self._atomic)
@@ -34,10 +36,11 @@ class Functions(Destination):
         try:
             for found in subscribers:
                 func = async_to_sync(found.func) if iscoroutinefunction(found.func) else found.func
-                func(event)
+                with tidied(self._using):
+                    func(event)
         except (DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # Whatever it raises, SystemExit too: the relay and its other events go on.
+            # Whatever it raises, SystemExit too, or leaves open: the relay and its other events go on.
             return error
         return None
