@@ -14,7 +14,8 @@ from jobqueue.outbox import Relay
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.routes import Routes
 from tests.factories import wait_until
-from tests.outbox.helpers import drain, make_due, pending, say
+from tests.marks import finding
+from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.patience import patient
 from tests.settings import VENDOR
 
@@ -107,6 +108,46 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
         relay.close()
     messages = fetch(rabbitmq.url, queue)
     assert [message.payload["n"] for message in messages] == [0, 1, 2, 3]
+
+
+def declared(rabbitmq, queue, **options):
+    """A connection that has declared a queue."""
+    connection = kombu.Connection(rabbitmq.url)
+    kombu.Queue(queue, durable=True, channel=connection.channel(), **options).queue_declare()
+    return connection
+
+
+@finding("M10")
+@pytest.mark.parametrize(
+    "arguments", [{"x-dead-letter-exchange": "dead"}, {"x-queue-type": "quorum", "x-delivery-limit": 5}]
+)
+def test_a_queue_of_rabbitmq_that_has_arguments_of_its_own_is_used_as_it_is(rabbitmq, arguments):
+    queue = f"own-{uuid.uuid4().hex}"
+    declared(rabbitmq, queue, queue_arguments=arguments).release()
+    with routed({"URL": rabbitmq.url, "QUEUE": queue}):
+        ids = [say("t", {"n": n}, "k") for n in range(3)]
+        relay = Relay("default")
+        counts = drain(relay)
+        relay.close()
+    assert (counts["delivered"], counts["failed"]) == (3, 0)
+    with kombu.Connection(rabbitmq.url) as connection:
+        channel = connection.channel()
+        messages = [channel.basic_get(queue, no_ack=True) for _ in ids]
+    assert [message.properties["message_id"] for message in messages] == [str(event_id) for event_id in ids]
+
+
+@finding("M10")
+def test_a_queue_that_rabbitmq_does_not_let_us_use_charges_nothing(rabbitmq, left_alone):
+    queue = f"exclusive-{uuid.uuid4().hex}"
+    owner = declared(rabbitmq, queue, exclusive=True)
+    with routed({"URL": rabbitmq.url, "QUEUE": queue}):
+        event_id = say("t", {"n": 0}, "k")
+        relay = Relay("default")
+        counts = drain(relay)
+        relay.close()
+    owner.release()
+    assert (counts["put_off"], counts["failed"]) == (1, 0)
+    assert event(event_id).attempts == 0
 
 
 def test_redis_gets_the_messages_in_order(redis_url):

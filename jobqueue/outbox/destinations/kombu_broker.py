@@ -14,6 +14,7 @@ from jobqueue.outbox.event import Event
 
 #: connecting and one confirmation take no longer
 WAIT_SECONDS = 10.0
+_NOT_FOUND = 404
 OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
 
 
@@ -21,7 +22,8 @@ class KombuBroker(Destination):
     """One message per event: body and headers as JSON, message_id = the event's id, persistent.
 
     EXCHANGE and ROUTING_KEY (default: the topic) say where to; without an EXCHANGE the message goes to a queue, QUEUE
-    or the topic, which is declared. RabbitMQ confirms each message, and refuses those that no queue would get.
+    or the topic, which is made if it is missing. RabbitMQ confirms each message, and refuses those that no
+    queue would get.
     """
 
     # Confirmed one by one, which may be slow: the relay looks at its lease before each.
@@ -43,6 +45,9 @@ class KombuBroker(Destination):
         for event in events:
             try:
                 self._publish(event)
+            except DestinationDown as error:
+                self.close()
+                return outcomes + [error] * (len(events) - len(outcomes))
             except self._lost_connection() as error:
                 self.close()
                 # Not asked again for each of the rest: it takes its time to say so.
@@ -65,7 +70,7 @@ class KombuBroker(Destination):
                 connection.release()
 
     def _publish(self, event: Event) -> None:
-        producer = self._connected()
+        self._connected()
         exchange = self._options.get("EXCHANGE", "")
         target = str(self._options.get("ROUTING_KEY" if exchange else "QUEUE", event.topic))
         properties: dict[str, Any] = {}
@@ -75,7 +80,7 @@ class KombuBroker(Destination):
             # SQS: order within the group, and a repeat within five minutes is dropped by the service.
             group = event.headers.get("key", str(event.id))
             properties = {"MessageGroupId": group, "MessageDeduplicationId": str(event.id)}
-        producer.publish(
+        self._producer.publish(
             event.payload,
             exchange=exchange,
             routing_key=target,
@@ -98,13 +103,39 @@ class KombuBroker(Destination):
                 self._url, connect_timeout=WAIT_SECONDS, transport_options=options, heartbeat=0
             )
             self._connection.ensure_connection(max_retries=1, timeout=WAIT_SECONDS)
-            self._producer = self._kombu.Producer(self._connection.channel(), auto_declare=False)
+            self._producer = self._new_producer()
         return self._producer
 
+    def _new_producer(self) -> Any:
+        return self._kombu.Producer(self._connection.channel(), auto_declare=False)
+
     def _declare(self, queue: str) -> None:
-        if queue not in self._declared:
-            self._kombu.Queue(queue, durable=True, channel=self._producer.channel).queue_declare()
-            self._declared.add(queue)
+        """See that there is a queue. Raises DestinationDown where the broker refuses it: no event is at fault."""
+        if queue in self._declared:
+            return
+        try:
+            if not self._is_there(queue):
+                self._queue(queue).queue_declare()
+        except self._connection.channel_errors as error:
+            raise DestinationDown(f"the queue {queue!r} cannot be used: {error}") from error
+        self._declared.add(queue)
+
+    def _is_there(self, queue: str) -> bool:
+        """One that is there keeps its own arguments: AMQP brokers refuse to declare it again with others."""
+        if self._connection.transport.driver_type != "amqp":
+            return False
+        try:
+            self._queue(queue).queue_declare(passive=True)
+        except self._connection.channel_errors as error:
+            if getattr(error, "reply_code", None) != _NOT_FOUND:
+                raise
+            # The answer has closed the channel.
+            self._producer = self._new_producer()
+            return False
+        return True
+
+    def _queue(self, queue: str) -> Any:
+        return self._kombu.Queue(queue, durable=True, channel=self._producer.channel)
 
     def _lost_connection(self) -> tuple[type[BaseException], ...]:
         found: list[Any] = [OSError, self._kombu.exceptions.OperationalError]
