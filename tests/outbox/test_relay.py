@@ -7,6 +7,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
 
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import Relay, aside, delivery, discard, publish, retry, skip
@@ -15,6 +16,7 @@ from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import claim
 from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now
+from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -413,6 +415,20 @@ def test_an_event_that_comes_again_adds_no_second_job():
         OutboxEvent.objects.filter(pk=event_id).update(processed_at=None, lane=-5, due_at=event(event_id).created_at)
         drain()
     assert Job.objects.count() == 1
+
+
+@plain
+@finding("R9")
+def test_after_the_table_was_truncated_new_events_with_old_ids_become_jobs():
+    with outbox(ROUTES={"*": "queue:orders"}):
+        event_id = say("t", "before")
+        drain()
+        # As TRUNCATE, which would end the transaction of this test.
+        OutboxEvent.objects.all().delete()
+        again = say("t", "after")
+        OutboxEvent.objects.filter(pk=again).update(id=event_id, created_at=UtcNowPlus(1))
+        assert drain()["delivered"] == 1
+    assert [job.payload["payload"] for job in Job.objects.order_by("id")] == ["before", "after"]
 
 
 @plain

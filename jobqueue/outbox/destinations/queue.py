@@ -23,9 +23,10 @@ class Queue(Destination):
         self._queue, self._using = queue, using
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """In the caller's transaction; the event's id is the dedupe key."""
+        """In the caller's transaction; the event's id and instant are the dedupe key."""
         payloads = [_wrapped(event) for event in events]
-        keys = [f"outbox-{event.id}" for event in events]
+        # Ids begin anew when somebody truncates the table.
+        keys = [f"outbox-{event.id}-{event.published_at:%Y%m%d%H%M%S%f}" for event in events]
         enqueue_many(self._queue, payloads, dedupe_keys=keys, using=self._using)
         return [None] * len(events)
 
