@@ -40,6 +40,8 @@ class Batch:
     left: set[int] = field(default_factory=set)
     #: delivered, and not marked yet
     unmarked: list[int] = field(default_factory=list)
+    #: the same, and the watch of the delivery marks them
+    handed: list[int] = field(default_factory=list)
     #: what is left was given back: nothing more of it may be sent
     ended: bool = False
 

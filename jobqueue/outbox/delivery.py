@@ -66,7 +66,9 @@ class Delivery:
         finally:
             # If it is the database that failed, the lease runs out by itself.
             with suppress(Error, DatabaseBusy):
-                settling.mark_processed(self._batch.unmarked, self._batch.token, using=self._using)
+                settling.mark_processed(
+                    [*self._batch.handed, *self._batch.unmarked], self._batch.token, using=self._using
+                )
                 settling.give_back(self._batch.left, self._batch.token, using=self._using)
 
     def _send_wave(self, wave: Sequence[Event]) -> None:

@@ -117,9 +117,9 @@ class Watch:
                 self._sending = None
             if sending.alone:
                 batch.ended = True
-                batch.left.intersection_update({event.id for event in events})
             if sending.given_up:
                 batch.left.clear()
+                batch.handed.clear()
                 raise GivenUp
 
     def let_go(self) -> None:
@@ -159,7 +159,7 @@ class Watch:
     def _look(self, sending: Sending) -> None:
         now = time.monotonic()
         # A process that was stopped, or had no processor, is not to find its delivery overdue.
-        sending.seconds += min(now - sending.looked_at, 4 * self._tick_seconds)
+        sending.seconds += min(now - sending.looked_at, 2 * self._tick_seconds)
         sending.looked_at = now
         if self._delivery_seconds is not None and sending.seconds >= self._delivery_seconds:
             self._give_up(sending)
@@ -266,9 +266,11 @@ class Watch:
 
 
 def _rest(sending: Sending) -> tuple[list[int], set[int]]:
-    """What was delivered before and is not marked yet, and what was not sent: for the caller alone from now on."""
+    """What was delivered before and is not marked yet, and what was not sent: nothing more of it may be sent."""
     batch = sending.batch
     delivered, batch.unmarked = batch.unmarked, []
+    # Written once more at the end of the batch, should the watch not come to it.
+    batch.handed += delivered
     return delivered, set(batch.left) - {event.id for event in sending.events}
 
 

@@ -1,10 +1,11 @@
 """Relays: everything arrives, in order per key, at least once; failures, poison and lost leases."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import override_settings
 
 from jobqueue.db.clock import UtcNowPlus
@@ -18,6 +19,7 @@ from tests.app.models import Account, Ticket
 from tests.factories import seconds_from_now
 from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
+from tests.patience import patient
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
@@ -499,3 +501,25 @@ def test_a_relay_does_not_wait_for_an_open_transaction_that_publishes_with_a_key
         assert [e.payload for e in heard] == [1]
     drain()
     assert [e.payload for e in heard] == [1, 2]
+
+
+@real
+def test_what_a_slow_delivery_could_not_give_back_is_given_back_when_it_ends(listen, monkeypatch):
+    from jobqueue.outbox import watch
+
+    asked = threading.Event()
+
+    def fails(self, *what):
+        asked.set()
+        raise OperationalError("no answer")
+
+    monkeypatch.setattr(watch.Watch, "_give_back", fails)
+    heard = listen("t", lambda event: event.payload == 0 and asked.wait(patient(60)))
+    ids = [say("t", n, f"k{n % 2}") for n in range(6)]
+    with outbox(LEASE_SECONDS=600):
+        Relay("default").run_once()
+    assert [event.payload for event in heard if event.key == "k0"] == [0]
+    assert ids[0] not in pending()
+    assert set(OutboxEvent.objects.filter(lane__isnull=False).values_list("lock_token", "attempts")) == {(None, 0)}
+    drain()
+    assert not pending()
