@@ -16,6 +16,7 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.outbox import lanes, statements
+from jobqueue.outbox.crowd import Crowd
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.floors import Floors
 from jobqueue.outbox.statements import Row
@@ -64,6 +65,7 @@ class Claimer:
         # Of the round under way: it began at the lowest lane, and has found nothing to take.
         self._fruitless = False
         self._floors = Floors()
+        self._crowd = Crowd(using, lambda since: [(row[0], row[1], row[2]) for row in self._read_fronts(since, 1)])
         #: a whole round has found nothing to take
         self.idle = False
 
@@ -83,7 +85,10 @@ class Claimer:
         except _Overtaken:
             self._fruitless = self.idle = False
             return None
-        if batch is not None:
+        if batch is None:
+            if len(heads) == limit and self._topics is None:
+                self._crowd.passed(sum(lane > 0 for lane in heads))
+        else:
             self._fruitless = self.idle = False
             # From before the statement: the lease cannot end earlier than we think.
             batch.until = begun + self._lease_seconds
@@ -103,6 +108,9 @@ class Claimer:
         after = self._after
         if after == lanes.LOWEST:
             self._fruitless = True
+            self._crowd.begin_round()
+        if self._crowd.on:
+            return self._look_in_the_crowd(after, limit)
         heads = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
         if len(heads) == limit:
             self._after = max(heads)
@@ -110,6 +118,18 @@ class Claimer:
             # The end of a round.
             self._after = lanes.LOWEST
             self.idle = self.idle or self._fruitless
+        return heads
+
+    def _look_in_the_crowd(self, after: int, limit: int) -> dict[int, int]:
+        """The same, of keys only those that are due, or perhaps are."""
+        if after >= 0:
+            heads, self._after = self._crowd.look(after, limit)
+            if self._after == lanes.LOWEST:
+                self.idle = self.idle or self._fruitless
+            return heads
+        found = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
+        heads = {lane: head for lane, head in found.items() if lane < 0}
+        self._after = max(heads) if heads and len(heads) == limit else 0
         return heads
 
     def _take(self, heads: Mapping[int, int], limit: int) -> Batch | None:

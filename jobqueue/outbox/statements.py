@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Q, QuerySet
+from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Max, Q, QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
@@ -44,6 +44,26 @@ def lock_heads(using: str) -> Prepared:
 def read(using: str) -> Prepared:
     """The events `ids`, in order."""
     return prepare_rows(_contents(vendor(using).force_index(_by_key(using), "PRIMARY")).order_by("id"))
+
+
+@cache
+def waits(using: str) -> Prepared:
+    """When the events `ids` are due, and what time it is: id, due, now."""
+    rows: QuerySet[Any] = vendor(using).force_index(_by_key(using), "PRIMARY")
+    return prepare_rows(rows.annotate(due=Selected("due_at"), now=Selected(UtcNow())).values_list("id", "due", "now"))
+
+
+@lru_cache(maxsize=256)
+def published(using: str, limit: int) -> Prepared:
+    """Pending events with a key and an id above `since`, in order: id, lane."""
+    rows = OutboxEvent.objects.using(using).filter(id__gt=_SINCE, lane__gt=0)
+    first: QuerySet[Any] = vendor(using).force_index(rows, "PRIMARY").order_by("id")
+    return prepare_rows(first.values_list("id", "lane")[:limit])
+
+
+def last_id(using: str) -> int:
+    """The highest id so far; 0 without events."""
+    return OutboxEvent.objects.using(using).aggregate(last=Max("id"))["last"] or 0
 
 
 @lru_cache(maxsize=256)
