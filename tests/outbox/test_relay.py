@@ -335,6 +335,22 @@ def test_an_atomic_subscriber_keeps_its_promise_beside_one_that_is_not(listen):
 
 
 @plain
+def test_an_atomic_effect_happens_once_however_late_the_event_comes_again(listen):
+    trouble = [True]
+    listen("t", lambda event: Ticket.objects.create(number=str(event.id)), atomic=True)
+    listen("t", lambda event: trouble and broken(event), atomic=True)
+    with outbox(MAX_ATTEMPTS=1):
+        event_id = say("t", key="k")
+        drain()
+        OutboxEvent.objects.update(created_at=UtcNowPlus(-90 * 86400), failed_at=UtcNowPlus(-60 * 86400))
+        trouble.clear()
+        assert retry(event_id)
+        drain()
+        assert not retry(event_id)
+    assert (pending(), Ticket.objects.count()) == ([], 1)
+
+
+@plain
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_whatever_a_subscriber_raises_is_a_failed_delivery(listen, atomic, raised):
