@@ -92,7 +92,7 @@ def check_sqlite(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 def check_database(
     app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
-    """Everything that needs a look at the server: E01x and W02x, for the queue's database only."""
+    """Everything that needs a look at the server: I010, E01x and W02x, for the queue's database only."""
     alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
     if alias not in (databases or ()):
         return []
@@ -112,6 +112,10 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
             id="jobqueue.E010",
         )
         return
+    yield checks.Info(
+        f"The queue's database {alias!r} is {found.describe(connection)}; workers claim by {found.claim_form}.",
+        id="jobqueue.I010",
+    )
     for code, text, hint in [*found.problems(connection), *missing_indexes(alias)]:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")

@@ -34,15 +34,14 @@ class Vendor(Parameters, BriefWaits, Seeks):
 
     name = "unsupported"
     supported = False
-    #: how workers claim, for banners and checks
+    #: how workers claim, for banners; and in words, for checks
     claim_strategy = "conditional-update"
+    claim_form = "an UPDATE whose row count tells whether the job was free"
     #: whether a second writer of the same process would only wait
     single_writer = False
     #: most rows of one INSERT
     insert_rows_max = 1000
     column_types: dict[str, str] = {}
-    #: byte-exact collation without padding, for names and keys
-    binary_collation: str | None = None
     #: the server's time in UTC at the start of the statement; %% because parameters are always passed
     now_sql = "CURRENT_TIMESTAMP"
     now_plus_sql = ""
@@ -247,6 +246,10 @@ class Vendor(Parameters, BriefWaits, Seeks):
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """What is wrong with the server or session for a queue: (check id, text, hint)."""
         return iter(())
+
+    def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """The collation for names: byte for byte, and without padding where the server has one like that."""
+        return None
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """Product and version for people."""

@@ -57,7 +57,7 @@ class NameField(models.CharField):
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         """Django's parameters with the database's binary collation."""
         parameters = super().db_parameters(connection)
-        parameters["collation"] = vendor_of(connection).binary_collation
+        parameters["collation"] = vendor_of(connection).binary_collation(connection)
         return parameters
 
 
@@ -83,7 +83,7 @@ class ErrorField(_Placed, models.TextField):
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         """Django's parameters with the database's binary collation."""
         parameters = super().db_parameters(connection)
-        parameters["collation"] = vendor_of(connection).binary_collation
+        parameters["collation"] = vendor_of(connection).binary_collation(connection)
         return parameters
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:

@@ -20,7 +20,7 @@ class MariaDB(MySQL):
     """Where MariaDB differs from MySQL."""
 
     name = "MariaDB"
-    binary_collation = "utf8mb4_nopad_bin"
+    unpadded_collation = "utf8mb4_nopad_bin"
     oldest = (10, 6, 0)
     monitor = MariaDBMonitor()
 

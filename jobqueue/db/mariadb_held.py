@@ -61,7 +61,8 @@ def _status(cursor: Any, session: int) -> tuple[list[str], bool]:
     for _ in range(_TRIES):
         with _output_locks(cursor):
             cursor.execute("SHOW ENGINE INNODB STATUS")
-            part, cut = own_part(str(cursor.fetchone()[2]), session)
+            row = cursor.fetchone()
+            part, cut = own_part(str(row[2] or "") if row else "", session)
         if cut or not _counted(part) or any(_INDEX.match(line) for line in part):
             break
     return part, cut

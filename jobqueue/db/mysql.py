@@ -17,6 +17,7 @@ from django.db.utils import DatabaseError
 from jobqueue.db.base import Fault, M, Q, first_arg
 from jobqueue.db.binary import Hex, HexText
 from jobqueue.db.mysql_locks import MySQLLocks
+from jobqueue.db.mysql_server import collation, padding_problem, server_problems
 from jobqueue.db.open_transaction import in_callers_transaction
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
@@ -64,6 +65,7 @@ class MySQL(MySQLLocks):
     name = "MySQL"
     supported = True
     claim_strategy = "skip-locked"
+    claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
@@ -73,7 +75,7 @@ class MySQL(MySQLLocks):
         "key": "varbinary(64)",
         "instant": "datetime(6)",
     }
-    binary_collation: str | None = "utf8mb4_0900_bin"
+    unpadded_collation = "utf8mb4_0900_bin"
     unindexed_sql = "(%(expressions)s + 0)"
     # MariaDB has no FOR SHARE; both know this older form.
     shared_lock_sql = for_share_sql = "LOCK IN SHARE MODE"
@@ -218,43 +220,25 @@ class MySQL(MySQLLocks):
 
     oldest = (8, 0, 17)
 
+    def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """As the server has them: not every server that speaks MySQL's protocol has MySQL's collations."""
+        return collation(connection, self.unpadded_collation)
+
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
-        """Version, engine of the table, isolation, statement-based replication."""
+        """Version, engine of the table, isolation, statement-based replication, collations."""
         version = tuple(connection.get_database_version())
         if version < self.oldest:
             need = ".".join(map(str, self.oldest))
             yield "E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server."
-        found = {}
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SHOW VARIABLES WHERE Variable_name IN "
-                "('transaction_isolation', 'tx_isolation', 'binlog_format', 'log_bin')"
-            )
-            found = dict(cursor.fetchall())
-            cursor.execute(
-                "SELECT engine FROM information_schema.tables "
-                "WHERE table_schema = DATABASE() AND table_name = 'job_queue'"
-            )
-            row = cursor.fetchone()
-        if row and str(row[0]).lower() != "innodb":
-            yield (
-                "E013",
-                f"The job table uses engine {row[0]}: no row locks, no transactions.",
-                "ALTER TABLE job_queue ENGINE=InnoDB",
-            )
-        isolation = found.get("transaction_isolation") or found.get("tx_isolation")
-        if isolation != "READ-COMMITTED":
-            yield (
-                "W022",
-                f"Sessions run at {isolation}: gap locks of your own statements can block enqueueing.",
-                'Set OPTIONS["isolation_level"] = "read committed"; claims use it in any case.',
-            )
-        if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
-            yield (
-                "W023",
-                "The server replicates statements (binlog_format=STATEMENT): a replica may skip other rows.",
-                "SET GLOBAL binlog_format = 'ROW'.",
-            )
+        yield from server_problems(connection)
+        if self.binary_collation(connection) != self.unpadded_collation:
+            yield padding_problem(self.unpadded_collation)
+
+    def describe(self, connection: BaseDatabaseWrapper) -> str:
+        """With what the server calls itself, where that is more than a number: others speak this protocol too."""
+        plain = super().describe(connection)
+        itself = str(connection.mysql_server_data["version"])  # type: ignore[attr-defined]
+        return plain if plain.endswith(f" {itself}") else f"{plain} ({itself})"
 
     def fault(self, error: BaseException) -> Fault | None:
         """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""

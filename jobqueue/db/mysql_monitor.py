@@ -73,8 +73,10 @@ class MySQLMonitor(LockMonitor):
     def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
         """The section LATEST DETECTED DEADLOCK of InnoDB's status."""
         rows = ask(connection, "SHOW ENGINE INNODB STATUS", [], NO_PROCESS_RIGHT)
+        # Servers of others give nothing here, or an empty text.
+        status = rows[0][2] if rows and len(rows[0]) > 2 else None
         with connection.cursor() as cursor:
-            return read_deadlock(cursor, str(rows[0][2]))
+            return read_deadlock(cursor, str(status or ""))
 
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
         """By SUM_LOCK_TIME, which has waits for rows since MySQL 8.0.28 and waits for tables before."""

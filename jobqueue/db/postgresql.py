@@ -45,8 +45,8 @@ class PostgreSQL(PostgreSQLLocks):
     name = "PostgreSQL"
     supported = True
     claim_strategy = "skip-locked"
+    claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
-    binary_collation = "C"
     for_share_sql = "FOR SHARE"
     returning_id_sql = "RETURNING id"
     takes_at_once = True
@@ -96,6 +96,10 @@ class PostgreSQL(PostgreSQLLocks):
             f"LEFT JOIN LATERAL (SELECT status, gate, queue FROM {jobs} WHERE id = p.job_id LIMIT 1) AS j ON true"
         )
         return sql, [[lane for lane, _ in after], [place for _, place in after]]
+
+    def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """Bytes as they are."""
+        return "C"
 
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """Isolation; Django itself refuses servers that are too old."""

@@ -22,6 +22,7 @@ class SQLite(Vendor):
     name = "SQLite"
     supported = True
     claim_strategy = "sqlite-immediate"
+    claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
     single_writer = True
     column_types = {"tiny": "smallint", "instant": "datetime"}
     # Milliseconds, written with six digits so that text compares like time.

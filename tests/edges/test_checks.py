@@ -4,7 +4,8 @@ import sys
 from datetime import timedelta
 
 import pytest
-from django.core.checks import Error, Warning
+from django.core.checks import INFO, Error, Warning
+from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.test import override_settings
 
@@ -13,15 +14,21 @@ from jobqueue.db import vendor
 from jobqueue.db.base import Vendor
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job
+from tests.marks import finding
+from tests.settings import VENDOR
 
 
 def ids(messages):
     return sorted(message.id.removeprefix("jobqueue.") for message in messages)
 
 
+def wrong(databases=("default",)):
+    """What the checks of the database find wrong; what they find besides is an information."""
+    return [found for found in checks.check_database(databases=databases) if found.level > INFO]
+
+
 def look():
-    """The ids of what the checks of the database find."""
-    return ids(checks.check_database(databases=["default"]))
+    return ids(wrong())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_no_database_is_touched_unless_it_is_asked_for(databases):
 
 def test_e010_a_database_that_cannot_hold_the_queue(monkeypatch):
     monkeypatch.setattr(checks, "vendor", lambda alias: Vendor())
-    (found,) = checks.check_database(databases=["default"])
+    (found,) = wrong()
     assert found.id == "jobqueue.E010"
     assert "MySQL 8.0.17+" in found.hint
 
@@ -135,7 +142,7 @@ def test_e011_an_old_server(monkeypatch, vendor_name):
     if vendor_name == "postgres":
         pytest.skip("Django itself refuses older servers")
     monkeypatch.setattr(type(vendor("default")), "oldest", (99, 0, 0))
-    (found,) = checks.check_database(databases=["default"])
+    (found,) = wrong()
     assert found.id == "jobqueue.E011"
     assert "is older than 99.0.0" in found.msg
 
@@ -147,7 +154,7 @@ def test_e012_a_missing_index(name):
     with connection.schema_editor() as editor:
         editor.remove_index(Job, index)
     try:
-        (found,) = checks.check_database(databases=["default"])
+        (found,) = wrong()
     finally:
         with connection.schema_editor() as editor:
             editor.add_index(Job, index)
@@ -177,7 +184,7 @@ def test_e013_a_table_without_transactions(vendor_name, sql):
         pytest.skip("only MySQL has storage engines")
     sql("ALTER TABLE job_queue ENGINE=MyISAM")
     try:
-        (found,) = checks.check_database(databases=["default"])
+        (found,) = wrong()
     finally:
         sql("ALTER TABLE job_queue ENGINE=InnoDB")
     assert found.id == "jobqueue.E013"
@@ -191,7 +198,7 @@ def test_w020_a_database_that_cannot_be_reached(monkeypatch):
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(checks, "read_now", refuse)
-    (found,) = checks.check_database(databases=["default"])
+    (found,) = wrong()
     assert found.id == "jobqueue.W020"
     assert "connection refused" in found.msg
 
@@ -211,7 +218,7 @@ def test_w022_sessions_with_another_isolation_level(vendor_name, sql):
     words = "CHARACTERISTICS AS TRANSACTION" if vendor_name == "postgres" else "TRANSACTION"
     sql(f"SET SESSION {words} ISOLATION LEVEL REPEATABLE READ")
     try:
-        (found,) = checks.check_database(databases=["default"])
+        (found,) = wrong()
     finally:
         sql(f"SET SESSION {words} ISOLATION LEVEL READ COMMITTED")
     assert found.id == "jobqueue.W022"
@@ -245,3 +252,21 @@ def test_every_id_is_registered_to_run():
 
     registered = registry.registry.registered_checks
     assert {checks.check_settings, checks.check_sqlite, checks.check_database} <= set(registered)
+
+
+@finding("item-3")
+def test_the_server_and_the_form_of_a_claim_are_named(db, capsys):
+    """As an information: it is printed, and fails nothing."""
+    (found,) = (one for one in checks.check_database(databases=["default"]) if one.level == INFO)
+    name, form = {
+        "mysql": ("MySQL", "SKIP LOCKED"),
+        "mariadb": ("MariaDB", "SKIP LOCKED"),
+        "postgres": ("PostgreSQL", "UPDATE .. RETURNING"),
+        "sqlite": ("SQLite", "BEGIN IMMEDIATE"),
+    }[VENDOR]
+    version = ".".join(map(str, connection.get_database_version()))
+    assert found.id == "jobqueue.I010"
+    assert f"'default' is {name} {version}" in found.msg
+    assert form in found.msg
+    call_command("check", "--database", "default")
+    assert "(jobqueue.I010)" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""What a server that speaks MySQL's protocol has, and what about it is wrong for a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+_PADDED = "utf8mb4_bin"
+
+
+def collation(connection: BaseDatabaseWrapper, unpadded: str) -> str:
+    """`unpadded` if the server knows it, else utf8mb4_bin, which takes spaces at the end for nothing.
+
+    Asked once per session.
+    """
+    connection.ensure_connection()
+    session, found = getattr(connection, "_jobqueue_collation", (None, ""))
+    if session is not connection.connection:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW COLLATION WHERE Collation = %s", [unpadded])
+            found = _PADDED if cursor.fetchone() is None else unpadded
+        remembered: Any = (connection.connection, found)
+        connection._jobqueue_collation = remembered  # type: ignore[attr-defined]
+    return str(found)
+
+
+def padding_problem(unpadded: str) -> tuple[str, str, str]:
+    """The warning about a server without `unpadded`."""
+    return (
+        "W025",
+        f"The server has no collation {unpadded}; names are compared by {_PADDED}, for which 'a' and 'a ' are equal.",
+        "Let no two names of queues, locks or counters differ only in spaces at their end.",
+    )
+
+
+def server_problems(connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+    """Engine of the table, isolation, statement-based replication: (check id, text, hint)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SHOW VARIABLES WHERE Variable_name IN "
+            "('transaction_isolation', 'tx_isolation', 'binlog_format', 'log_bin')"
+        )
+        found = dict(cursor.fetchall())
+        cursor.execute(
+            "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'job_queue'"
+        )
+        row = cursor.fetchone()
+    if row and str(row[0]).lower() != "innodb":
+        yield (
+            "E013",
+            f"The job table uses engine {row[0]}: no row locks, no transactions.",
+            "ALTER TABLE job_queue ENGINE=InnoDB",
+        )
+    isolation = found.get("transaction_isolation") or found.get("tx_isolation")
+    if isolation != "READ-COMMITTED":
+        yield (
+            "W022",
+            f"Sessions run at {isolation}: gap locks of your own statements can block enqueueing.",
+            'Set OPTIONS["isolation_level"] = "read committed"; claims use it in any case.',
+        )
+    if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
+        yield (
+            "W023",
+            "The server replicates statements (binlog_format=STATEMENT): a replica may skip other rows.",
+            "SET GLOBAL binlog_format = 'ROW'.",
+        )
