@@ -17,6 +17,7 @@ from django.db import Error, connections
 from jobqueue import conf
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
+from jobqueue.id_range import id_range
 from jobqueue.indexes import missing_indexes
 from jobqueue.models import Job
 
@@ -116,7 +117,7 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         f"The queue's database {alias!r} is {found.describe(connection)}; workers claim by {found.claim_form}.",
         id="jobqueue.I010",
     )
-    for code, text, hint in [*found.problems(connection), *missing_indexes(alias)]:
+    for code, text, hint in [*found.problems(connection), *missing_indexes(alias), *id_range(alias)]:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())

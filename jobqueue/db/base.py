@@ -251,6 +251,12 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """The collation for names: byte for byte, and without padding where the server has one like that."""
         return None
 
+    def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
+        """The lowest id that the next row can get."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT MAX(id) FROM {connection.ops.quote_name(table)}")
+            return int(cursor.fetchone()[0] or 0) + 1
+
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """Product and version for people."""
         version = ".".join(str(part) for part in connection.get_database_version())

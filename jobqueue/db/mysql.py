@@ -224,6 +224,13 @@ class MySQL(MySQLLocks):
         """As the server has them: not every server that speaks MySQL's protocol has MySQL's collations."""
         return collation(connection, self.unpadded_collation)
 
+    def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
+        """AUTO_INCREMENT of the table, which may be beyond its rows; information_schema may be a day late."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SHOW CREATE TABLE {connection.ops.quote_name(table)}")
+            found = re.search(r"\bAUTO_INCREMENT=(\d+)", str(cursor.fetchone()[1]))
+        return int(found[1]) if found else 1
+
     def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
         """Version, engine of the table, isolation, statement-based replication, collations."""
         version = tuple(connection.get_database_version())

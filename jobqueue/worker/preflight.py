@@ -13,6 +13,7 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.id_range import id_range
 from jobqueue.indexes import missing_indexes
 from jobqueue.worker.options import Options
 
@@ -62,7 +63,7 @@ def _unmigrated(using: str) -> list[str]:
 
 def _wrong(using: str) -> list[tuple[str, str]]:
     """What `check --database` calls an error, and what to do."""
-    found = [*vendor(using).problems(connections[using]), *missing_indexes(using)]
+    found = [*vendor(using).problems(connections[using]), *missing_indexes(using), *id_range(using)]
     return [(text, hint) for code, text, hint in found if code.startswith("E")]
 
 

@@ -14,7 +14,10 @@ from jobqueue.db import vendor
 from jobqueue.db.base import Vendor
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job
-from tests.marks import finding
+from jobqueue.worker.options import Options
+from jobqueue.worker.preflight import MISCONFIGURED, preflight
+from jobqueue.worker.selection import Selection
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 
@@ -270,3 +273,27 @@ def test_the_server_and_the_form_of_a_claim_are_named(db, capsys):
     assert form in found.msg
     call_command("check", "--database", "default")
     assert "(jobqueue.I010)" in capsys.readouterr().err
+
+
+COUNTER = "ALTER TABLE job_queue AUTO_INCREMENT = {}"
+
+
+@committed
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="elsewhere ids end there")
+@pytest.mark.parametrize(
+    ("following", "wanted"),
+    [
+        pytest.param(2**63 + 1, ["E014"], marks=finding("A16")),
+        pytest.param(2**63, ["E014"], marks=finding("A16")),
+        pytest.param(2**63 - 1, ["W026"], marks=finding("A16")),
+        pytest.param(9 * 10**18, ["W026"], marks=finding("A16")),
+        (10**18, []),
+    ],
+)
+def test_ids_that_programs_cannot_count_to_are_told_of_before_they_come(following, wanted, sql):
+    try:
+        sql(COUNTER.format(following))
+        assert [code for code in look() if code in ("E014", "W026")] == wanted
+        assert (preflight(Options(selection=Selection(), database="default")) == MISCONFIGURED) == (wanted == ["E014"])
+    finally:
+        sql(COUNTER.format(1))
