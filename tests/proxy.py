@@ -37,6 +37,10 @@ class CuttingProxy:
         with self._guard:
             self._needle, self._left = re.compile(needle.encode()), times
 
+    def answered(self, data: bytes) -> bytes:
+        """What the client gets of an answer; a subclass may change it."""
+        return data
+
     def close(self) -> None:
         """End all sessions."""
         for one in [self._listener, *self._links]:
@@ -69,7 +73,7 @@ class CuttingProxy:
                         if cutting:
                             return
                         asked = b""
-                        client.sendall(data)
+                        client.sendall(self.answered(data))
                     else:
                         asked += data
                         cutting = cutting or self._is_to_be_cut(asked)
@@ -85,11 +89,11 @@ class CuttingProxy:
 
 
 @contextmanager
-def cutting_proxy(using: str = "default"):
+def cutting_proxy(using: str = "default", kind: type[CuttingProxy] = CuttingProxy):
     """For the block, every new session of alias `using`, in all threads, goes through the CuttingProxy it gives."""
     settings = connections[using].settings_dict
     before = {name: settings[name] for name in ("HOST", "PORT")}
-    proxy = CuttingProxy(before["HOST"], int(before["PORT"]))
+    proxy = kind(before["HOST"], int(before["PORT"]))
     connections[using].close()
     settings.update(HOST="127.0.0.1", PORT=str(proxy.port))
     try:

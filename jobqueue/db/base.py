@@ -231,6 +231,10 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""
         raise NotImplementedError
 
+    def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether a pooler stands between driver and server, and may change the session between transactions."""
+        return False
+
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         """From now on this session gets what is sent to `channel`. Needs `notifies`."""
         raise NotImplementedError

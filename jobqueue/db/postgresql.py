@@ -124,6 +124,14 @@ class PostgreSQL(PostgreSQLLocks):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
 
+    def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
+        """A pooler such as PgBouncer makes up the number that the driver is told at the login."""
+        connection.ensure_connection()
+        session: Any = connection.connection
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return bool(cursor.fetchone()[0] != session.info.backend_pid)
+
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         """LISTEN."""
         with connection.cursor() as cursor:

@@ -28,4 +28,4 @@ class Bell(Protocol):
         """Send the queue's name to everybody who listens. Never raises, and does not wait long."""
 
     def listen(self) -> Ear:
-        """A new connection that listens."""
+        """A new connection that listens. Raises NotSupported where that cannot be, ever."""

@@ -9,7 +9,7 @@ from django.db import Error, connections
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.doorbell.bell import CHANNEL
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.exceptions import DatabaseBusy, NotSupported
 
 logger = logging.getLogger("jobqueue.doorbell")
 
@@ -36,7 +36,10 @@ class NotifyBell:
 
 
 class NotifyEar:
-    """A plain session made from Django's settings: not pooled, in autocommit mode."""
+    """A plain session made from Django's settings: not pooled, in autocommit mode.
+
+    Raises NotSupported behind a pooler: LISTEN would stay with a session that the pooler lends to others.
+    """
 
     def __init__(self, using: str) -> None:
         self._connection = connections[using].copy()
@@ -45,6 +48,12 @@ class NotifyEar:
         settings["OPTIONS"].pop("pool", None)
         self._vendor = vendor_of(self._connection)
         try:
+            if self._vendor.is_pooled(self._connection):
+                raise NotSupported(
+                    f"a pooler such as PgBouncer stands between this process and the database {using!r}, and what the "
+                    "server sends would go to whoever has the session then. Workers poll; for rings give them an alias "
+                    "that goes to the server directly, or use Redis."
+                )
             self._vendor.listen(self._connection, CHANNEL)
         except BaseException:
             self._connection.close()

@@ -11,6 +11,7 @@ import time
 from jobqueue import doorbell
 from jobqueue.doorbell import QUIET_SECONDS, Bell
 from jobqueue.doorbell.bell import Ear
+from jobqueue.exceptions import NotSupported
 from jobqueue.worker.bells import Bells
 from jobqueue.worker.options import Options
 
@@ -48,6 +49,9 @@ class Listener:
                 # Nobody has heard the rings before it, and a driver that had connected again may have heard some.
                 self._bells.ring()
                 self._listen(ear)
+            except NotSupported as error:
+                logger.warning("rings are not heard: %s", error)
+                return
             except Exception as error:
                 # Whatever a driver raises: a worker that cannot hear still polls.
                 self._tell(error)
