@@ -20,10 +20,10 @@ from jobqueue.db.prepared import Prepared, Slot, prepare_change_by_key, prepare_
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable
+from jobqueue.locks.entries import Entry
 from jobqueue.locks.floor import make_row
 from jobqueue.locks.timed import TimedLock
 from jobqueue.models import LockRow
-from jobqueue.names import check_seconds
 
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
 # A row that was made may be gone again, deleted by hand, before it is read.
@@ -50,26 +50,15 @@ class LeaseLock(TimedLock):
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None, using: str | None) -> None:
         super().__init__(name, ttl_seconds, timeout_seconds)
         self.using = alias_of(using)
-        self._token = b""
 
-    def renew(self, ttl_seconds: float | None = None) -> None:
-        """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already.
-
-        Not done by a thread of ours: a body that hangs must lose its lock. Refused inside a transaction.
-        """
-        self._require_held("renew")
-        self._refuse_transaction("renew")
-        seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
-        asked = time.monotonic()
-        renewing = partial(_renewing(self.using).change, **self._mine(seconds))
-        if not retry_transient(renewing, using=self.using):
-            raise self._lose("its renewal")
-        self._ends_at = asked + seconds
-
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _prepare(self, entry: Entry) -> None:
         self._refuse_transaction("acquire")
-        self._token = uuid.uuid4().bytes
+        entry.token = uuid.uuid4().bytes
+
+    def _refuse(self, entry: Entry, verb: str) -> None:
+        super()._refuse(entry, verb)
+        if verb == "renew":
+            self._refuse_transaction(verb)
 
     def _refuse_transaction(self, verb: str) -> None:
         if in_open_transaction(self.using):
@@ -78,40 +67,44 @@ class LeaseLock(TimedLock):
                 "not see it before the commit. Nothing was written; do it outside the block, or use mutex() inside."
             )
 
-    def _attempt(self, wait_seconds: float | None) -> bool:
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
         asked = time.monotonic()
-        fence = retry_transient(self._try, using=self.using)
+        fence = retry_transient(partial(self._try, entry), using=self.using)
         if fence is None:
             return False
-        self._fence, self._ends_at = fence, asked + self.ttl_seconds
+        entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
         return True
 
-    def _try(self) -> int | None:
+    def _try(self, entry: Entry) -> int | None:
         """The fence if the lock was free; None if it was not."""
         for _ in range(_LOOKS):
             # Before it writes, because a look waits for nobody: the holder may be about to commit its release.
             found = _looking(self.using).rows(name=self.name)
             if not found:
-                make_row(self.name, owner(), self._token, self.ttl_seconds, using=self.using)
+                make_row(self.name, owner(), entry.token, self.ttl_seconds, using=self.using)
                 continue
             ((fence, token, is_free),) = found
-            if token == self._token:
+            if token == entry.token:
                 # Made just now, or written by an earlier try, whose answer was lost.
                 return int(fence)
-            return self._seize(fence) if is_free else None
+            return self._seize(entry, fence) if is_free else None
         return None
 
-    def _seize(self, fence: int) -> int | None:
+    def _seize(self, entry: Entry, fence: int) -> int | None:
         """The fence in the WHERE: of all who saw the lock free, one changes the row."""
-        seizing, mine = _seizing(self.using), self._mine(self.ttl_seconds)
-        return fence + 1 if seizing.change(seen=fence, fence=fence + 1, owner=owner(), **mine) else None
+        mine = self._mine(entry, self.ttl_seconds)
+        return fence + 1 if _seizing(self.using).change(seen=fence, fence=fence + 1, owner=owner(), **mine) else None
 
-    def _give_back(self) -> bool:
-        ending = partial(_ending(self.using).change, name=self.name, token=self._token)
+    def _prolong(self, entry: Entry, seconds: float) -> bool:
+        renewing = partial(_renewing(self.using).change, **self._mine(entry, seconds))
+        return bool(retry_transient(renewing, using=self.using))
+
+    def _give_back(self, entry: Entry) -> bool:
+        ending = partial(_ending(self.using).change, name=self.name, token=entry.token)
         return bool(retry_transient(ending, using=self.using))
 
-    def _mine(self, seconds: float) -> dict[str, Any]:
-        return {"name": self.name, "token": self._token, "seconds": seconds}
+    def _mine(self, entry: Entry, seconds: float) -> dict[str, Any]:
+        return {"name": self.name, "token": entry.token, "seconds": seconds}
 
 
 def owner() -> str:

@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 
 from jobqueue.exceptions import InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import metrics
+from jobqueue.locks.entries import Entries, Entry
 from jobqueue.locks.patience import Patience
 from jobqueue.names import check_lock_name, check_seconds
 
@@ -21,10 +22,11 @@ logger = logging.getLogger("jobqueue.locks")
 
 
 class Lock:
-    """One lock of one holder, for one thread at a time; may be acquired again after its release.
+    """A lock by name, for any number of threads and tasks: each entry is one holder's, and they keep each other out.
 
     `with lock:` acquires and releases. An error of the block is let out with a note if the lock was lost; a block
-    without one ends in LockLost then, because somebody else may have been at work too.
+    without one ends in LockLost then, because somebody else may have been at work too. A helper thread of the only
+    holder may renew and release it too.
     """
 
     kind = "lock"
@@ -38,18 +40,18 @@ class Lock:
         self.timeout_seconds = (
             None if timeout_seconds is None else check_seconds(timeout_seconds, "timeout_seconds", zero=True)
         )
-        self._held = self._was_held = False
-        self._held_since = 0.0
+        self._entries = Entries()
 
     def __repr__(self) -> str:
-        return f"<{self.kind} {self.name!r}{', held' if self._held else ''}>"
+        return f"<{self.kind} {self.name!r}{', held' if self._entries.any_held() else ''}>"
 
     def acquire(self) -> Self:
         """Wait up to timeout_seconds (None = for ever, 0 = one try) and hold the lock. Raises LockNotAcquired."""
-        self._prepare()
+        entry = self._enter()
+        self._prepare(entry)
         patience = Patience(self.timeout_seconds)
         try:
-            while not self._attempt(patience.left_seconds()):
+            while not self._attempt(entry, patience.left_seconds()):
                 pause = patience.pause_seconds()
                 if pause is None:
                     raise self._give_up(patience)
@@ -58,19 +60,14 @@ class Lock:
             raise
         except BaseException:
             # Interrupted: the lock may have been granted all the same.
-            self._forget()
+            self._forget(entry)
             raise
-        self._hold(patience)
+        self._hold(entry, patience)
         return self
 
     def release(self) -> None:
-        """Give the lock back. Raises LockNotHeld if this object does not hold it, LockLost if somebody else may."""
-        self._require_held("release")
-        self._held = False
-        if not self._give_back():
-            raise self._lose("its release")
-        if self._counted:
-            metrics.released(self.kind, self.name, time.monotonic() - self._held_since)
+        """Give the lock back. Raises LockNotHeld for who does not hold it, LockLost if somebody else may."""
+        self._release(self._require_held("release"))
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -78,25 +75,16 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._held:
-            # Released by the block, or lost and said so.
-            return
-        if error is None:
-            self.release()
-            return
-        try:
-            self.release()
-        except Exception as second:
-            error.add_note(f"Also: {second}")
-            logger.warning("%s %r could not be released: %s", self.kind, self.name, second)
+        self._leave(self._entries.find(), error)
 
     async def aacquire(self) -> Self:
         """acquire() for coroutines: each try runs in a thread, the pauses on the event loop."""
-        await sync_to_async(self._prepare)()
+        entry = self._enter()
+        await sync_to_async(self._prepare)(entry)
         patience = Patience(self.timeout_seconds)
         try:
             # A try must not wait: the thread belongs to all coroutines, also to the one that will release.
-            while not await sync_to_async(self._attempt)(0.0):
+            while not await sync_to_async(self._attempt)(entry, 0.0):
                 pause = patience.pause_seconds()
                 if pause is None:
                     raise self._give_up(patience)
@@ -104,14 +92,14 @@ class Lock:
         except LockNotAcquired:
             raise
         except BaseException:
-            await sync_to_async(self._forget)()
+            await sync_to_async(self._forget)(entry)
             raise
-        self._hold(patience)
+        self._hold(entry, patience)
         return self
 
     async def arelease(self) -> None:
         """release() for coroutines."""
-        await sync_to_async(self.release)()
+        await sync_to_async(self._release)(self._require_held("release"))
 
     async def __aenter__(self) -> Self:
         return await self.aacquire()
@@ -119,53 +107,91 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await sync_to_async(self.__exit__)(kind, error, trace)
+        await sync_to_async(self._leave)(self._entries.find(), error)
 
-    def _prepare(self) -> None:
-        """Refuse what cannot work, before anything is asked of a server."""
-        if self._held:
+    def _enter(self) -> Entry:
+        """A new entry of the asking thread or task, which must not be inside already."""
+        if self._entries.own() is not None:
             raise LockNotAcquired(
-                f"{self.kind} {self.name!r}: this object holds it already, and locks are not re-entrant. "
+                f"{self.kind} {self.name!r}: this thread or task holds it already, and locks are not re-entrant. "
                 "Nothing changed; pass the object on instead of acquiring it again."
             )
+        return Entry()
 
-    def _hold(self, patience: Patience) -> None:
-        self._held = self._was_held = True
-        self._held_since = time.monotonic()
+    def _prepare(self, entry: Entry) -> None:
+        """Refuse what cannot work, before anything is asked of a server."""
+
+    def _hold(self, entry: Entry, patience: Patience) -> None:
+        entry.held_since = time.monotonic()
+        self._entries.begin(entry)
         if self._counted:
             metrics.acquired(self.kind, self.name, patience.waited_seconds(), contended=patience.tried)
+
+    def _release(self, entry: Entry) -> None:
+        self._refuse(entry, "release")
+        self._entries.end(entry)
+        if not self._give_back(entry):
+            raise self._lose(entry, "its release")
+        if self._counted:
+            metrics.released(self.kind, self.name, time.monotonic() - entry.held_since)
+
+    def _leave(self, entry: Entry | None, error: BaseException | None) -> None:
+        """The end of a block."""
+        if entry is None or not entry.held:
+            # Released by the block, or lost and said so.
+            return
+        if error is None:
+            self._release(entry)
+            return
+        try:
+            self._release(entry)
+        except Exception as second:
+            error.add_note(f"Also: {second}")
+            logger.warning("%s %r could not be released: %s", self.kind, self.name, second)
 
     def _give_up(self, patience: Patience) -> LockNotAcquired:
         if self._counted:
             metrics.failed(self.kind, self.name, patience.waited_seconds())
         return self._not_acquired()
 
-    def _lose(self, before: str) -> LockLost:
+    def _lose(self, entry: Entry, before: str) -> LockLost:
         """The holder came back too late."""
-        self._held = False
+        self._entries.end(entry)
         if self._counted:
             metrics.reentered(self.kind, self.name)
         return self._lost(before)
 
-    def _attempt(self, wait_seconds: float | None) -> bool:
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
         """One try, which may wait up to `wait_seconds` (None = any time) where the server can."""
         raise NotImplementedError
 
-    def _give_back(self) -> bool:
-        """End the lock; False if it was not this object's any more, and then nothing changed."""
+    def _give_back(self, entry: Entry) -> bool:
+        """End the lock; False if it was not this entry's any more, and then nothing changed."""
         raise NotImplementedError
 
-    def _forget(self) -> None:
+    def _refuse(self, entry: Entry, verb: str) -> None:
+        """Refuse what this caller must not do to the lock; nothing has changed yet."""
+        if entry.is_inherited:
+            raise LockNotHeld(
+                f"{self.kind} {self.name!r}: cannot {verb}, the process that forked this one holds it. Nothing "
+                "changed; acquire the lock in the process that works under it."
+            )
+
+    def _forget(self, entry: Entry) -> None:
         """End the lock if a try that was cut short did get it."""
         try:
-            self._give_back()
+            self._give_back(entry)
         except Exception as error:
             logger.warning("%s %r may still be held: %s. %s", self.kind, self.name, error, self.ends)
 
-    def _require_held(self, verb: str) -> None:
-        if not self._held:
-            why = "it was released already" if self._was_held else "it was never acquired"
+    def _require_held(self, verb: str) -> Entry:
+        entry = self._entries.find()
+        if entry is None or not entry.held:
+            why = "it was never acquired" if entry is None else "it was released already"
+            if entry is None and self._entries.any_held():
+                why = "several threads or tasks have acquired it, and this is none of them"
             raise LockNotHeld(f"{self.kind} {self.name!r}: cannot {verb}, {why}. Nothing changed.")
+        return entry
 
     def _not_acquired(self) -> LockNotAcquired:
         waited = f"within {self.timeout_seconds:g} s" if self.timeout_seconds else "at once"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+import weakref
 from typing import Any
 
 from django.db import Error, connections
@@ -12,7 +14,8 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import close_if_ended
-from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, NotSupported
+from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, LockNotHeld, NotSupported
+from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock
 
 
@@ -36,8 +39,6 @@ class NamedLock(Lock):
     def __init__(self, name: str, timeout_seconds: float | None, using: str | None) -> None:
         super().__init__(name, timeout_seconds)
         self.using = alias_of(using)
-        self._session: Any = None
-        self._asking = False
 
     @property
     def server_name(self) -> str:
@@ -50,8 +51,7 @@ class NamedLock(Lock):
         digest = hashlib.sha256(f"{scope}\x00{self.name}".encode()).hexdigest()[:32]
         return f"{re.sub(r'[^a-z0-9_.:-]+', '-', self.name.lower())[:31]}.{digest}"
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _prepare(self, entry: Entry) -> None:
         connection = connections[self.using]
         if in_open_transaction(self.using):
             raise InsideTransaction(
@@ -64,35 +64,52 @@ class NamedLock(Lock):
         problem = self._problem()
         if problem is not None:
             raise NotSupported(f"named_lock() is refused on {self.using!r}: {problem}. Use lease_lock() or mutex().")
-        self._refuse_twice()
 
-    def _refuse_twice(self) -> None:
-        if self.server_name in self._names():
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
+        connection = connections[self.using]
+        name = self.server_name
+        holder = self._names().get(name)
+        if holder is not None:
+            # Asked again, the server would count, and let nobody in between.
+            self._refuse_twice(entry, holder, wait_seconds)
+            return False
+        entry.asking = True
+        got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
+        entry.asking = False
+        if not got:
+            return False
+        entry.session, entry.thread = weakref.ref(connection.connection), threading.current_thread()
+        self._names()[name] = entry
+        return True
+
+    def _refuse_twice(self, entry: Entry, holder: Entry, wait_seconds: float | None) -> None:
+        """Coroutines that share the connection wait for each other; a thread would keep the holder from releasing."""
+        if entry.has_owner_of(holder):
             raise LockNotAcquired(
                 f"{self.kind} {self.name!r}: this connection holds it already. The server would count, and let nobody "
                 "in between; nothing changed. Pass the lock on, or use another thread."
             )
+        if wait_seconds != 0:
+            raise LockNotAcquired(
+                f"{self.kind} {self.name!r} is held by {holder.owner_name}, by the connection of this thread, which "
+                "cannot be waited for in this thread. Nothing changed; try again later."
+            )
 
-    def _attempt(self, wait_seconds: float | None) -> bool:
-        connection = connections[self.using]
-        name = self.server_name
-        # Again: coroutines share the connection, and another one may have got it since they began.
-        self._refuse_twice()
-        self._asking = True
-        got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
-        self._asking = False
-        if not got:
-            return False
-        self._session = connection.connection
-        self._names().add(name)
-        return True
+    def _refuse(self, entry: Entry, verb: str) -> None:
+        super()._refuse(entry, verb)
+        thread = entry.thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            raise LockNotHeld(
+                f"{self.kind} {self.name!r}: cannot {verb}, it is held by thread {thread.name!r}, and only its "
+                "connection can give it back. Nothing changed; release it in that thread."
+            )
 
-    def _give_back(self) -> bool:
+    def _give_back(self, entry: Entry) -> bool:
         connection = connections[self.using]
-        session, self._session = self._session, None
-        if session is None or session is not connection.connection:
+        session, entry.session = entry.session, None
+        if session is None or session() is None or session() is not connection.connection:
             return False
-        self._names().discard(self.server_name)
+        self._names().pop(self.server_name, None)
         try:
             return vendor(self.using).release_named_lock(connection, self.server_name)
         except Error:
@@ -100,13 +117,13 @@ class NamedLock(Lock):
             connection.close()
             return False
 
-    def _forget(self) -> None:
-        if self._asking:
+    def _forget(self, entry: Entry) -> None:
+        if entry.asking:
             # It may have been granted to a statement whose answer nobody read; only the end of the session is sure.
-            self._asking = False
+            entry.asking = False
             connections[self.using].close()
-        elif self._session is not None:
-            self._give_back()
+        elif entry.session is not None:
+            self._give_back(entry)
 
     def _lost(self, before: str) -> LockLost:
         return LockLost(
@@ -122,12 +139,12 @@ class NamedLock(Lock):
             connection._jobqueue_named_problem = (connection.connection, problem)
         return None if problem is None else str(problem)
 
-    def _names(self) -> set[str]:
-        """The names that the present session holds."""
+    def _names(self) -> dict[str, Entry]:
+        """The names that the present session holds, and for whom."""
         connection: Any = connections[self.using]
-        session, names = getattr(connection, "_jobqueue_names", (None, set()))
+        session, names = getattr(connection, "_jobqueue_names", (None, {}))
         if session is not connection.connection:
-            names = set()
+            names = {}
             connection._jobqueue_names = (connection.connection, names)
-        held: set[str] = names
+        held: dict[str, Entry] = names
         return held

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue
+from jobqueue.locks.entries import Entry
 from jobqueue.locks.timed import TimedLock
 from jobqueue.names import check_seconds
 from jobqueue.redis_client import connect
@@ -40,34 +41,32 @@ class RedisLock(TimedLock):
         super().__init__(name, ttl_seconds, timeout_seconds)
         _check_milliseconds(self.ttl_seconds)
         self._client = _client(_url())
-        self._lock: Any = None
 
-    def renew(self, ttl_seconds: float | None = None) -> None:
-        """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already."""
+    def _renew(self, entry: Entry, ttl_seconds: float | None) -> None:
+        _check_milliseconds(self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds"))
+        super()._renew(entry, ttl_seconds)
+
+    def _prolong(self, entry: Entry, seconds: float) -> bool:
         from redis.exceptions import LockError
 
-        self._require_held("renew")
-        seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
-        _check_milliseconds(seconds)
-        asked = time.monotonic()
         try:
-            self._lock.extend(seconds, replace_ttl=True)
-        except LockError as error:
-            raise self._lose("its renewal") from error
-        self._ends_at = asked + seconds
+            entry.session.extend(seconds, replace_ttl=True)
+        except LockError:
+            return False
+        return True
 
-    def _attempt(self, wait_seconds: float | None) -> bool:
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
         # Not the thread's own token: a release may come from another thread of sync_to_async.
         lock = self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False)
         asked = time.monotonic()
-        self._lock = lock
+        entry.session = lock
         if not lock.acquire(blocking=False):
             return False
         fence = self._next_fence()
         if not lock.owned():
             # It ran out before it had its number: the next holder may have a lower one.
             return False
-        self._fence, self._ends_at = fence, asked + self.ttl_seconds
+        entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
         return True
 
     def _next_fence(self) -> int:
@@ -79,11 +78,11 @@ class RedisLock(TimedLock):
             fence = int(self._client.incrby(key, seconds * 1_000_000 + micros))
         return fence
 
-    def _give_back(self) -> bool:
+    def _give_back(self, entry: Entry) -> bool:
         from redis.exceptions import LockError
 
         try:
-            self._lock.release()
+            entry.session.release()
         except LockError:
             return False
         return True

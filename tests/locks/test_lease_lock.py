@@ -234,7 +234,7 @@ def test_several_locks_are_taken_low_to_high_and_given_back_when_one_is_missing(
     order = []
     a, b = lease_lock("a", 60, 0), lease_lock("b", 60, 0)
     for lock in (a, b):
-        lock._prepare = lambda lock=lock, prepare=lock._prepare: (order.append(lock.name), prepare())
+        lock._prepare = lambda entry, lock=lock, prepare=lock._prepare: (order.append(lock.name), prepare(entry))
     with lock_all(b, a) as found:
         assert found == (b, a)
     assert order == ["a", "b"]
