@@ -16,6 +16,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue, LockLost, LockNotAcqu
 from jobqueue.locks import metrics
 from jobqueue.locks.entries import Entries, Entry
 from jobqueue.locks.patience import Patience
+from jobqueue.locks.uncanceled import to_the_end
 from jobqueue.names import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
@@ -92,14 +93,14 @@ class Lock:
         except LockNotAcquired:
             raise
         except BaseException:
-            await sync_to_async(self._forget)(entry)
+            await to_the_end(self._forget, entry)
             raise
         self._hold(entry, patience)
         return self
 
     async def arelease(self) -> None:
-        """release() for coroutines."""
-        await sync_to_async(self._release)(self._require_held("release"))
+        """release() for coroutines: done to its end also if the coroutine is canceled meanwhile."""
+        await to_the_end(self._release, self._require_held("release"))
 
     async def __aenter__(self) -> Self:
         return await self.aacquire()
@@ -107,7 +108,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await sync_to_async(self._leave)(self._entries.find(), error)
+        await to_the_end(self._leave, self._entries.find(), error)
 
     def _enter(self) -> Entry:
         """A new entry of the asking thread or task, which must not be inside already."""
