@@ -157,11 +157,11 @@ class MySQL(MySQLLocks):
 
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
-        """READ COMMITTED for this transaction only, where the session has something else."""
-        # Asked before the transaction begins: inside one, its level cannot be changed any more.
-        level = None if in_callers_transaction(connection) else self.session_level(connection)
+        """READ COMMITTED for this transaction only, whatever the session has or the caller has set for the next one."""
+        inside = in_callers_transaction(connection)
         with transaction.atomic(using=connection.alias):
-            if level not in (None, "read committed"):
+            # Said each time: nobody tells us when the session's level changes. Inside a transaction it is too late.
+            if not inside:
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
@@ -16,18 +16,14 @@ from jobqueue.db.binary import place
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mysql_held import mysql_held
 from jobqueue.db.mysql_monitor import MySQLMonitor
+from jobqueue.db.mysql_mutex import CHANGED, NOT_YET, MutexOfMySQL
 
-_KNOWN_MAX = 10_000
-# Lock wait timeout (MariaDB's NOWAIT too), NOWAIT.
-_NOT_YET = {1205, 3572}
 # Deadlock, row changed (MariaDB), refused by a cluster: the server has rolled the whole transaction back.
 _UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0
 # Set while the transaction's waits are bounded from outside: a mutex without a timeout of its own must not ask again.
 _BOUNDED = "_jobqueue_bounded"
-#: rows that were committed when this process last looked
-_known: set[tuple[str, str, str]] = set()
 
 
 class MySQLLocks(Vendor):
@@ -35,32 +31,19 @@ class MySQLLocks(Vendor):
 
     monitor = MySQLMonitor()
 
-    def session_level(self, connection: BaseDatabaseWrapper) -> str:
-        """Asked once per session: Django's option need not be what init_command or a driver made of it."""
-        connection.ensure_connection()
-        session, level = getattr(connection, "_jobqueue_isolation", (None, ""))
-        if session is not connection.connection:
-            level = self.isolation(connection)
-            connection._jobqueue_isolation = (connection.connection, level)  # type: ignore[attr-defined]
-        return str(level)
-
     def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
-        """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first.
-
-        Inserted here, a rollback would turn the locks of those who wait for the row into gap locks, and they would
-        deadlock when they insert it in their turn. And no plain read comes before the lock: at REPEATABLE READ it
-        would open the caller's snapshot before the last holder's commit.
-        """
-        row = _Row(connection, connection.ops.quote_name(table), key, " NOWAIT" if timeout_seconds == 0 else "")
+        """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first."""
+        row = MutexOfMySQL(connection, table, key, nowait=timeout_seconds == 0)
         row.make()
-        snapshot = self.session_level(connection) not in ("read committed", "read uncommitted")
         waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
         with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:
             while True:
                 try:
-                    row.take(snapshot)
+                    row.take()
                 except OperationalError as error:
-                    if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                    if first_arg(error) == CHANGED:
+                        raise stale_snapshot(key) from error
+                    if first_arg(error) not in NOT_YET or self._rolled_back(connection):
                         raise
                     if timeout_seconds is not None:
                         return False
@@ -75,7 +58,7 @@ class MySQLLocks(Vendor):
         """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
         with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, 1.0)):
             try:
-                if timeout == 0 and self.session_level(connection) == "read committed":
+                if timeout == 0 and self.isolation(connection) == "read committed":
                     cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {place(key)} FOR UPDATE NOWAIT", [key])
                 cursor.execute(sql, params)
             except IntegrityError as error:
@@ -83,7 +66,7 @@ class MySQLLocks(Vendor):
                     raise
                 return False
             except OperationalError as error:
-                if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                if first_arg(error) not in NOT_YET or self._rolled_back(connection):
                     raise
                 return None
         return True
@@ -95,7 +78,7 @@ class MySQLLocks(Vendor):
             try:
                 return bool(queryset.select_for_update().values_list("pk"))
             except OperationalError as error:
-                if first_arg(error) not in _NOT_YET or self._rolled_back(connection):
+                if first_arg(error) not in NOT_YET or self._rolled_back(connection):
                     raise
                 return False
 
@@ -134,7 +117,7 @@ class MySQLLocks(Vendor):
 
     def waited_in_vain(self, error: BaseException) -> bool:
         """1205, or NOWAIT."""
-        return first_arg(error) in _NOT_YET
+        return first_arg(error) in NOT_YET
 
     def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
@@ -203,66 +186,6 @@ class MySQLLocks(Vendor):
         with connection.cursor() as cursor:
             cursor.execute("SELECT RELEASE_LOCK(%s)", [name])
             return bool(cursor.fetchone()[0] == 1)
-
-
-class _Row:
-    """The row of one key, as one transaction takes it."""
-
-    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, suffix: str) -> None:
-        self.connection, self.table, self.key, self.suffix = connection, table, key, suffix
-
-    def take(self, snapshot: bool) -> None:
-        """Lock it and add one. `snapshot`: reads of this transaction stand still, and must not be older."""
-        with self.connection.cursor() as cursor:
-            # An UPDATE knows no NOWAIT, and would hide the number that the snapshot shows.
-            takes = self._lock(cursor) if snapshot or self.suffix else None
-            if snapshot:
-                cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s", [self.key])
-                if (takes or 0) != (cursor.fetchone() or (0,))[0]:
-                    raise stale_snapshot(self.key)
-            cursor.execute(
-                f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET takes = takes + 1 WHERE lock_key = %s", [self.key]
-            )
-            if not cursor.rowcount:
-                self._take_missing(cursor, snapshot)
-
-    def _take_missing(self, cursor: Any, snapshot: bool) -> None:
-        """Somebody deleted it. (In a transaction with gap locks we now hold the gap, and nobody can help us.)"""
-        if not snapshot:
-            self.make(again=True)
-            if self.suffix:
-                self._lock(cursor)
-        cursor.execute(
-            f"INSERT INTO {self.table} (lock_key, takes) VALUES (%s, 1) ON DUPLICATE KEY UPDATE takes = takes + 1",
-            [self.key],
-        )
-
-    def _lock(self, cursor: Any) -> int | None:
-        cursor.execute(f"SELECT takes FROM {self.table} WHERE lock_key = %s FOR UPDATE{self.suffix}", [self.key])
-        found = cursor.fetchone()
-        return None if found is None else int(found[0])
-
-    def make(self, *, again: bool = False) -> None:
-        """Commit the row by a connection of its own, if this process has not seen it yet."""
-        alias = self.connection.alias
-        known = (alias, str(self.connection.settings_dict["NAME"]), self.key)
-        if known in _known and not again:
-            return
-        with closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
-            other.set_autocommit(True)
-            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
-            if cursor.fetchone() is None:
-                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-                try:
-                    cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES (%s)", [self.key])
-                except IntegrityError:
-                    pass  # somebody else has just made it
-                except OperationalError as error:
-                    if first_arg(error) not in _NOT_YET:
-                        raise
-        if len(_known) >= _KNOWN_MAX:
-            _known.clear()
-        _known.add(known)
 
 
 def cluster_problem(variables: dict[str, str]) -> str | None:

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, stale_snapshot
 from jobqueue.db.held import HeldLocks
+from jobqueue.db.mutex_floor import MUTEX_FLOOR
 from jobqueue.db.postgresql_held import postgresql_held
 from jobqueue.db.postgresql_monitor import PostgreSQLMonitor
 
@@ -32,15 +33,27 @@ class PostgreSQLLocks(Vendor):
         It writes, so at REPEATABLE READ a snapshot older than the last holder is refused by the server.
         """
         name = connection.ops.quote_name(table)
-        sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
-        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1"
+        sql = f"INSERT INTO {name} (lock_key, takes, taken_at) VALUES (%s, 1, STATEMENT_TIMESTAMP()) "
+        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1, taken_at = STATEMENT_TIMESTAMP() "
+        sql += "RETURNING xmax = 0 AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
         try:
             with transaction.mark_for_rollback_on_error(using=connection.alias):
-                return self._upsert(connection, sql, key, timeout_seconds)
+                found = self._upsert(connection, sql, key, timeout_seconds)
+                if found:
+                    self._refuse_swept(connection)
         except OperationalError as error:
             if self.error_code(error) == "40001":
                 raise stale_snapshot(key) from error
             raise
+        return found is not None
+
+    def _refuse_swept(self, connection: BaseDatabaseWrapper) -> None:
+        """For a row that is new: the server refuses (40001) if rows were deleted since this transaction's snapshot."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT fence FROM job_lock_floor WHERE id = {MUTEX_FLOOR} FOR SHARE")
+            if cursor.fetchone() is None:
+                sql = f"INSERT INTO job_lock_floor (id, fence) VALUES ({MUTEX_FLOOR}, 0) ON CONFLICT (id) DO NOTHING"
+                cursor.execute(sql)
 
     def insert_once(
         self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
@@ -56,24 +69,31 @@ class PostgreSQLLocks(Vendor):
                 raise
             return None
 
-    def _upsert(self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None) -> bool:
-        if timeout_seconds is None:
-            with connection.cursor() as cursor:
-                cursor.execute(sql, [key])
-            return True
-        return self._within(connection, sql, [key], timeout_seconds)
+    def _upsert(
+        self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None
+    ) -> bool | None:
+        """What the statement returned; None if it did not get its lock in time."""
+        if timeout_seconds is not None:
+            row = self._within(connection, sql, [key], timeout_seconds)
+            return None if row is None else bool(row[0])
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [key])
+            return bool(cursor.fetchone()[0])
 
-    def _within(self, connection: BaseDatabaseWrapper, sql: str, params: list[Any], timeout_seconds: float) -> bool:
-        """Whether the statement got its lock in time; a savepoint keeps the caller's transaction usable if not."""
+    def _within(
+        self, connection: BaseDatabaseWrapper, sql: str, params: list[Any], timeout_seconds: float
+    ) -> tuple[Any, ...] | None:
+        """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable."""
         try:
             with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
                 with connection.cursor() as cursor:
                     cursor.execute(sql, params)
+                    row: tuple[Any, ...] = cursor.fetchone()
         except OperationalError as error:
             if self.error_code(error) != "55P03":
                 raise
-            return False
-        return True
+            return None
+        return row
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
@@ -156,7 +176,7 @@ class PostgreSQLLocks(Vendor):
         if wait_seconds == 0:
             return False
         wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
-        return self._within(connection, "SELECT pg_advisory_lock(%s)", [number], wait)
+        return self._within(connection, "SELECT pg_advisory_lock(%s)", [number], wait) is not None
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """pg_advisory_unlock; false means that it was not this session's."""

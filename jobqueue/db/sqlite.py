@@ -85,8 +85,9 @@ class SQLite(Vendor):
         name = connection.ops.quote_name(table)
         with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
             try:
-                sql = f"INSERT INTO {name} (lock_key, takes) VALUES (%s, 1) "
-                cursor.execute(sql + "ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1", [key])
+                sql = f"INSERT INTO {name} (lock_key, takes, taken_at) VALUES (%s, 1, {self.now_sql}) "
+                sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = takes + 1, taken_at = {self.now_sql}"
+                cursor.execute(sql, [key])
             except OperationalError as error:
                 code = getattr(error.__cause__, "sqlite_errorname", "")
                 if code == "SQLITE_BUSY_SNAPSHOT":

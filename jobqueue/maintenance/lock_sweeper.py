@@ -1,4 +1,4 @@
-"""Deletes lease locks that have ended: released, or their holders died."""
+"""Deletes lease locks that have ended, released or by the death of their holders, and rows of idle mutexes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from jobqueue.conf import Settings
 from jobqueue.locks.floor import ended, sweep
+from jobqueue.locks.idle_mutexes import sweep_idle
 
 #: how often a worker does it
 INTERVAL_SECONDS = 60.0
@@ -16,6 +17,7 @@ class Sweeping:
     """What one pass did."""
 
     locks_freed: int
+    mutexes_deleted: int = 0
 
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Sweeping:
@@ -27,7 +29,7 @@ def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Sweeping:
         freed += gone
         if gone < limit:
             break
-    return Sweeping(freed)
+    return Sweeping(freed, sweep_idle(using=using))
 
 
 def count_ended(*, using: str) -> int:

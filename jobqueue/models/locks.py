@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from django.db import models
+from typing import Any
+
+from django.db import models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
+from jobqueue.db.mutex_floor import raise_mutex_floor
 from jobqueue.names import LOCK_CHARS
 
 
+class MutexQuerySet(models.QuerySet["MutexRow"]):
+    """Deleting tells the transactions whose snapshots are older: a row that is made anew looks as if nobody had it."""
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the rows, and write that it happened."""
+        with transaction.atomic(using=self.db):
+            raise_mutex_floor(self.db)
+            return self.delete_only()
+
+    def delete_only(self) -> tuple[int, dict[str, int]]:
+        """For who has written it already, in the same transaction."""
+        return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
 class MutexRow(models.Model):
-    """Something to lock for a key, made on demand by jobqueue.locks.mutex(). May be deleted at any time."""
+    """Something to lock for a key, made on demand by jobqueue.locks.mutex(), and deleted when it has long been idle.
+
+    Plain SQL that deletes rows must add one to `fence` of the row 2 of job_lock_floor in the same transaction.
+    """
 
     lock_key = NameField(_("lock key"), max_length=LOCK_CHARS, primary_key=True)
     # Every holder adds one: a transaction whose snapshot shows an older number must not believe its reads.
     takes = models.BigIntegerField(_("times taken"), default=0, db_default=0)
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
+    # Without an index: every holder writes it. NULL = not since it was made.
+    taken_at = UtcDateTimeField(_("taken at"), null=True)
+
+    objects = MutexQuerySet.as_manager()
 
     class Meta:
         db_table = "job_mutex"
@@ -25,6 +52,11 @@ class MutexRow(models.Model):
 
     def __str__(self) -> str:
         return str(self.lock_key)
+
+    def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """As for many."""
+        alias = using or router.db_for_write(type(self), instance=self)
+        return MutexRow.objects.using(alias).filter(pk=self.pk).delete()
 
 
 class LockRow(models.Model):
@@ -52,7 +84,9 @@ class LockRow(models.Model):
 
 
 class LockFloor(models.Model):
-    """One row: no deleted lock had a fence above this one, so a lock that is made anew begins beyond it."""
+    """What deleted locks leave behind. Row 1: no deleted lease lock had a fence above this one, so one that is made
+    anew begins beyond it. Row 2: how often rows of mutexes were deleted.
+    """
 
     id = models.SmallIntegerField(primary_key=True)
     fence = models.BigIntegerField(_("fence"))

@@ -37,7 +37,6 @@ def repeatable_read():
             cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         else:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection._jobqueue_isolation = (None, "")
     try:
         with transaction.atomic():
             yield
