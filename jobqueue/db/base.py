@@ -211,6 +211,10 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """Whether this session got the lock; may wait for less than `wait_seconds`, None = any time."""
         raise NotImplementedError
 
+    def refuses_named_lock(self, error: BaseException) -> bool:
+        """Whether get_named_lock() met a circle of locks by name, or another end of its wait."""
+        return False
+
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """Whether this session held the lock; now nobody does."""
         raise NotImplementedError

@@ -12,6 +12,7 @@ from django.db import Error, connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
+from jobqueue.db.base import Fault
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, LockNotHeld, NotSupported
@@ -74,13 +75,35 @@ class NamedLock(Lock):
             self._refuse_twice(entry, holder, wait_seconds)
             return False
         entry.asking = True
-        got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
+        try:
+            got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
+        except Error as error:
+            self._answered(entry, error)
+            raise
         entry.asking = False
         if not got:
             return False
         entry.session, entry.thread = weakref.ref(connection.connection), threading.current_thread()
         self._names()[name] = entry
         return True
+
+    def _answered(self, entry: Entry, error: Error) -> None:
+        """An error that the server answers with: it has not granted the lock, and the others of this connection stay.
+
+        Raises LockNotAcquired if only the wait was refused.
+        """
+        found, connection = vendor(self.using), connections[self.using]
+        fault = found.fault(error)
+        if fault is Fault.GONE:
+            return
+        # To be sure: it may have been granted by the statement before the one that failed.
+        found.release_named_lock(connection, self.server_name)
+        entry.asking = False
+        if fault is Fault.TRANSIENT or found.refuses_named_lock(error):
+            raise LockNotAcquired(
+                f"{self.kind} {self.name!r} was not got: the database ended the wait ({error}). Nothing was locked, "
+                "and other locks of this connection are still held. Try again later; take several locks in one order."
+            ) from error
 
     def _refuse_twice(self, entry: Entry, holder: Entry, wait_seconds: float | None) -> None:
         """Coroutines that share the connection wait for each other; a thread would keep the holder from releasing."""
