@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+import uuid
 from functools import cache
 from typing import Any
 
@@ -15,11 +18,18 @@ from jobqueue.locks.timed import TimedLock
 from jobqueue.names import check_seconds
 from jobqueue.redis_client import connect
 
+logger = logging.getLogger("jobqueue.locks")
+
 PREFIX = "jobqueue:lock:"
 FENCE_PREFIX = "jobqueue:fence:"
 WAIT_SECONDS = 5.0  # for a connection, and for each answer
 # Microseconds since 1970 are far above it, and a counter that began at them will not come down to it.
 _FRESH_BELOW = 10**15
+#: how long the counter of fences outlives its last use
+FENCE_KEPT_SECONDS = 7 * 86_400
+#: (name, token) of locks that this process asked for and could not end, and how long they can last
+_strays: dict[tuple[str, bytes], float] = {}
+_STRAYS_MAX = 1000
 
 
 def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = None) -> RedisLock:
@@ -55,37 +65,67 @@ class RedisLock(TimedLock):
             return False
         return True
 
-    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
+    def _prepare(self, entry: Entry) -> None:
+        # Ours and not redis-py's, which forgets its own when an answer is lost.
+        entry.token = uuid.uuid4().hex.encode()
         # Not the thread's own token: a release may come from another thread of sync_to_async.
-        lock = self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False)
+        entry.session = self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False)
+
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
+        self._end_strays()
         asked = time.monotonic()
-        entry.session = lock
-        if not lock.acquire(blocking=False):
+        if not entry.session.acquire(blocking=False, token=entry.token):
             return False
         fence = self._next_fence()
-        if not lock.owned():
+        if not entry.session.owned():
             # It ran out before it had its number: the next holder may have a lower one.
             return False
         entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
         return True
 
-    def _next_fence(self) -> int:
-        key = FENCE_PREFIX + self.name
-        fence = int(self._client.incr(key))
-        if fence < _FRESH_BELOW:
-            # A new counter, or one that was lost: it begins at the server's clock, beyond all that were handed out.
-            seconds, micros = self._client.time()
-            fence = int(self._client.incrby(key, seconds * 1_000_000 + micros))
-        return fence
+    def _end_strays(self) -> None:
+        """End what this process asked for in vain: the server may have granted it after the answer was given up."""
+        for (name, token), until in list(_strays.items()):
+            # Kept for as long as it can last: it may be granted yet, by a server that wakes up.
+            if name == self.name and (self._end(token) or time.monotonic() > until):
+                _strays.pop((name, token), None)
 
-    def _give_back(self, entry: Entry) -> bool:
+    def _end(self, token: bytes) -> bool:
+        """Delete the key if `token` is in it."""
         from redis.exceptions import LockError
 
         try:
-            entry.session.release()
+            self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False).do_release(token)
         except LockError:
             return False
         return True
+
+    def _forget(self, entry: Entry) -> None:
+        try:
+            self._end(entry.token)
+        except Exception as error:
+            if len(_strays) < _STRAYS_MAX:
+                _strays[self.name, entry.token] = time.monotonic() + self.ttl_seconds
+            logger.warning("%s %r may still be held: %s. %s", self.kind, self.name, error, self.ends)
+
+    def _next_fence(self) -> int:
+        key = FENCE_PREFIX + self.name
+        fence = self._add(key, 1)
+        if fence < _FRESH_BELOW:
+            # A new counter, or one that was lost: it begins at the server's clock, beyond all that were handed out.
+            seconds, micros = self._client.time()
+            fence = self._add(key, seconds * 1_000_000 + micros)
+        return fence
+
+    def _add(self, key: str, number: int) -> int:
+        """Add to a counter, which is forgotten when nobody has used it for long: the next one begins at the clock."""
+        with self._client.pipeline(transaction=True) as both:
+            both.incrby(key, number)
+            both.expire(key, math.ceil(max(FENCE_KEPT_SECONDS, 2 * self.ttl_seconds)))
+            return int(both.execute()[0])
+
+    def _give_back(self, entry: Entry) -> bool:
+        return self._end(entry.token)
 
 
 def _check_milliseconds(seconds: float) -> None:

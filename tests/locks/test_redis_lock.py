@@ -1,6 +1,8 @@
 """redis_lock(): redis-py's lock with the manners of the others."""
 
 import asyncio
+import os
+import signal
 import sys
 
 import pytest
@@ -8,10 +10,14 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from jobqueue.exceptions import InvalidValue, LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.locks import redis as redis_module
 from jobqueue.locks import redis_lock
 from jobqueue.locks.redis import FENCE_PREFIX, PREFIX, _client
+from tests.factories import wait_until
+from tests.marks import finding
 from tests.patience import patient
 from tests.races.actors import all_at_once
 from tests.settings import VENDOR
@@ -167,3 +173,60 @@ def test_less_than_a_millisecond_is_refused(client):
     with pytest.raises(InvalidValue, match="milliseconds"):
         lock.renew(0.0009)
     lock.release()
+
+
+@finding("L16")
+def test_the_counters_of_names_that_are_used_once_do_not_stay_for_ever(client):
+    for number in range(20):
+        with redis_lock(f"once-{number}", 60):
+            pass
+    lasting = [client.ttl(key) for key in client.scan_iter(FENCE_PREFIX + "*")]
+    assert len(lasting) == 20
+    assert all(3 * 86_400 < seconds <= 7 * 86_400 for seconds in lasting)
+
+
+def test_a_counter_outlives_a_lock_of_any_length(client):
+    with redis_lock("k", 30 * 86_400) as lock:
+        assert client.ttl(FENCE_PREFIX + "k") > 30 * 86_400
+        client.delete(FENCE_PREFIX + "k", PREFIX + "k")
+        with redis_lock("k", 60) as fresh:
+            assert fresh.fence > lock.fence
+        client.set(PREFIX + "k", lock._entries.find().token, px=60_000)
+
+
+@finding("M11")
+def test_an_acquire_whose_answer_is_lost_leaves_no_lock_behind(client, monkeypatch):
+    lock = redis_lock("k", 60, 0)
+    command = Redis.execute_command
+    cut = []
+
+    def cut_once(self, *words, **options):
+        answer = command(self, *words, **options)
+        if words[0] == "SET" and not cut:
+            cut.append(words)
+            raise RedisTimeout("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Redis, "execute_command", cut_once)
+    with pytest.raises(RedisTimeout):
+        lock.acquire()
+    assert cut
+    assert held().fence
+
+
+@finding("M11")
+def test_a_lock_that_the_server_granted_when_it_woke_up_is_ended_by_the_next_try(client, redis_server, monkeypatch):
+    monkeypatch.setattr("jobqueue.locks.redis.WAIT_SECONDS", 0.5)
+    redis_module._client.cache_clear()
+    held().release()
+    pid = int(client.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RedisError):
+            redis_lock("k", 60, 0).acquire()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: client.ping(), what="the server")
+    # Granted to nobody, or to the one that gave up.
+    client.set(PREFIX + "beside", "1")
+    assert redis_lock("k", 60, 0).acquire().fence
