@@ -183,7 +183,7 @@ class MySQLLocks(Vendor):
 
     def refuses_named_lock(self, error: BaseException) -> bool:
         """3058: a circle of GET_LOCKs, of which MySQL undoes nothing."""
-        return first_arg(error) == 3058
+        return bool(first_arg(error) == 3058)
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """RELEASE_LOCK; 0 and NULL mean that it was not this session's."""

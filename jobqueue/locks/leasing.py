@@ -57,8 +57,8 @@ class LeaseLock(TimedLock):
 
     def _refuse(self, entry: Entry, verb: str) -> None:
         super()._refuse(entry, verb)
-        if verb == "renew":
-            self._refuse_transaction(verb)
+        # Not committed yet, a release would keep the row from those who may have it when its time is over.
+        self._refuse_transaction(verb)
 
     def _refuse_transaction(self, verb: str) -> None:
         if in_open_transaction(self.using):
@@ -100,8 +100,21 @@ class LeaseLock(TimedLock):
         return bool(retry_transient(renewing, using=self.using))
 
     def _give_back(self, entry: Entry) -> bool:
-        ending = partial(_ending(self.using).change, name=self.name, token=entry.token)
-        return bool(retry_transient(ending, using=self.using))
+        ending, tries = _ending(self.using), 0
+
+        def end() -> bool:
+            nonlocal tries
+            tries += 1
+            return bool(ending.change(name=self.name, token=entry.token))
+
+        # An answer may have been lost, and then the first try has done it: before its end nobody else can have the row.
+        return retry_transient(end, using=self.using) or (tries > 1 and self._was_ended(entry))
+
+    def _was_ended(self, entry: Entry) -> bool:
+        if time.monotonic() < entry.ends_at:
+            return True
+        found = _looking(self.using).rows(name=self.name)
+        return bool(found) and (found[0][0], found[0][1]) == (entry.fence, None)
 
     def _mine(self, entry: Entry, seconds: float) -> dict[str, Any]:
         return {"name": self.name, "token": entry.token, "seconds": seconds}

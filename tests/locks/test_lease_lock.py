@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import Error, connection, transaction
+from django.db import Error, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
@@ -15,9 +16,11 @@ from jobqueue.locks import lease_lock, lock_all
 from jobqueue.locks.floor import sweep
 from jobqueue.maintenance import lock_sweeper
 from jobqueue.models import LockFloor, LockRow
-from tests.factories import seconds_from_now
+from tests.blocking import somebody_waits
+from tests.factories import seconds_from_now, wait_until
 from tests.faults.conftest import kill, session_id
 from tests.locks.helpers import expire, row
+from tests.marks import finding
 from tests.patience import patient
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
@@ -175,13 +178,81 @@ def test_inside_a_transaction_it_is_refused():
 
 
 @plain
-def test_a_release_inside_a_transaction_happens_with_its_commit():
+@finding("L14")
+def test_a_release_inside_a_transaction_is_refused_and_the_lock_stays():
     lock = held()
-    with transaction.atomic():
+    with transaction.atomic(), pytest.raises(InsideTransaction, match="cannot release"):
         lock.release()
-        transaction.set_rollback(True)
     with pytest.raises(LockNotAcquired):
         held()
+    lock.release()
+    assert held().fence == lock.fence + 1
+
+
+@real
+@row_locks
+@finding("L14")
+def test_a_try_after_the_end_does_not_wait_for_a_release_that_is_not_committed():
+    lock = held(ttl_seconds=0.2)
+    with transaction.atomic():
+        with suppress(InsideTransaction):
+            lock.release()
+        # By the database's clock, which runs while the transaction is open.
+        time.sleep(0.3)
+        trying = Actor(lambda: lease_lock("k", 60, 0).acquire().fence)
+        wait_until(lambda: trying.done.is_set() or somebody_waits(), what="the try")
+        assert trying.done.is_set(), "it waits for a lock of the row"
+    assert trying.result() > lock.fence
+
+
+@pytest.fixture
+def answer_lost():
+    """A function: the answer to the next statement with `words` is lost, after the server has done it."""
+    with ExitStack() as stack:
+
+        def lose(words, error, also=lambda: None):
+            pending = [words]
+
+            def wrapper(execute, sql, params, many, context):
+                found = execute(sql, params, many, context)
+                if pending and pending[0] in sql:
+                    pending.clear()
+                    also()
+                    raise error
+                return found
+
+            stack.enter_context(connection.execute_wrapper(wrapper))
+
+        yield lose
+
+
+def lost_connection():
+    """What the driver says when the connection breaks before the answer has come."""
+    if VENDOR in ("mysql", "mariadb"):
+        return OperationalError(2013, "Lost connection to server during query")
+    return OperationalError("disk I/O error" if VENDOR == "sqlite" else "server closed the connection unexpectedly")
+
+
+@real
+@finding("L18")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_release_whose_answer_was_lost_is_no_lock_that_was_lost(answer_lost, monkeypatch, late):
+    lock = held()
+    answer_lost("owner_token", lost_connection())
+    if late:
+        # Not surely in time by this process's clock, and nobody came.
+        monkeypatch.setattr("jobqueue.locks.leasing.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+    lock.release()
+    assert row()["owner_token"] is None
+
+
+@real
+def test_a_release_whose_answer_was_lost_after_the_end_is_told_if_somebody_came(answer_lost, monkeypatch):
+    lock = held()
+    answer_lost("owner_token", lost_connection(), also=lambda: Actor(held).result())
+    monkeypatch.setattr("jobqueue.locks.leasing.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+    with pytest.raises(LockLost):
+        lock.release()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\x00", "\ud800", 5, None, b"k"])
@@ -317,18 +388,6 @@ def test_a_name_that_is_new_is_made_by_one_statement_that_reads_the_floor_itself
         lock = held()
     assert [sql.split()[0] for sql in statements(seen)] == ["SELECT", "INSERT", "SELECT"]
     assert lock.fence == row()["fence"] == 1
-
-
-@real
-@row_locks
-def test_a_try_does_not_wait_for_a_release_that_is_not_committed_yet():
-    lock = held()
-    with transaction.atomic():
-        lock.release()
-        trying = Actor(held)
-        with pytest.raises(LockNotAcquired):
-            trying.result()
-    assert held().fence == lock.fence + 1
 
 
 @real
