@@ -92,6 +92,13 @@ class LockNotAcquired(JobQueueError):
     """Somebody else held the lock until timeout_seconds had passed. Nothing was written."""
 
 
+class LockAlreadyHeld(JobQueueError, RuntimeError):
+    """The thread or task that asks holds this lock itself, and locks are not re-entrant. Nothing changed.
+
+    A mistake of the program: waiting could not help, so it is no LockNotAcquired, and fails a job that lets it out.
+    """
+
+
 class LockNotHeld(JobQueueError):
     """Release or renewal by somebody who does not hold the lock: never acquired, or released before. No change."""
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from asgiref.sync import sync_to_async
 
-from jobqueue.exceptions import InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
+from jobqueue.exceptions import InvalidType, InvalidValue, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import metrics
 from jobqueue.locks.entries import Entries, Entry
 from jobqueue.locks.patience import Patience
@@ -47,7 +47,10 @@ class Lock:
         return f"<{self.kind} {self.name!r}{', held' if self._entries.any_held() else ''}>"
 
     def acquire(self) -> Self:
-        """Wait up to timeout_seconds (None = for ever, 0 = one try) and hold the lock. Raises LockNotAcquired."""
+        """Wait up to timeout_seconds (None = for ever, 0 = one try) and hold the lock.
+
+        Raises LockNotAcquired; LockAlreadyHeld if this thread or task is inside already.
+        """
         entry = self._enter()
         self._prepare(entry)
         patience = Patience(self.timeout_seconds)
@@ -57,7 +60,7 @@ class Lock:
                 if pause is None:
                     raise self._give_up(patience)
                 time.sleep(pause)
-        except LockNotAcquired:
+        except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
             # Interrupted: the lock may have been granted all the same.
@@ -90,7 +93,7 @@ class Lock:
                 if pause is None:
                     raise self._give_up(patience)
                 await asyncio.sleep(pause)
-        except LockNotAcquired:
+        except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
             await to_the_end(self._forget, entry)
@@ -113,7 +116,7 @@ class Lock:
     def _enter(self) -> Entry:
         """A new entry of the asking thread or task, which must not be inside already."""
         if self._entries.own() is not None:
-            raise LockNotAcquired(
+            raise LockAlreadyHeld(
                 f"{self.kind} {self.name!r}: this thread or task holds it already, and locks are not re-entrant. "
                 "Nothing changed; pass the object on instead of acquiring it again."
             )

@@ -15,7 +15,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import close_if_ended
-from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, LockNotHeld, NotSupported
+from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock
 
@@ -25,7 +25,7 @@ def named_lock(name: str, timeout_seconds: float | None, *, using: str | None = 
 
     Bound to this thread's connection: it ends with it, with no time limit and no table. Other programs that want the
     same lock use `.server_name`. timeout_seconds: None waits, 0 tries once; MySQL counts whole seconds. Entering raises
-    LockNotAcquired, also when this connection holds it already; InsideTransaction, because it would be released
+    LockNotAcquired; LockAlreadyHeld when this thread or task holds it; InsideTransaction, because it would be released
     before the commit; NotSupported where it would not hold: Galera, several primaries, transaction poolers.
     """
     return NamedLock(name, timeout_seconds, using)
@@ -108,7 +108,7 @@ class NamedLock(Lock):
     def _refuse_twice(self, entry: Entry, holder: Entry, wait_seconds: float | None) -> None:
         """Coroutines that share the connection wait for each other; a thread would keep the holder from releasing."""
         if entry.has_owner_of(holder):
-            raise LockNotAcquired(
+            raise LockAlreadyHeld(
                 f"{self.kind} {self.name!r}: this connection holds it already. The server would count, and let nobody "
                 "in between; nothing changed. Pass the lock on, or use another thread."
             )

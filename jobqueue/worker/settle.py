@@ -16,7 +16,7 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, Result
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
-from jobqueue.worker import task_signals
+from jobqueue.worker import parked, task_signals
 from jobqueue.worker.perform import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
@@ -82,7 +82,10 @@ def _write(outcome: Outcome, again: bool) -> str:
         transitions.ack(lease, result=outcome.result)
         return "ok"
     if outcome.ending is Ending.PARKED:
-        seconds = LOCKED_SECONDS if isinstance(error, LockNotAcquired) else PARK_SECONDS
+        seconds = PARK_SECONDS
+        if isinstance(error, LockNotAcquired):
+            seconds = LOCKED_SECONDS
+            parked.put_back(lease.using, lease.job_id, error)
         seconds *= random.uniform(0.8, 1.2)
         status = transitions.snooze(lease, delay_seconds=seconds, reason=str(error), again=again)
         return "canceled" if status is Job.Status.CANCELED else "parked"
@@ -133,6 +136,8 @@ def _count(region: Any, finished: int, *, failed: int = 0, lost: int = 0) -> Non
 
 def _tell(outcome: Outcome, what: str) -> None:
     lease = outcome.lease
+    if what != "parked":
+        parked.ran(lease.using, lease.job_id)
     task_signals.finished(outcome, what)
     if attempt_ended.receivers:
         send(

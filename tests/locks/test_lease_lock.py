@@ -157,11 +157,13 @@ def test_a_renewal_after_the_end_is_refused_even_if_nobody_came():
 
 
 @plain
-def test_an_object_may_be_used_again_but_not_twice_at_once():
+@finding("L20")
+def test_an_object_may_be_used_again_but_not_twice_at_once_by_the_same_thread():
     lock = lease_lock("k", 60, 0)
     with lock:
-        with pytest.raises(LockNotAcquired, match="not re-entrant"):
+        with pytest.raises(RuntimeError, match="not re-entrant") as caught:
             lock.acquire()
+        assert not isinstance(caught.value, LockNotAcquired)
     with lock:
         assert lock.fence == 2
 

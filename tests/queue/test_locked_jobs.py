@@ -14,7 +14,7 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.worker.perform import Ending
 from jobqueue.worker.settle import settle
 from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
@@ -60,6 +60,41 @@ def test_a_mutex_counts_as_well():
     with holding(lambda: mutex("report")):
         assert run_one() is Ending.PARKED
     assert job(job_id).attempts == 0
+
+
+@task(queue_name="q", max_attempts=2, timeout_seconds=30)
+def nested():
+    lock = lease_lock("report", 60, timeout_seconds=0)
+    with lock, lock:
+        return "made"
+
+
+@finding("L20")
+def test_a_job_that_meets_its_own_lock_fails_and_uses_its_attempts():
+    job_id = int(nested.enqueue().id)
+    assert run_one() is Ending.FAILED
+    assert job(job_id).attempts == 1
+    make_due(job_id)
+    assert run_one() is Ending.FAILED
+    assert job(job_id).status == Job.Status.FAILED
+
+
+@finding("L20")
+def test_a_job_that_does_not_get_its_lock_for_long_is_told_of_and_not_at_each_try(monkeypatch, caplog):
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    job_id = int(report.enqueue().id)
+    with lease_lock("report", 3600), caplog.at_level(logging.WARNING, "jobqueue.worker"):
+        for _ in range(13):
+            assert run_one() is Ending.PARKED
+            make_due(job_id)
+            clock[0] += 100
+    told = [record.getMessage() for record in caplog.records if "has not got its lock" in record.getMessage()]
+    assert [text.split(": ")[0] for text in told] == [
+        f"job {job_id} has not got its lock for 10m 0s",
+        f"job {job_id} has not got its lock for 20m 0s",
+    ]
+    assert "jobs locks" in told[0]
 
 
 @task(queue_name="q")
