@@ -52,5 +52,7 @@ def _plain(part: object) -> str | int | dict[str, str]:
         )
     if isinstance(part, bytes):
         return {"hex": part.hex()}
+    if isinstance(part, uuid.UUID):
+        return {"uuid": str(part)}
     # Plain values: members of an enum are keys like their values.
-    return int(part) if isinstance(part, int) else str.__str__(part) if isinstance(part, str) else str(part)
+    return int(part) if isinstance(part, int) else str.__str__(part)

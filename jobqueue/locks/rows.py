@@ -88,14 +88,16 @@ def encode(key: tuple[Part, ...]) -> str:
     return f"{text[: LOCK_CHARS - 1 - len(digest)]}#{digest}"
 
 
-def _plain(part: object) -> str | int:
+def _plain(part: object) -> str | int | dict[str, str]:
     if isinstance(part, bool) or not isinstance(part, (str, int, uuid.UUID)):
         raise InvalidType(
             f"a part of a mutex key must be a str, int or UUID, got {type(part).__name__}. Nothing was locked; "
             "for a model instance use its primary key."
         )
+    if isinstance(part, uuid.UUID):
+        return {"uuid": str(part)}
     # Plain values: members of an enum are keys like their values.
-    return int(part) if isinstance(part, int) else str.__str__(part) if isinstance(part, str) else str(part)
+    return int(part) if isinstance(part, int) else str.__str__(part)
 
 
 def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> list[Mutex]:

@@ -15,6 +15,7 @@ from jobqueue.locks.rows import encode
 from jobqueue.models import MutexRow
 from tests.app.models import Ticket
 from tests.locks.helpers import MYSQL, mutex_in_transaction, repeatable_read
+from tests.marks import finding
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
@@ -83,11 +84,17 @@ def test_keys_that_look_alike_are_two(one, other):
     assert all(len(key) <= 255 for key in MutexRow.objects.values_list("pk", flat=True))
 
 
-def test_an_enum_member_and_a_uuid_are_their_values():
+def test_an_enum_member_is_its_value():
     from jobqueue.models import Job
 
+    assert encode((Job.Status.DONE,)) == encode((2,))
+
+
+@finding("L25")
+def test_a_uuid_and_its_string_are_two_keys():
     number = uuid.uuid4()
-    assert encode((Job.Status.DONE, number)) == encode((2, str(number)))
+    assert encode((number,)) == encode((uuid.UUID(str(number)),))
+    assert encode((number,)) != encode((str(number),))
 
 
 @plain
