@@ -13,11 +13,14 @@ from django.db.models import QuerySet
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
 from jobqueue.db.binary import place
+from jobqueue.db.ended_wait import wait_ended
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mysql_held import mysql_held
 from jobqueue.db.mysql_monitor import MySQLMonitor
 from jobqueue.db.mysql_mutex import CHANGED, NOT_YET, MutexOfMySQL
 
+# The statement's time is over (MariaDB, MySQL), KILL QUERY.
+_LIMITS = {1969, 3024, 1317}
 # Deadlock, row changed (MariaDB), refused by a cluster: the server has rolled the whole transaction back.
 _UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
@@ -43,10 +46,12 @@ class MySQLLocks(Vendor):
                 except OperationalError as error:
                     if first_arg(error) == CHANGED:
                         raise stale_snapshot(key) from error
-                    if first_arg(error) not in NOT_YET or self._rolled_back(connection):
+                    if first_arg(error) not in NOT_YET | _LIMITS or self._rolled_back(connection):
                         raise
                     if timeout_seconds is not None:
                         return False
+                    if first_arg(error) in _LIMITS:
+                        raise wait_ended(key, error) from error
                     if getattr(connection, _BOUNDED, False):
                         raise
                 else:

@@ -11,6 +11,7 @@ from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, stale_snapshot
+from jobqueue.db.ended_wait import wait_ended
 from jobqueue.db.held import HeldLocks
 from jobqueue.db.mutex_floor import MUTEX_FLOOR
 from jobqueue.db.postgresql_held import postgresql_held
@@ -18,6 +19,8 @@ from jobqueue.db.postgresql_monitor import PostgreSQLMonitor
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
+# By statement_timeout, or by somebody.
+_CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3
 
@@ -44,6 +47,8 @@ class PostgreSQLLocks(Vendor):
         except OperationalError as error:
             if self.error_code(error) == "40001":
                 raise stale_snapshot(key) from error
+            if self.error_code(error) == _CANCELED:
+                raise wait_ended(key, error) from error
             raise
         return found is not None
 
@@ -74,7 +79,12 @@ class PostgreSQLLocks(Vendor):
     ) -> bool | None:
         """What the statement returned; None if it did not get its lock in time."""
         if timeout_seconds is not None:
-            row = self._within(connection, sql, [key], timeout_seconds)
+            try:
+                row = self._within(connection, sql, [key], timeout_seconds)
+            except OperationalError as error:
+                if self.error_code(error) != _CANCELED:
+                    raise
+                return None
             return None if row is None else bool(row[0])
         with connection.cursor() as cursor:
             cursor.execute(sql, [key])

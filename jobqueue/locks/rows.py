@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_test_case
+from jobqueue.db.our_tables import our_tables
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks import metrics
 from jobqueue.locks.patience import Patience
@@ -112,7 +113,9 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
     patience = Patience(seconds)
     for key in sorted(set(keys)):
         waited = Patience(None)
-        if not vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds()):
+        with our_tables(alias):
+            got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds())
+        if not got:
             metrics.failed(KIND, key, waited.waited_seconds())
             raise LockNotAcquired(
                 f"mutex {key} was not free in time: another transaction holds it. Nothing was written, and this "

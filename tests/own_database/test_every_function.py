@@ -115,6 +115,8 @@ def beside_the_rows():
         "outbox.skip": lambda: outbox.skip(1, using=SHOP),
         "outbox.discard": lambda: outbox.discard(1, using=SHOP),
         "lease_lock": lambda: locks.lease_lock("k", 60, 0, using=SHOP).acquire(),
+        "mutex": lambda: locks.mutex("k", using=SHOP),
+        "mutex, timeout": lambda: locks.mutex("k", timeout_seconds=1, using=SHOP),
         "publish": lambda: outbox.publish("t", 1, using=SHOP),
         "publish, key": lambda: outbox.publish("t", 1, key="k", using=SHOP),
         "counter": lambda: ShardedCounter("c", using=SHOP).add(),
