@@ -61,6 +61,8 @@ class Vendor(Parameters, BriefWaits, Seeks):
     selected_instant_sql = "%(expressions)s"
     #: "%(instant)s" bounded to the years that Python knows, where columns can hold others; None: as it is
     bounded_instant_sql: str | None = None
+    #: an UPDATE of an indexed column adds an entry to every index, which all who look for the row must pass by
+    copies_updated_rows = False
     #: instants are kept without a zone, and mean UTC
     stores_utc_naive = True
 

@@ -51,6 +51,7 @@ class PostgreSQL(PostgreSQLLocks):
     returning_id_sql = "RETURNING id"
     takes_at_once = True
     notifies = True
+    copies_updated_rows = True
     stores_utc_naive = False
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.
     now_sql = "STATEMENT_TIMESTAMP()"

@@ -317,6 +317,30 @@ def test_several_locks_are_taken_low_to_high_and_given_back_when_one_is_missing(
     assert row("a")["owner_token"] is None
 
 
+@real
+@finding("L15")
+@pytest.mark.skipif(VENDOR != "postgres", reason="elsewhere a look by key finds the row at once")
+def test_a_hot_lock_leaves_no_entries_in_its_key_while_a_snapshot_is_open():
+    held().release()
+    with connection.cursor() as cursor:
+        # The table and its index as they are when they are new.
+        cursor.execute("VACUUM FULL job_lock")
+    old = connection.copy()
+    old.inc_thread_sharing()
+    try:
+        with old.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT COUNT(*) FROM job_lock")
+        for _ in range(1000):
+            held().release()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_relation_size('job_lock_pkey') / 8192")
+            pages = cursor.fetchone()[0]
+    finally:
+        old.close()
+    assert pages <= 2, "each look for the lock reads all of these"
+
+
 @plain
 def test_the_sweeper_takes_bounded_batches_and_leaves_who_holds():
     for number in range(7):
