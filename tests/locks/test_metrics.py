@@ -74,8 +74,8 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
     waiter, tried = make_lock(kind, "k2", timeout_seconds=patient(30)), threading.Event()
     attempt = waiter._attempt
 
-    def attempt_and_tell(wait_seconds):
-        got_it = attempt(wait_seconds)
+    def attempt_and_tell(entry, wait_seconds):
+        got_it = attempt(entry, wait_seconds)
         tried.set()
         return got_it
 
