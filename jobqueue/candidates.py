@@ -45,7 +45,7 @@ class Head(NamedTuple):
 
 def top_due(queue: Any, *, using: str) -> JobQuerySet:
     """The due jobs of the highest priority that waits in `queue`: none if all jobs of that priority are delayed."""
-    return due(queue, Subquery(_last(_waiting(using), using).values("priority")[:1]), using=using)
+    return due(queue, Subquery(_last(waiting(using), using).values("priority")[:1]), using=using)
 
 
 def heads(queues: Sequence[str], *, using: str) -> list[Head]:
@@ -75,12 +75,12 @@ def due_levels(queue: str, *, using: str, surely: int | None = None, head: Head 
 
 @cache
 def _top_level(using: str) -> Prepared:
-    return _highest(_waiting(using), using)
+    return highest(waiting(using), using)
 
 
 @cache
 def _level_below(using: str) -> Prepared:
-    return _highest(_waiting(using).filter(priority__lt=LEVEL), using)
+    return highest(waiting(using).filter(priority__lt=LEVEL), using)
 
 
 @cache
@@ -88,20 +88,21 @@ def _any_due(using: str) -> Prepared:
     return prepare_rows(due(QUEUE, LEVEL, using=using).values_list("pk")[:1])
 
 
-def _waiting(using: str) -> JobQuerySet:
+def waiting(using: str) -> JobQuerySet:
+    """The jobs of the slot QUEUE that wait, due or not."""
     return Job.objects.using(using).filter(queue=QUEUE, status=Job.Status.READY, gate=0)
 
 
-def _highest(waiting: JobQuerySet, using: str) -> Prepared:
-    """The last entry of the index."""
+def highest(rows: JobQuerySet, using: str) -> Prepared:
+    """The Head of `rows`: the last entry of the index."""
     all_due = ExpressionWrapper(Q(run_at__lte=UtcNow()), BooleanField())
-    found = _last(waiting, using).annotate(all_due=all_due)
+    found = _last(rows, using).annotate(all_due=all_due)
     return prepare_rows(found.values_list("queue", "priority", "all_due")[:1])
 
 
-def _last(waiting: JobQuerySet, using: str) -> JobQuerySet:
+def _last(rows: JobQuerySet, using: str) -> JobQuerySet:
     """In the order of the index's columns in reverse, or the database sorts."""
-    return vendor(using).force_index(waiting.order_by("-priority", "-run_at", "-id"), INDEX)
+    return vendor(using).force_index(rows.order_by("-priority", "-run_at", "-id"), INDEX)
 
 
 def queue_names(*, using: str, limit: int = NAMES_MAX) -> list[str]:
@@ -113,4 +114,15 @@ def queue_names(*, using: str, limit: int = NAMES_MAX) -> list[str]:
     table, column = map(connection.ops.quote_name, (Job._meta.db_table, "queue"))
     with connection.cursor() as cursor:
         cursor.execute(vendor(using).distinct_sql(table, column, INDEX), [limit])
+        return [str(name) for (name,) in cursor.fetchall()]
+
+
+def waiting_names(*, using: str) -> list[str]:
+    """The names of the queues in which jobs wait, due or not, in no order: two index seeks per name of the table.
+
+    A name of which only ended jobs are left is not among them.
+    """
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        cursor.execute(vendor(using).waiting_names_sql(connection.ops.quote_name(Job._meta.db_table), INDEX))
         return [str(name) for (name,) in cursor.fetchall()]

@@ -197,6 +197,10 @@ class MySQL(MySQLLocks):
             f"GROUP BY {column} ORDER BY {column} LIMIT %s"
         )
 
+    def waiting_names_sql(self, table: str, index: str) -> str:
+        """By a loose scan of the index, which seeks the wanted status in each group."""
+        return f"SELECT queue FROM {table} FORCE INDEX ({index}) WHERE status = 0 AND gate = 0 GROUP BY queue"
+
     def heads_after_sql(self, table: str, column: str, index: str) -> str:
         """By the same loose scan, which finds the lowest id on its way.
 

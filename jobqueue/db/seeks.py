@@ -27,6 +27,16 @@ class Seeks:
             f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
         )
 
+    def waiting_names_sql(self, table: str, index: str) -> str:
+        """The queues with jobs that wait behind no gate; `index` leads with queue, status and gate."""
+        # Not EXISTS, which a planner may turn into a join; and in the order of the index, or it may read all jobs.
+        first = (
+            f"SELECT 1 FROM {table} AS j WHERE j.queue = names.queue AND j.status = 0 AND j.gate = 0 "
+            "ORDER BY j.priority, j.run_at, j.id LIMIT 1"
+        )
+        names = self.distinct_sql(table, "queue", index).removesuffix(" LIMIT %s")
+        return f"SELECT names.queue FROM ({names}) AS names WHERE ({first}) IS NOT NULL"
+
     def heads_after_sql(self, table: str, column: str, index: str) -> str:
         """As distinct_after_sql, each value with the lowest id among its rows; `index` has the id behind the column."""
         sql = self.distinct_after_sql(table, column, index)

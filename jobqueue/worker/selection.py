@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobqueue import candidates
 from jobqueue.candidates import Head
 from jobqueue.exceptions import InvalidValue
+from jobqueue.heads import Heads, WaitingNames
 from jobqueue.names import check_queue
 
 WEIGHT_MAX = 1000
-KNOWN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -26,18 +24,19 @@ class Selection:
     _turn: int = 0
     _served: dict[str, int] = field(default_factory=dict)
     _fed: set[int] = field(default_factory=set)
-    _known: tuple[str, ...] = ()
-    _known_until: float = 0.0
+    _known: WaitingNames = field(default_factory=WaitingNames)
+    _heads: Heads = field(default_factory=Heads)
 
     def heads(self, using: str, *, guess: bool = False) -> list[Head]:
         """The heads of the queues in which jobs wait, best queue first; of one weight, least recently served first.
 
         With `guess` a job was committed a moment ago. If there is but one queue it is there, and nobody need look.
         """
+        if guess and len(likely := self._likely()) == 1:
+            return [Head(likely.pop(), None, all_due=False)]
         names = self.names(using)
-        if guess and len(names) == 1:
-            return [Head(names[0], None, all_due=False)]
-        waiting = candidates.heads(names, using=using)
+        waiting = self._heads.of(names, using=using)
+        self._known.had_jobs(head.queue for head in waiting)
         rank = {name: place for place, name in enumerate(names)}
         # What waits nowhere is forgotten, or a worker would remember every name there ever was.
         self._served = {head.queue: self._served.get(head.queue, 0) for head in waiting}
@@ -59,24 +58,23 @@ class Selection:
     def names(self, using: str) -> list[str]:
         """The queues to look at now, heaviest first.
 
-        '*' finds names by index seeks, also those only plain SQL used, and finds new ones within KNOWN_SECONDS.
+        '*' stands for those in which jobs wait, also those that only plain SQL used, found by index seeks.
         """
         names = set(self.weights)
         if self.every is not None:
-            now = time.monotonic()
-            if now >= self._known_until:
-                self._known = tuple(candidates.queue_names(using=using))
-                # In an empty table every look is as cheap as this one.
-                self._known_until = now + KNOWN_SECONDS if self._known else now
-            names.update(self._known)
+            names.update(self._known.find(using))
         return sorted(names - self.excluded, key=lambda name: (-self._weight_of(name), name))
 
     def _weight_of(self, queue: str) -> int:
         return self.weights.get(queue, self.every or 0)
 
+    def _likely(self) -> set[str]:
+        """The queues that may have jobs, as far as is known without a look."""
+        return {*self.weights, *(self._known.lately() if self.every is not None else ())} - self.excluded
+
     def forget(self) -> None:
-        """There may be new names: the next look reads them again."""
-        self._known_until = 0.0
+        """There may be other names: the next look reads them again."""
+        self._known.forget()
 
     def serves(self, queue: str) -> bool:
         """Whether names() may give `queue`."""
