@@ -29,6 +29,7 @@ from jobqueue.insertion import KEY_GATE, SCHEDULED
 from jobqueue.lanes import Place, lane_of
 from jobqueue.models import Job, LanePlace
 from jobqueue.models.querysets import JobQuerySet
+from jobqueue.transitions.lane_floors import LaneFloors
 from jobqueue.transitions.rows import any_in_state
 
 logger = logging.getLogger("jobqueue.transitions")
@@ -39,6 +40,7 @@ _DEPTH, _DEPTH_MAX = 3, 1000
 _LANES = 500
 # For lanes in which others have locks now: 0.3 to 0.6 s in all, then they, or the sweep, see to it.
 _TRIES, _TRY_SECONDS = 30, 0.02
+_floors = LaneFloors()
 
 
 @dataclass(slots=True)
@@ -96,25 +98,25 @@ def _advance_pending(using: str) -> None:
         _advance_or_leave(found, using)
 
 
-def advance(wanted: Collection[int], *, using: str) -> int:
+def advance(wanted: Collection[int], *, using: str, floors: LaneFloors | None = None) -> int:
     """Remove ended heads from these lanes and open the next ones; how many jobs were opened.
 
-    Repeatable: whoever looks finds the same head. Raises DatabaseBusy after repeated deadlocks.
+    Repeatable: whoever looks finds the same head. With `floors` it is sought from where it was seen a moment ago.
+    Raises DatabaseBusy after repeated deadlocks.
     """
-    lanes_in_order = sorted(wanted)
-    return sum(
-        _advance(set(lanes_in_order[start : start + _LANES]), using) for start in range(0, len(lanes_in_order), _LANES)
-    )
+    lanes_in_order, floors = sorted(wanted), floors or LaneFloors()
+    starts = range(0, len(lanes_in_order), _LANES)
+    return sum(_advance(set(lanes_in_order[start : start + _LANES]), using, floors) for start in starts)
 
 
-def _advance(left: set[int], using: str) -> int:
+def _advance(left: set[int], using: str, floors: LaneFloors) -> int:
     opened = vain = 0
     while left and vain < _TRIES:
         # Without a lock: if a lane's head is open, whoever ends it will look again, and see what we see.
-        steps = retry_transient(partial(_steps, left, using), using=using)
+        steps = retry_transient(partial(_steps, left, using, floors), using=using)
         if not steps:
             break
-        done = retry_transient(partial(_apply, steps, using), using=using)
+        done = retry_transient(partial(_apply, steps, using, floors), using=using)
         queues = [step.opened.queue or "" for step in done if step.opened]
         for queue in set(queues):
             doorbell.ring(queue, using)
@@ -139,14 +141,15 @@ def sweep(after: int, *, using: str, limit: int = 1000) -> tuple[int, int | None
 
 def _advance_or_leave(wanted: Collection[int], using: str) -> None:
     try:
-        advance(wanted, using=using)
+        advance(wanted, using=using, floors=_floors)
     except (Error, DatabaseBusy) as error:
         logger.warning("%d ordering keys wait for the next sweep: %s", len(wanted), error)
 
 
-def _steps(wanted: Iterable[int], using: str) -> dict[int, _Step]:
+def _steps(wanted: Iterable[int], using: str, floors: LaneFloors) -> dict[int, _Step]:
     """The lanes that need something."""
-    met = lanes.next_places(dict.fromkeys(wanted, 0), using=using)
+    met = lanes.next_places(floors.of(wanted, using=using), using=using)
+    floors.keep(met, using=using)
     steps = {lane: _Step(place) for lane, place in met.items()}
     for _ in range(_DEPTH):
         ended = {lane: place.id for lane, place in met.items() if steps[lane].meet(place)}
@@ -160,7 +163,7 @@ def _steps(wanted: Iterable[int], using: str) -> dict[int, _Step]:
     return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
 
 
-def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
+def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_Step]:
     """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
 
     Another advance() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
@@ -173,7 +176,7 @@ def _apply(seen: Mapping[int, _Step], using: str) -> list[_Step]:
     with vendor(using).transaction(connections[using]):
         mine = _lock(LanePlace, wanted, using)
         # Read again: what was seen before the lock may be over.
-        now = [step for step in _steps(seen, using).values() if {step.head.id, *step.ended} <= mine]
+        now = [step for step in _steps(seen, using, floors).values() if {step.head.id, *step.ended} <= mine]
         opening = {step.opened.job_id for step in now if step.opened}
         free = _lock(Job, opening, using) if opening else set()
         steps = [step for step in now if step.opened is None or step.opened.job_id in free]
