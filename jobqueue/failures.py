@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import traceback
 from enum import StrEnum
 
@@ -30,7 +31,7 @@ _BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Fa
     ((PayloadError, UnicodeError), FailureCause.FORMAT),
     ((MemoryError, RecursionError), FailureCause.RESOURCE),
     (TimeoutError, FailureCause.DEPENDENCY),
-    (ConnectionError, FailureCause.DEPENDENCY),
+    ((ConnectionError, socket.gaierror, socket.herror), FailureCause.DEPENDENCY),
     (OSError, FailureCause.RESOURCE),
     ((ValueError, LookupError, TypeError, ArithmeticError, AssertionError), FailureCause.DATA),
 )

@@ -8,6 +8,7 @@ from django.db import IntegrityError, OperationalError
 from jobqueue.exceptions import JobLost, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import ERROR_BYTES, FailureCause, classify, describe, is_permanent, storable, summary
 from tests.app.tasks import Unprintable
+from tests.marks import finding
 
 CAUSES = [
     (JobLost("x"), "lost"),
@@ -41,6 +42,12 @@ def test_every_error_has_a_cause(error, cause):
     found = classify(error)
     assert isinstance(found, FailureCause)
     assert cause is None or found == cause
+
+
+@finding("item-6")
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), socket.herror(1)])
+def test_a_host_whose_name_cannot_be_resolved_is_a_dependency(error):
+    assert classify(error) == "dependency"
 
 
 def raised(error):
