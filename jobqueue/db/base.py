@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -70,9 +70,9 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
 
-    def lock_rows_within(self, queryset: QuerySet[Any], seconds: float) -> bool:
-        """Whether there are such rows, locked now; where a conflict leaves shared locks it waits for theirs."""
-        return bool(self.lock_rows(queryset).values_list("pk"))
+    def within(self, connection: BaseDatabaseWrapper, seconds: float, work: Callable[[], Any]) -> Any:
+        """What `work` gives; None if it waited for a lock for longer. Only where a conflict leaves locks behind."""
+        return work()
 
     def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool) -> QuerySet[M]:
         """The same rows, locked, but where the database can tell them apart not those that they are joined with."""

@@ -23,6 +23,7 @@ class MariaDB(MySQL):
     unpadded_collation = "utf8mb4_nopad_bin"
     oldest = (10, 6, 0)
     monitor = MariaDBMonitor()
+    least_lock_wait_seconds = 0.0
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
         """As it is: JSON is kept as it was written, and statements of others are shown whatever is in them."""

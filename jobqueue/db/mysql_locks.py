@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from django.db import Error, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
 from jobqueue.db.binary import place
@@ -33,6 +32,8 @@ class MySQLLocks(Vendor):
     """What MySQL and MariaDB do for jobqueue.locks."""
 
     monitor = MySQLMonitor()
+    #: the shortest wait for a lock that the server knows
+    least_lock_wait_seconds = 1.0
 
     def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
         """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first."""
@@ -61,9 +62,9 @@ class MySQLLocks(Vendor):
         self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
     ) -> bool | None:
         """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
-        with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, 1.0)):
+        with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, self.least_lock_wait_seconds)):
             try:
-                if timeout == 0 and self.isolation(connection) == "read committed":
+                if timeout == 0 and self.least_lock_wait_seconds and self._locks_no_gaps(connection):
                     cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {place(key)} FOR UPDATE NOWAIT", [key])
                 cursor.execute(sql, params)
             except IntegrityError as error:
@@ -76,16 +77,30 @@ class MySQLLocks(Vendor):
                 return None
         return True
 
-    def lock_rows_within(self, queryset: QuerySet[Any], seconds: float) -> bool:
-        """Waits for `seconds`, 1 at least: whoever met a duplicate key holds a shared lock on its row."""
-        connection = connections[queryset.db]
-        with self._lock_wait(connection, max(seconds, 1.0)):
+    def _locks_no_gaps(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether this transaction surely runs at READ COMMITTED; it has read something before.
+
+        The session's level need not be that of a caller's transaction, which only performance_schema tells.
+        """
+        if not connection.savepoint_ids:
+            return True
+        with connection.cursor() as cursor, suppress(Error):
+            cursor.execute(
+                "SELECT 1 FROM performance_schema.events_transactions_current WHERE THREAD_ID = PS_CURRENT_THREAD_ID() "
+                "AND STATE = 'ACTIVE' AND ISOLATION_LEVEL = 'READ COMMITTED'"
+            )
+            return cursor.fetchone() is not None
+        return False
+
+    def within(self, connection: BaseDatabaseWrapper, seconds: float, work: Callable[[], Any]) -> Any:
+        """Whoever met a duplicate key holds a shared lock on its row, and waits for those of others."""
+        with self._lock_wait(connection, max(seconds, self.least_lock_wait_seconds)):
             try:
-                return bool(queryset.select_for_update().values_list("pk"))
+                return work()
             except OperationalError as error:
                 if first_arg(error) not in NOT_YET or self._rolled_back(connection):
                     raise
-                return False
+                return None
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:

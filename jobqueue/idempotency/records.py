@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from django.db import connections
 
@@ -15,6 +16,8 @@ from jobqueue.exceptions import DatabaseBusy, InProgress
 from jobqueue.idempotency.keys import StoredKey
 from jobqueue.locks.patience import Patience
 from jobqueue.models import IdempotencyRecord
+
+T = TypeVar("T")
 
 _ROUNDS = 8
 
@@ -31,10 +34,10 @@ def begin(
     Raises InProgress when somebody else's transaction has the key and does not end in time; this one goes on. Raises
     Lapsed only if the transaction may be redone.
     """
-    conflicts = misses = 0
+    conflicts, misses, waited = 0, 0, False
     while conflicts < _ROUNDS:
         # The usual repeat ends here: no lock, no write.
-        found = _read(key, using, past_snapshot=conflicts > 0)
+        found = _newest(key, patience, using) if conflicts or waited else next(iter(_read(key, using)), None)
         if found is None:
             if _insert(key, ttl_seconds, patience.left_seconds() or 0.0, fingerprint, using):
                 return None
@@ -43,7 +46,7 @@ def begin(
             return found
         elif conflicts and may_redo:
             raise Lapsed
-        elif _renew(found, ttl_seconds, fingerprint, using, wait_for=patience if conflicts else None):
+        elif _renew(found, ttl_seconds, fingerprint, using, wait_for=patience if conflicts or waited else None):
             return None
         else:
             # Somebody renews it just now, or has done so: look again, the first time at once.
@@ -52,6 +55,8 @@ def begin(
                 raise in_progress(key)
             time.sleep(pause)
             misses += 1
+            # A caller's snapshot may show it as expired for ever: wait for whoever has it, and look past the snapshot.
+            waited = not may_redo and bool(patience.left_seconds())
     raise DatabaseBusy(f"the record of {key.label!r} came and went {_ROUNDS} times. Nothing was written; try again.")
 
 
@@ -68,10 +73,12 @@ def _renew(
     be to skip it for ever: then whoever is left when the deadlock is resolved gets it.
     """
     rows = IdempotencyRecord.objects.using(using).filter(pk=expired.pk, expires_at__lte=UtcNow())
-    if wait_for is None:
-        locked = bool(vendor(using).lock_rows(rows).values_list("pk"))
+    found = vendor(using)
+    locked: list[Any] | None
+    if wait_for is None or not found.shared_lock_sql:
+        locked = list(found.lock_rows(rows).values_list("pk"))
     else:
-        locked = vendor(using).lock_rows_within(rows, wait_for.left_seconds() or 0.0)
+        locked = _within(wait_for, using, lambda: list(rows.select_for_update().values_list("pk")))
     if not locked:
         return False
     anew: dict[str, Any] = {"fingerprint": fingerprint, "result": None, "created_at": UtcNow()}
@@ -109,11 +116,24 @@ def in_progress(key: StoredKey) -> InProgress:
     )
 
 
-def _read(key: StoredKey, using: str, *, past_snapshot: bool) -> IdempotencyRecord | None:
-    """The committed record, with is_alive; `past_snapshot`: also one that this transaction's snapshot does not show."""
+def _newest(key: StoredKey, patience: Patience, using: str) -> IdempotencyRecord | None:
+    """Also one that this transaction's snapshot does not show. Raises InProgress if somebody has it for too long."""
+    found = _within(patience, using, lambda: _read(key, using, vendor(using).shared_lock_sql))
+    if found is None:
+        raise in_progress(key)
+    return next(iter(found), None)
+
+
+def _within(patience: Patience, using: str, work: Callable[[], list[T]]) -> list[T] | None:
+    found: list[T] | None = vendor(using).within(connections[using], patience.left_seconds() or 0.0, work)
+    return found
+
+
+def _read(key: StoredKey, using: str, suffix: str = "") -> list[IdempotencyRecord]:
+    """The committed record, with is_alive."""
     found, connection = vendor(using), connections[using]
     table = connection.ops.quote_name(IdempotencyRecord._meta.db_table)
     sql = f"SELECT *, CASE WHEN expires_at > {found.now_sql} THEN 1 ELSE 0 END AS is_alive FROM {table} "
     digest = found.binary_parameter(connection, key.digest)
-    sql += f"WHERE digest = {place(digest)} {found.shared_lock_sql if past_snapshot else ''}"
-    return next(iter(IdempotencyRecord.objects.using(using).raw(sql, [digest])), None)
+    sql += f"WHERE digest = {place(digest)} {suffix}"
+    return list(IdempotencyRecord.objects.using(using).raw(sql, [digest]))
