@@ -42,16 +42,19 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
     never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
     runs once and every error is let out: only the owner can redo it (a deadlock rolled all of it back).
     """
-    connection = connections[using]
-    if in_callers_transaction(connection):
-        with our_tables(using):
+    with our_tables(using):
+        if in_callers_transaction(connections[using]):
             return work()
+        return _redone(work, using, repeatable)
+
+
+def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
+    connection = connections[using]
     close_if_ended(connection)
     reconnected = False
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with our_tables(using):
-                return work()
+            return work()
         except Error as error:
             reader = fault_vendor(using)
             # Django could not turn autocommit on again behind a transaction of ours. Nobody knows whether that was

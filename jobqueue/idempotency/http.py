@@ -53,20 +53,14 @@ def idempotent_view(
 
         @wraps(view)
         def call(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if request.method not in _METHODS:
+            given = request.headers.get("Idempotency-Key")
+            if request.method not in _METHODS or (given is None and not required):
                 return cast(HttpResponseBase, view(request, *args, **kwargs))
-            key = _key(request.headers.get("Idempotency-Key"))
+            key = _key(given)
             if key is None:
-                if required or "Idempotency-Key" in request.headers:
-                    return _problem(400, "This request needs an Idempotency-Key header of 1 to 255 visible characters.")
-                return cast(HttpResponseBase, view(request, *args, **kwargs))
-            mine = once(
-                _scoped(request, key, scope),
-                ttl_seconds,
-                timeout_seconds=timeout_seconds,
-                fingerprint=_body(request),
-                using=using,
-            )
+                return _problem(400, "This request needs an Idempotency-Key header of 1 to 255 visible characters.")
+            scoped, body = _scoped(request, key, scope), _body(request)
+            mine = once(scoped, ttl_seconds, timeout_seconds=timeout_seconds, fingerprint=body, using=using)
             return _first_or_again(mine, partial(view, request, *args, **kwargs), alias_of(using))
 
         return cast("V", call)
