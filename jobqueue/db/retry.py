@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -82,23 +82,28 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
 
 
 def close_if_ended(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection that the server has ended while it was idle, without a round trip.
+    """Close a connection that the server has ended while it was idle, without a round trip."""
+    if connection.connection is not None and has_ended(connection.connection, connection):
+        connection.close()
+
+
+def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server has ended `session`, the driver's of `connection`, while it was idle; without a round trip.
 
     Between statements the server sends nothing, so a readable socket means end of file or a farewell. Found out here,
     it costs a reconnection; found out by a write, nobody could tell whether that write happened.
     """
-    fileno = getattr(connection.connection, "fileno", None)
+    fileno = getattr(session, "fileno", None)
     if fileno is None:
-        return
+        return False
     try:
         waiting = select.poll()
         # psycopg refuses to tell when it has noticed the end itself.
         with connection.wrap_database_errors:
             waiting.register(fileno(), select.POLLIN)
-        if waiting.poll(0):
-            connection.close()
+        return bool(waiting.poll(0))
     except (OSError, ValueError, Error, AttributeError):
-        connection.close()
+        return True
 
 
 def met(error: Error, *, using: str) -> None:

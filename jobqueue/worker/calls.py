@@ -11,7 +11,7 @@ from asgiref.sync import AsyncToSync
 from django.db import close_old_connections
 
 from jobqueue.exceptions import TransactionLeftOpen
-from jobqueue.worker.cleaning import drop_open_transactions
+from jobqueue.worker.cleaning import clean_connections, drop_open_transactions
 
 
 class CallThreads(ThreadPoolExecutor):
@@ -50,19 +50,22 @@ class OneThread(CallThreads):
         self._used = True
         return super().submit(fn, *args, **kwargs)
 
-    def job_ended(self) -> None:
-        """Let connections that are broken or have reached CONN_MAX_AGE go, as job threads do after every job."""
+    def job_ended(self, *, last: bool) -> None:
+        """Let connections that are broken or have reached CONN_MAX_AGE go, as job threads do after every job.
+
+        After the `last` one that ran, clean the others too: while jobs run, they share what is set in a session.
+        """
         if self._used:
-            self._used = False
-            super().submit(close_old_connections)
+            self._used = not last
+            super().submit(clean_connections if last else close_old_connections)
 
 
 class AnyThread(CallThreads):
-    """For calls that may run in any thread: the next one may be anybody's, so old connections go after each."""
+    """For calls that may run in any thread: the next one may be anybody's, so connections are cleaned after each."""
 
     def _clean(self) -> list[str]:
         dropped = drop_open_transactions()
-        close_old_connections()
+        clean_connections()
         return dropped
 
 

@@ -48,6 +48,7 @@ class Lane:
         self._stopping, self._asked_to_stop = stopping, asked_to_stop
         self._todo: deque[tuple[Lease, Any, float]] = deque()
         self._running = 0
+        self._bodies = 0  # of these, those that have not ended
         self._called = False
         self._answer: threading.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,6 +125,7 @@ class Lane:
                 continue
             body = _Body(lease, entry)
             self._running += 1
+            self._bodies += 1
             # Its own context: nothing that one job sets (time zone, language, connections) reaches another.
             task = loop.create_task(self._run(body), context=body.context)
             task.add_done_callback(partial(self._over, loop, body))
@@ -149,8 +151,9 @@ class Lane:
             # Called by whoever has written its end.
             free = partial(loop.call_soon_threadsafe, free, context=Context())
         self._hand_over(body.outcome, free)
+        self._bodies -= 1
         if self._calls is not None:
-            self._calls.job_ended()
+            self._calls.job_ended(last=not self._bodies)
 
     def _free(self, loop: asyncio.AbstractEventLoop) -> None:
         self._running -= 1

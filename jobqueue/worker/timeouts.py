@@ -7,12 +7,13 @@ import ctypes
 import threading
 import time
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.worker import forked
+from jobqueue.worker.cleaning import doubt_connections
 
 
 class Limits(NamedTuple):
@@ -83,6 +84,16 @@ class Together:
             entry.hard_until = instant
 
 
+class _Delivered(SoftTimeout):
+    """What is sent to a thread: Python makes it there, when it raises it and before any handler runs."""
+
+    def __new__(cls, *args: object) -> SoftTimeout:  # type: ignore[misc]
+        with suppress(Exception):
+            # A driver may be between a statement and its answer.
+            doubt_connections()
+        return SoftTimeout(*args)
+
+
 class Watch:
     """The time limits of what one job thread runs now."""
 
@@ -116,7 +127,7 @@ class Watch:
             if self._soft_until is not None and time.monotonic() >= self._soft_until:
                 self._soft_until = None
                 set_async = ctypes.pythonapi.PyThreadState_SetAsyncExc
-                set_async(ctypes.c_ulong(self._thread), ctypes.py_object(SoftTimeout))
+                set_async(ctypes.c_ulong(self._thread), ctypes.py_object(_Delivered))
 
     def _end(self, entry: Any) -> None:
         if forked.is_forked():

@@ -480,4 +480,4 @@ def takes_a_lock(name: str) -> None:
         lease_lock(name, 60, timeout_seconds=0).acquire()
 
 
-from tests.app import batches, coroutines, finishing, kit, subscribers  # noqa: E402, F401
+from tests.app import batches, coroutines, finishing, kit, leftovers, subscribers  # noqa: E402, F401
