@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
+from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_manual_transaction
 from jobqueue.db.unswallowed import unswallowed
-from jobqueue.elsewhere import refuse_writes_elsewhere
-from jobqueue.exceptions import WrongDatabase
+from jobqueue.elsewhere import refuse_commits, refuse_writes_elsewhere
+from jobqueue.exceptions import InsideTransaction, WrongDatabase
 from jobqueue.payload import JSON
 from jobqueue.progress import Reporter, new_progress
 
@@ -35,7 +37,8 @@ class JobContext:
 
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
-    finished: bool = False
+    finishing: bool = False  # a finish() has come to its commit
+    finished: bool = False  # and that was successful
     result: str | None = None  # what finish() has stored, as JSON
     log: Any = None  # what it has logged, once it has
     _until: datetime | None = None
@@ -113,8 +116,9 @@ class JobContext:
         """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
 
         Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the
-        block when the lease is gone, WrongDatabase if `using` names another database, or when the block writes to one;
-        an exception in the block undoes all of it and the job fails as usual.
+        block when the lease is gone, WrongDatabase if `using` names another database, or when the block writes to one,
+        InsideTransaction where autocommit was turned off by hand, NotSupported for a statement of the block that would
+        commit by itself; an exception in the block undoes all of it and the job fails as usual.
         """
         from jobqueue import transitions
         from jobqueue.transitions.acking import encode_result
@@ -127,14 +131,21 @@ class JobContext:
                 "Nothing was written; make the writes idempotent instead, or hand context.fence to them."
             )
         stored = encode_result(result)
-        with transaction.atomic(using=alias):
+        if in_manual_transaction(connections[alias]):
+            raise InsideTransaction(
+                f"finish() commits the job's end, but autocommit is off on {alias!r}, so nothing would be committed. "
+                "Nothing was written; turn autocommit on again first, and begin transactions with transaction.atomic()."
+            )
+        # On SQLite it takes the write lock now: a transaction that reads first and writes later is refused then.
+        with vendor(alias).timed_transaction(connections[alias], None):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
-            with refuse_writes_elsewhere(alias, "finish()"), unswallowed(alias):
+            with refuse_writes_elsewhere(alias, "finish()"), refuse_commits(alias, "finish()"), unswallowed(alias):
                 yield
             self.tell_progress()
             transitions.ack(self.lease, result=stored)
-            self.result = stored
+            # Whatever is raised from here on, the commit may have happened.
+            self.result, self.finishing = stored, True
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:

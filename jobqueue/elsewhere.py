@@ -1,4 +1,4 @@
-"""Refuse what another database would commit by itself while one commit is to hold all that a block does."""
+"""Refuse commits, and what another database would commit by itself, while one commit is to hold all of a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.exceptions import TransactionRequired, WrongDatabase
+from jobqueue.exceptions import NotSupported, TransactionRequired, WrongDatabase
 
 # Comments may come before the first word; after WITH the statement that writes may be anywhere.
 _BEFORE = r"(?:\s|\(|/\*.*?\*/|--[^\n]*\n)*"
@@ -21,6 +21,39 @@ _WRITES = re.compile(rf"{_BEFORE}(?:{_WORD}|WITH\b.*{_INSIDE})", re.IGNORECASE |
 _NO_EFFECT = re.compile(
     r"(?:(?:INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+[\"`]?job_lock(?:_\w+)?|UPDATE\s+[\"`]?job_queue)\b", re.IGNORECASE
 )
+# What ends a transaction on every database, or begins another; a savepoint does not.
+_ENDS = r"(?:COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
+# What MySQL and MariaDB commit before they do it. Temporary tables are an exception.
+_DEFINES = (
+    r"(?:(?:CREATE|DROP)\b(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)|(?:ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
+    r"|(?:ANALYZE|CHECK|OPTIMIZE|REPAIR|LOCK|UNLOCK)\s+(?:(?:LOCAL|NO_WRITE_TO_BINLOG)\s+)?TABLES?\b"
+    r"|(?:FLUSH|INSTALL|UNINSTALL|XA)\b|SET\s+PASSWORD\b|SET\s+(?:SESSION\s+|@@(?:SESSION\.)?)?AUTOCOMMIT\b)"
+)
+_COMMITS = {
+    definitions: re.compile(rf"{_BEFORE}(?:{words})", re.IGNORECASE | re.DOTALL)
+    for definitions, words in ((False, f"{_ENDS}|{_DEFINES}"), (True, _ENDS))
+}
+
+
+@contextmanager
+def refuse_commits(alias: str, who: str) -> Iterator[None]:
+    """Raise NotSupported before a statement of this thread on `alias` that would end the transaction by itself.
+
+    Those are COMMIT and its like, and on databases that cannot undo definitions (CREATE TABLE) these as well. Known by
+    the first word: a procedure that commits is not seen.
+    """
+    commits = _COMMITS[bool(connections[alias].features.can_rollback_ddl)]
+
+    def refuse(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if commits.match(str(sql)):
+            raise NotSupported(
+                f"{' '.join(str(sql).split()[:2])} inside {who} would commit the first half of the block by itself. "
+                f"Nothing of the block is kept; run the statement before or after {who}."
+            )
+        return execute(sql, params, many, context)
+
+    with connections[alias].execute_wrapper(refuse):
+        yield
 
 
 @contextmanager

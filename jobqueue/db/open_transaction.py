@@ -23,6 +23,13 @@ def in_open_transaction(using: str) -> bool:
     return in_callers_transaction(connections[using])
 
 
+def in_manual_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether autocommit was turned off by hand: the end of an outermost atomic() does not commit then."""
+    if connection.in_atomic_block:
+        return not connection.commit_on_exit
+    return in_callers_transaction(connection)
+
+
 def in_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Whether a test case has wrapped this connection in a transaction that it will roll back."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)

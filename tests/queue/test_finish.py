@@ -1,18 +1,29 @@
 """finish(): the effect and the end of the job in one commit."""
 
+import threading
 from contextlib import suppress
 
 import pytest
-from django.db import Error, connection, connections
+from django.db import Error, connection, connections, transaction
 
 from jobqueue.context import JobContext
-from jobqueue.exceptions import JobCanceled, LeaseLost, LockNotAcquired, ResultError, WrongDatabase
+from jobqueue.exceptions import (
+    InsideTransaction,
+    JobCanceled,
+    LeaseLost,
+    LockNotAcquired,
+    NotSupported,
+    ResultError,
+    WrongDatabase,
+)
 from jobqueue.models import Job
 from jobqueue.testing import inject
 from jobqueue.transitions import reap
 from jobqueue.worker.perform import Attempt, Ending
+from tests.app.models import Ticket
 from tests.factories import claim_one, expire, job, make_job, row, state
-from tests.marks import committed
+from tests.marks import committed, finding
+from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -166,3 +177,99 @@ def test_what_is_raised_after_it_changes_nothing(error):
             make_job("effects")
         raise error
     assert (attempt.ending(), attempt.error) == (Ending.FINISHED, error)
+
+
+@pytest.fixture
+def by_hand():
+    """Turn autocommit off; what is left open is rolled back."""
+    yield lambda: transaction.set_autocommit(False)
+    if not connection.get_autocommit():
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
+def finish_with_an_effect(context):
+    with context.finish():
+        make_job("effects")
+
+
+@finding("A10")
+def test_autocommit_that_is_off_is_refused_before_the_block(context, by_hand):
+    by_hand()
+    with pytest.raises(InsideTransaction, match="autocommit is off"):
+        finish_with_an_effect(context)
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert (state(context.job_id), effects(), context.finished) == ("PROCESSING", 0, False)
+
+
+@finding("A10")
+def test_an_atomic_block_that_will_not_commit_is_refused_as_well(context, by_hand):
+    by_hand()
+    with transaction.atomic(), pytest.raises(InsideTransaction, match="autocommit is off"):
+        finish_with_an_effect(context)
+
+
+@finding("A11")
+@pytest.mark.skipif(VENDOR != "sqlite", reason="SQLite alone has one writer for all")
+def test_on_sqlite_it_waits_for_the_write_lock_whatever_djangos_options_are(context, monkeypatch):
+    monkeypatch.setattr(connections["default"], "transaction_mode", None)
+
+    def write_beside():
+        make_job("beside")
+        connections.close_all()
+
+    beside = threading.Thread(target=write_beside)
+    with context.finish():
+        # It has read the job's row. Whoever commits now takes the right to write from a transaction that only reads.
+        beside.start()
+        beside.join(1)
+        make_job("effects")
+    beside.join(patient(20))
+    assert (state(context.job_id), effects(), Job.objects.filter(queue="beside").count()) == ("DONE", 1, 1)
+
+
+ENDS = ["COMMIT", "ROLLBACK", "BEGIN", "-- why\nSTART TRANSACTION"]
+if VENDOR in ("mysql", "mariadb"):
+    ENDS += [
+        "CREATE TABLE halves (n INT)",
+        "/* x */ ALTER TABLE job_queue COMMENT = ''",
+        f"TRUNCATE {Ticket._meta.db_table}",
+    ]
+    ENDS += [
+        "drop table if exists halves",
+        "SET autocommit = 1",
+        "UNLOCK TABLES",
+        "CREATE OR REPLACE VIEW h AS SELECT 1",
+    ]
+
+
+def define(context, statement):
+    with context.finish():
+        make_job("effects")
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+
+@finding("A18")
+@pytest.mark.parametrize("statement", ENDS)
+def test_a_statement_that_would_commit_half_of_the_block_is_refused(context, statement):
+    before = row(context.job_id)
+    with pytest.raises(NotSupported, match="first half"):
+        define(context, statement)
+    assert (row(context.job_id), effects()) == (before, 0)
+
+
+@pytest.mark.parametrize("statement", ["SAVEPOINT a", "CREATE TEMPORARY TABLE halves (n INT)", "SELECT 'COMMIT'"])
+def test_a_statement_that_commits_nothing_is_let_through(context, statement):
+    define(context, statement)
+    assert (state(context.job_id), effects()) == ("DONE", 1)
+    connection.close()
+
+
+@pytest.mark.skipif(VENDOR not in ("postgres", "sqlite"), reason="elsewhere a definition cannot be undone")
+def test_where_definitions_can_be_undone_they_are_a_part_of_the_commit(context):
+    with suppress(KeyError), context.finish(), connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE halves (n INT)")
+        raise KeyError
+    assert "halves" not in connection.introspection.table_names()
