@@ -144,6 +144,11 @@ def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
     return {job_id: finished_at for job_id, fence, finished_at in found if fences[job_id] == fence}
 
 
+def is_done_by(lease: Lease) -> bool:
+    """Whether the job is DONE, and this lease's holder has done it."""
+    return bool(retry_transient(lambda: _done_by([lease], lease.using), using=lease.using))
+
+
 def _announce(leases: Sequence[Lease]) -> None:
     tell_acked(leases)
     if job_done.receivers:

@@ -59,11 +59,17 @@ class Outcome:
     context: Context | None = None  # the contextvars in which it ran
     retry: bool = True  # False: what was raised is not worth another attempt
     log: str | None = None  # of a failed run: what it has logged
+    finishing: bool = False  # finish() came to its commit, and nobody knows yet whether that happened
+    finish_result: Any = None  # what was to be stored with it
 
     @property
     def key(self) -> tuple[int, int]:
         """Which run this is the end of: a job may have had another one in the same process."""
         return self.lease.job_id, self.lease.fence
+
+    def was_finished(self) -> None:
+        """It turned out that the commit of its finish() has happened."""
+        self.ending, self.result, self.finishing = Ending.FINISHED, self.finish_result, False
 
     def note_on(self, entry: Any) -> None:
         """Say on the board how the body ended: it has not killed its process, and need not run again to tell."""
@@ -155,6 +161,8 @@ class Attempt:
             context=context,
             retry=self.error is None or may_retry(self.options, self.error),
             log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
+            finishing=self.context.finishing and not self.context.finished,
+            finish_result=self.context.result,
         )
 
 

@@ -16,6 +16,7 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, Result
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
+from jobqueue.transitions.acking import is_done_by
 from jobqueue.worker import parked, task_signals
 from jobqueue.worker.perform import Ending, Outcome
 
@@ -29,8 +30,8 @@ _counting = threading.Lock()
 
 def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
     """Write the outcomes; those that could not be written because the database is away, to try `again` later."""
-    good = [outcome for outcome in outcomes if outcome.ending is Ending.OK]
-    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK]
+    good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
+    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
     try:
         if good:
             _ack(good, region, again)
@@ -75,6 +76,24 @@ def _settle_one(outcome: Outcome, region: Any, again: bool) -> bool:
 
 
 def _write(outcome: Outcome, again: bool) -> str:
+    """Write it; what attempt_ended calls it. Raises LeaseLost."""
+    if not outcome.finishing:
+        return _write_known(outcome, again)
+    # The answer to the commit of its finish() was lost, or something raised behind it, as hooks of on_commit() do.
+    if is_done_by(outcome.lease):
+        outcome.was_finished()
+        return "ok"
+    try:
+        return _write_known(outcome, again)
+    except LeaseLost:
+        # The server may have been at the commit until now.
+        if not is_done_by(outcome.lease):
+            raise
+        outcome.was_finished()
+        return "ok"
+
+
+def _write_known(outcome: Outcome, again: bool) -> str:
     lease, error = outcome.lease, outcome.error
     if outcome.ending is Ending.FINISHED:
         return "ok"
