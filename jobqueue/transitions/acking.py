@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from django.db import transaction
+from django.db.models import F
+
 from jobqueue.conf import load
+from jobqueue.db import vendor
 from jobqueue.db.by_key import ByKey
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import Encoded, TokenField
-from jobqueue.db.prepared import Prepared, Slot, prepare_change
+from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
@@ -20,7 +24,8 @@ from jobqueue.signals import job_done, send
 from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.hearing import tell_acked
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
-from jobqueue.transitions.rows import any_in_state
+from jobqueue.transitions.locked import passes_locked
+from jobqueue.transitions.rows import any_in_state, in_state
 
 _TOKEN = Slot("token", TokenField())
 # Escaped and in four bytes a character this is below the smallest default max_allowed_packet (MariaDB, 16 MB).
@@ -39,8 +44,17 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     _announce([lease])
 
 
-def ack_many(leases: Iterable[Lease], *, results: Iterable[JSON] | None = None, again: bool = False) -> list[Lease]:
+def ack_many(
+    leases: Iterable[Lease],
+    *,
+    results: Iterable[JSON] | None = None,
+    again: bool = False,
+    locked: list[Lease] | None = None,
+) -> list[Lease]:
     """ack() for each lease with its result, one statement per token; returns those that were lost.
+
+    `locked`: leases whose rows somebody else has locked are put into this list; they are neither acked nor lost, and
+    nobody waits for them. Without it, and inside an open transaction, they are waited for.
 
     `again`: an earlier call with these leases ended in an error and may have been committed all the same; jobs that are
     DONE by these leases then count as acked. Raises InvalidValue unless there is a result for each lease, and
@@ -55,12 +69,12 @@ def ack_many(leases: Iterable[Lease], *, results: Iterable[JSON] | None = None, 
     for (using, token), group in by_token(leases).items():
         for chunk in _chunks(group, encoded):
             texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
-            gone += _ack_group(using, token, chunk, texts, again=again)
+            gone += _ack_group(using, token, chunk, texts, again=again, locked=locked)
             # Now: the next statement may fail.
             go_on(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
     for lease in gone:
         lost(lease, "ack")
-    missing = {(lease.job_id, lease.fence) for lease in gone}
+    missing = {(lease.job_id, lease.fence) for lease in [*gone, *(locked or ())]}
     _announce([lease for lease in leases if (lease.job_id, lease.fence) not in missing])
     return gone
 
@@ -99,17 +113,24 @@ def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded |
 
 
 def _ack_group(
-    using: str, token: bytes, group: Sequence[Lease], texts: Sequence[Encoded | None], *, again: bool
+    using: str,
+    token: bytes,
+    group: Sequence[Lease],
+    texts: Sequence[Encoded | None],
+    *,
+    again: bool,
+    locked: list[Lease] | None = None,
 ) -> Iterable[Lease]:
     """Ack leases of one token by one statement; those that were lost."""
     ids = [lease.job_id for lease in group]
     results = {job_id: text for job_id, text in zip(ids, texts, strict=True) if text is not None}
+    passing = locked is not None and passes_locked(using)
     tries = int(again)
 
     def write() -> int:
         nonlocal tries
         tries += 1
-        return _done(using).change(ids=ids, token=token, result=results)
+        return _write_done(using, token, ids, results, passing)
 
     count = retry_transient(write, using=using)
     if count == len(ids):
@@ -119,21 +140,51 @@ def _ack_group(
         # Some were acked by an earlier call. One statement gives all its rows the same finished_at.
         latest = max(done.values()) if count else None
         done = {job_id: finished_at for job_id, finished_at in done.items() if finished_at == latest}
-    return [lease for lease in group if lease.job_id not in done]
+    rest = [lease for lease in group if lease.job_id not in done]
+    if locked is None or not passing:
+        return rest
+    # What was passed over is held still. (It may have been let go meanwhile: then it is tried again in vain.)
+    mine = in_state((lease.job_id for lease in rest), Job.Status.PROCESSING, using=using).filter(lock_token=token)
+    waiting: set[int] = retry_transient(lambda: set(mine.values_list("pk", flat=True)), using=using)
+    locked += [lease for lease in rest if lease.job_id in waiting]
+    return [lease for lease in rest if lease.job_id not in waiting]
+
+
+def _write_done(using: str, token: bytes, ids: list[int], results: Mapping[int, Encoded], passing: bool) -> int:
+    """How many of the jobs were held and are DONE now; `passing` leaves those that somebody has locked."""
+    at_once = passing and vendor(using).takes_at_once
+    if passing and not at_once:
+        # By itself, so that its locks are given back with its answer: a transaction would be four round trips more.
+        free = {job_id for (job_id,) in _free(using).rows(ids=ids, token=token)}
+        ids = [job_id for job_id in ids if job_id in free]
+        if not ids:
+            return 0
+    wanted = {job_id: text for job_id, text in results.items() if job_id in set(ids)} if passing else results
+    return _done(using, at_once).change(ids=ids, token=token, result=wanted)
 
 
 @cache
-def _done(using: str) -> Prepared:
-    return prepare_change(
-        any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN),
-        {
-            "status": Job.Status.DONE,
-            "result": ByKey("result"),
-            "finished_at": UtcNow(),
-            "updated_at": UtcNow(),
-            **RELEASED,
-        },
-    )
+def _done(using: str, passing: bool) -> Prepared:
+    rows = any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)
+    changes = {
+        "status": Job.Status.DONE,
+        "result": ByKey("result"),
+        "finished_at": UtcNow(),
+        "updated_at": UtcNow(),
+        **RELEASED,
+    }
+    if not passing:
+        return prepare_change(rows, changes)
+    with transaction.atomic(using=using):
+        free = vendor(using).lock_rows(rows).values("pk")
+        return prepare_change(Job.objects.using(using).filter(AnyOfArray(F("pk"), free)), changes)
+
+
+@cache
+def _free(using: str) -> Prepared:
+    rows = any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)
+    with transaction.atomic(using=using):
+        return prepare_rows(vendor(using).lock_rows(rows).values_list("pk"))
 
 
 def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:

@@ -61,6 +61,7 @@ class Outcome:
     log: str | None = None  # of a failed run: what it has logged
     finishing: bool = False  # finish() came to its commit, and nobody knows yet whether that happened
     finish_result: Any = None  # what was to be stored with it
+    row_locked: bool = False  # it could not be written because somebody has locked the job's row
 
     @property
     def key(self) -> tuple[int, int]:

@@ -16,7 +16,9 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, Result
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
+from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
+from jobqueue.transitions.locked import is_locked
 from jobqueue.worker import parked, task_signals
 from jobqueue.worker.perform import Ending, Outcome
 
@@ -29,7 +31,12 @@ _counting = threading.Lock()
 
 
 def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
-    """Write the outcomes; those that could not be written because the database is away, to try `again` later."""
+    """Write the outcomes; those that could not be written now, to try `again` later.
+
+    Because the database is away, or somebody has locked the row: these are marked as `row_locked`.
+    """
+    for outcome in outcomes:
+        outcome.row_locked = False
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
     rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
     try:
@@ -41,7 +48,7 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
         rest += good
     except DatabaseBusy:
         return list(outcomes)
-    unwritten = []
+    unwritten = [outcome for outcome in good if outcome.row_locked]
     for outcome in rest:
         if not _settle_one(outcome, region, again):
             unwritten.append(outcome)
@@ -49,16 +56,24 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
 
 
 def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
-    gone = transitions.ack_many([o.lease for o in outcomes], results=[o.result for o in outcomes], again=again)
-    lost = {(lease.job_id, lease.fence) for lease in gone}
-    _count(region, len(outcomes), lost=len(lost))
+    left: list[Lease] = []
+    results = [outcome.result for outcome in outcomes]
+    gone = transitions.ack_many([o.lease for o in outcomes], results=results, again=again, locked=left)
+    lost, locked = ({(lease.job_id, lease.fence) for lease in leases} for leases in (gone, left))
     for outcome in outcomes:
+        outcome.row_locked = outcome.key in locked
+    written = [outcome for outcome in outcomes if not outcome.row_locked]
+    _count(region, len(written), lost=len(lost))
+    for outcome in written:
         _tell(outcome, "lost" if outcome.key in lost else "ok")
 
 
 def _settle_one(outcome: Outcome, region: Any, again: bool) -> bool:
     """True when written, or when nothing more can be done."""
     try:
+        if outcome.ending is not Ending.FINISHED and is_locked(outcome.lease):
+            outcome.row_locked = True
+            return False
         _count_and_tell(outcome, _write(outcome, again), region)
     except LeaseLost:
         _count_and_tell(outcome, "lost", region)

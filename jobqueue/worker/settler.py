@@ -24,6 +24,7 @@ logger = logging.getLogger("jobqueue.worker")
 
 FLUSH_SECONDS = 0.003  # how long outcomes may gather while jobs are still coming
 IDLE_SECONDS = 60.0
+LOCKED_SECONDS = 1.0  # how often an end is tried to be written whose row somebody has locked
 UNEXPECTED_SECONDS = 0.5  # an error that comes again and again must not keep a processor busy
 
 
@@ -41,6 +42,8 @@ class Settler:
         self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
         self._second: SecondHand[list[Outcome]] | None = SecondHand("settler-2") if hands > 1 else None
         self.unwritten: list[Outcome] = []
+        self._locked: list[Outcome] = []
+        self._look_at = 0.0
         self.mean_run_seconds: float | None = None
         self.last_written = 0.0
         threading.Thread(target=self._work, name="settler", daemon=True).start()
@@ -56,11 +59,13 @@ class Settler:
 
     def _round(self) -> None:
         pause = self._outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
+        if self._locked:
+            pause = min(pause, self._look_at - time.monotonic())
         ended = self._pool.ended(max(0.0, pause))
         if ended and self._pool.hurried and not ended[0].ack_each:
             time.sleep(FLUSH_SECONDS)
             ended += self._pool.ended(0)
-        if ended or self.unwritten:
+        if ended or self.unwritten or self._locked:
             self._write(ended)
             if self._pool.waiting <= self._pool.low_water:
                 self._pool.wake()
@@ -73,15 +78,17 @@ class Settler:
             self.mean_run_seconds = seconds if mean is None else mean + weight * (seconds - mean)
 
     def _write(self, ended: Sequence[Outcome]) -> None:
+        locked = self._locked_that_are_due()
         try:
             # Before the writes, which take their time: the next of these jobs are about to begin.
             self._brake.ended(ended)
             left = self._write_all(self.unwritten, again=True)
             # Away for one, away for all.
+            left += locked if left else self._write_all(locked, again=True)
             left += ended if left else self._write_all(ended, again=False)
         except BaseException:
             # Nobody else would write them, and the keeper renews their leases as long as this process lives.
-            self.unwritten = [*self.unwritten, *ended]
+            self.unwritten = [*self.unwritten, *locked, *ended]
             raise
         self.unwritten = left
         self.last_written = time.monotonic()
@@ -89,6 +96,14 @@ class Settler:
             self._outage.met(None)
         else:
             self._outage.over()
+
+    def _locked_that_are_due(self) -> list[Outcome]:
+        """Those whose rows somebody had locked, if it is time to look again."""
+        if time.monotonic() < self._look_at:
+            return []
+        found, self._locked = self._locked, []
+        self._look_at = time.monotonic() + LOCKED_SECONDS
+        return found
 
     def _write_all(self, outcomes: Sequence[Outcome], *, again: bool) -> list[Outcome]:
         # One by one where each is to be committed by itself: its thread goes on while the next one is written.
@@ -109,7 +124,7 @@ class Settler:
         return left
 
     def _write_group(self, outcomes: list[Outcome], again: bool) -> list[Outcome]:
-        """Write `outcomes`; free the places of those that are written or given up; the others."""
+        """Write `outcomes`; free the places of what is written or given up; what the database was away for."""
         left: list[Outcome] = []
         # Whichever hand writes: a receiver that hangs must not keep ends from being written.
         signals.carry(task_signals.give)
@@ -119,6 +134,9 @@ class Settler:
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
         kept = {outcome.key for outcome in left}
+        # Later and alone: nobody's end is to wait for them.
+        self._locked += [outcome for outcome in left if outcome.row_locked]
+        left = [outcome for outcome in left if not outcome.row_locked]
         self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
         task_signals.keep_up()
         return left
