@@ -17,6 +17,7 @@ from django.db import Error, connections
 from jobqueue import conf
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
+from jobqueue.db.packets import packet_problem
 from jobqueue.id_range import id_range
 from jobqueue.indexes import missing_indexes
 from jobqueue.models import Job
@@ -117,7 +118,9 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         f"The queue's database {alias!r} is {found.describe(connection)}; workers claim by {found.claim_form}.",
         id="jobqueue.I010",
     )
-    for code, text, hint in [*found.problems(connection), *missing_indexes(alias), *id_range(alias)]:
+    packet = packet_problem(connection, conf.read(getattr(settings, "JOBQUEUE", {}))[0])
+    facts = [*found.problems(connection), *missing_indexes(alias), *id_range(alias), *([packet] if packet else [])]
+    for code, text, hint in facts:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())

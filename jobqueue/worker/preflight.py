@@ -9,7 +9,9 @@ from django.db import Error, connections
 from django.db.migrations.executor import MigrationExecutor
 
 import jobqueue
+from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.packets import packet_problem
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
@@ -36,6 +38,7 @@ def preflight(options: Options) -> int:
         missing = retry_transient(lambda: _unmigrated(options.database), using=options.database)
         isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
         wrong = [] if missing else retry_transient(lambda: _wrong(options.database), using=options.database)
+        packet = retry_transient(lambda: packet_problem(connection, load()), using=options.database)
     except (Error, DatabaseBusy) as error:
         logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
         return UNREACHABLE
@@ -51,6 +54,8 @@ def preflight(options: Options) -> int:
         logger.error("%s %s", text, hint)
     if wrong:
         return MISCONFIGURED
+    if packet is not None:
+        logger.warning("%s %s", packet[1], packet[2])
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
     return 0
 

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import DatabaseError, Error
+from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
 from jobqueue.db import fault_vendor
+from jobqueue.db.packets import packet_bytes, sent_bytes
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import summary
 from jobqueue.models import Job
@@ -39,20 +40,47 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
         outcome.row_locked = False
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
     rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
+    unwritten: list[Outcome] = []
     try:
         if good:
             _ack(good, region, again)
-    except Error as error:
-        if _away(error, good[0]):
-            return list(outcomes)
-        rest += good
     except DatabaseBusy:
         return list(outcomes)
-    unwritten = [outcome for outcome in good if outcome.row_locked]
+    except Exception as error:
+        if isinstance(error, Error) and _away(error, good[0]):
+            if not (long := _too_long(good)):
+                return list(outcomes)
+            return _settle_too_long(long, outcomes, error, region)
+        # One of them is at fault: alone it is found, and the others are written.
+        for outcome in good if len(good) > 1 else ():
+            unwritten += settle([outcome], region, again=True)
+        if len(good) == 1 and not _settle_plain(good[0], error, region):
+            unwritten += good
+        good = []
+    unwritten += [outcome for outcome in good if outcome.row_locked]
     for outcome in rest:
         if not _settle_one(outcome, region, again):
             unwritten.append(outcome)
     return unwritten
+
+
+def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those whose result the server does not take: it cuts the connection, as if it were away. None if it is away."""
+    using = outcomes[0].lease.using
+    try:
+        limit = packet_bytes(connections[using])
+    except Error:
+        return []
+    if limit is None:
+        return []
+    return [outcome for outcome in outcomes if outcome.result and sent_bytes(outcome.result) >= limit]
+
+
+def _settle_too_long(
+    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, region: Any
+) -> list[Outcome]:
+    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, region)]
+    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], region, again=True)
 
 
 def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
