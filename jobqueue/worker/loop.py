@@ -23,6 +23,7 @@ from jobqueue.worker.outage import Outage
 from jobqueue.worker.pool import Pool
 from jobqueue.worker.reload import Watcher
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.waits import Waits
 from jobqueue.worker.wear import Wear
 
 logger = logging.getLogger("jobqueue.worker")
@@ -51,7 +52,8 @@ class Loop:
         brake = Brake(self.region, name, adaptive=options.adaptive)
         finishing = Outage(name, "finish", options.database, governor)
         hands = 1 if fault_vendor(options.database).single_writer else 2
-        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands)
+        self.waits = Waits(name, options.database, options.lease_seconds / 2)
+        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands, self.waits)
         self.intake = Intake(options, name, board, index, self.pool, self.settler, governor, brake, self.turn)
         self.wear = Wear(options, self.region)
         self.watcher = Watcher() if options.reload else None
@@ -65,6 +67,7 @@ class Loop:
             if not self.stopping and (end := self._own_end()) is not None:
                 reason, self.stopping = end, True
             self.pool.enforce_limits()
+            self.waits.cut()
             self._give_back(self.pool.take_refused())
             if self.stopping or self._winding():
                 self.region.room = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,6 +19,7 @@ from jobqueue.worker.perform import Outcome
 from jobqueue.worker.pool import Pool
 from jobqueue.worker.second_hand import SecondHand
 from jobqueue.worker.settle import settle
+from jobqueue.worker.waits import Waits
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -33,14 +34,22 @@ class Settler:
 
     `turn` is held while writing: on a database with one writer, two connections of one process would only wait for
     each other in sleeps. Elsewhere ends that are committed one by one are written by two `hands`: the server commits
-    both at once.
+    both at once. `waits` is told of each statement.
     """
 
     def __init__(
-        self, pool: Pool, region: Any, outage: Outage, brake: Brake, turn: AbstractContextManager[Any], hands: int
+        self,
+        pool: Pool,
+        region: Any,
+        outage: Outage,
+        brake: Brake,
+        turn: AbstractContextManager[Any],
+        hands: int,
+        waits: Waits | None = None,
     ) -> None:
         self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
         self._second: SecondHand[list[Outcome]] | None = SecondHand("settler-2") if hands > 1 else None
+        self._watched: Callable[[], AbstractContextManager[Any]] = nullcontext if waits is None else waits.watched
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
         self._look_at = 0.0
@@ -129,7 +138,7 @@ class Settler:
         # Whichever hand writes: a receiver that hangs must not keep ends from being written.
         signals.carry(task_signals.give)
         try:
-            with self._turn:
+            with self._turn, self._watched():
                 left = settle(outcomes, self._region, again=again)
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
