@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from jobqueue.db.base import first_arg
+from jobqueue.db.sessions import sessions_of
 
 # What MySQL can be told without beginning a transaction that does not end by itself, while autocommit is on.
 _ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
-_NO_SAVEPOINT = 1305
 
 
 class LeftOpen(TransactionManagementError):
@@ -71,48 +70,21 @@ def _is_open(connection: BaseDatabaseWrapper, depth: int, words: list[str]) -> b
     if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
     try:
-        return _OPEN.get(connection.vendor, _never)(connection, words)
+        return _is_open_in_server(connection, words)
     except Exception:
         # Of no use to anybody.
         return True
 
 
-def _never(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    return False
-
-
-def _open_on_postgresql(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    """The driver knows what the server said last."""
-    session: Any = connection.connection
-    return bool(session.info.transaction_status != 0)
-
-
-def _open_on_sqlite(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    """The driver knows."""
-    session: Any = connection.connection
-    return bool(session.in_transaction)
-
-
-def _open_on_mysql(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    """By asking the server, for mysqlclient does not tell: only a transaction remembers a savepoint."""
-    if _ROWS.issuperset(words):
-        return False
-    if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
-        return True
-    with connection.cursor() as cursor:
-        cursor.execute("SAVEPOINT jobqueue_look")
-        try:
-            cursor.execute("RELEASE SAVEPOINT jobqueue_look")
-        except DatabaseError as error:
-            if first_arg(error) != _NO_SAVEPOINT:
-                raise
+def _is_open_in_server(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
+    """Whether a transaction or table locks are open in a session of which Django knows of none."""
+    if connection.vendor == "mysql":
+        # Asking is a round trip there, so only after statements that may have begun a transaction.
+        if _ROWS.issuperset(words):
             return False
-    return True
-
-
-#: whether a transaction or table locks are open in a session of which Django knows of none, by the first words of the
-#: statements that it was given
-_OPEN = {"postgresql": _open_on_postgresql, "sqlite": _open_on_sqlite, "mysql": _open_on_mysql}
+        if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
+            return True
+    return sessions_of(connection).in_transaction(connection)
 
 
 def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:

@@ -174,19 +174,12 @@ class PostgreSQLLocks(Vendor):
                 "DISABLE_SERVER_SIDE_CURSORS says that a transaction pooler such as PgBouncer stands in between, and "
                 "there an advisory lock stays with a session that others get next"
             )
-        if self._is_pooled(connection):
+        if self.is_pooled(connection):
             return (
                 "the server's number of this session is another one than the driver was told, so a pooler such as "
                 "PgBouncer stands in between, and there an advisory lock stays with a session that others get next"
             )
         return None
-
-    def _is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether a pooler has answered the login: it makes up a number of its own."""
-        session: Any = connection.connection
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            return bool(cursor.fetchone()[0] != session.info.backend_pid)
 
     def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
         """pg_try_advisory_lock, then pg_advisory_lock for a slice of the wait; both belong to the session."""

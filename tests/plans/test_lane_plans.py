@@ -7,10 +7,12 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue_many
 from jobqueue.lanes import lane_of
 from jobqueue.maintenance import lane_keeper
+from jobqueue.models import Job, LanePlace
 from jobqueue.transitions import ack_many, claim
 from jobqueue.transitions.advancing import advance
 from tests.marks import committed, finding
 from tests.plans.test_plans import plan
+from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
 # ANALYZE commits on MySQL.
@@ -72,6 +74,26 @@ def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
     before = handler_reads()
     advance(wanted, using="default")
     assert handler_reads() - before < 30
+
+
+@pytest.mark.skipif(not INNODB, reason="rows read by index are counted by InnoDB")
+def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db):
+    def reads(hot):
+        Job.objects.all().delete()
+        LanePlace.objects.all().delete()
+        wait_for_purge()
+        enqueue_many("q", range(hot), ordering_key="hot")
+        for key in range(20):
+            enqueue_many("q", range(3), ordering_key=f"k{key}")
+        before = handler_reads()
+        for _ in range(3):
+            # The hot key's own job is one of those that are claimed, so each round takes one more.
+            ack_many(claim("q", 21, worker="w"))
+        return handler_reads() - before
+
+    without, beside = reads(0), reads(2000)
+    assert Job.objects.exclude(status=Job.Status.DONE).exclude(ordering_key=b"hot").count() == 0
+    assert beside <= 1.2 * without + 30, (without, beside)
 
 
 def handler_reads():

@@ -43,10 +43,13 @@ def test_a_killed_child_is_replaced_and_its_job_recovered_at_once(worker, eviden
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker(*LONG)
     (first,) = started(evidence)
+    due_at = job(job_id).run_at
     os.kill(int(first[1]), signal.SIGKILL)
     second = started(evidence, 2)[1]
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE")
+    # Neither the end of the lease nor a back-off was waited for.
+    assert job(job_id).run_at == due_at
     assert (job(job_id).attempts, job(job_id).fence, job(job_id).cause) == (1, 2, "lost")
     assert second[1] != first[1]
     assert second[3:] == ["2", "2"]

@@ -8,13 +8,15 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock
 from jobqueue.models import Job
+from jobqueue.outbox import publish
+from jobqueue.outbox.claiming import Claimer
 from jobqueue.transitions import ack, cancel, claim, discard, reap, release, retry
 from jobqueue.transitions.leases import free_of, renew_free
 from jobqueue.transitions.settling import release_many
@@ -173,3 +175,13 @@ def test_of_two_who_saw_a_lease_lock_free_one_gets_it():
     with overtaken_by(winner.acquire, "job_lock"), pytest.raises(LockNotAcquired):
         lease_lock("x", 60, 0).acquire()
     winner.release()
+
+
+def test_of_two_relays_that_saw_the_same_events_one_gets_them():
+    with transaction.atomic():
+        publish("topic", {})
+    first, second = (Claimer("default", lease_seconds=60) for _ in range(2))
+    taken = []
+    with overtaken_by(lambda: taken.append(second.claim(10)), "job_outbox"):
+        assert first.claim(10) is None
+    assert len(taken[0]) == 1

@@ -34,8 +34,8 @@ OWNERSHIP = [
     _mutant(
         "ack does not look at the token",
         "transitions/acking.py",
-        "any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)",
-        "any_in_state(Job.Status.PROCESSING, using=using).exclude(lock_token=_TOKEN, pk__lt=0)",
+        "rows = any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)\n    changes",
+        "rows = any_in_state(Job.Status.PROCESSING, using=using).exclude(lock_token=_TOKEN, pk__lt=0)\n    changes",
         SETTLE,
     ),
     _mutant(
@@ -201,8 +201,8 @@ GUARDS = [
     _mutant(
         "discard ends a job that runs",
         "transitions/operating.py",
-        "return job.status in (Job.Status.READY, Job.Status.FAILED) and _end(job, using)",
-        "return job.status != Job.Status.DONE and _end(job, using)",
+        "if job.status in (Job.Status.READY, Job.Status.FAILED) else None",
+        "if job.status != Job.Status.DONE else None",
         OPERATOR,
     ),
     _mutant(
@@ -323,15 +323,15 @@ TRANSACTIONS = [
     _mutant(
         "an enqueue without a key is repeated after a lost answer",
         "producer.py",
-        "(job_id,) = retry_transient(lambda: _insert([job], alias), using=alias, repeatable=False)",
-        "(job_id,) = retry_transient(lambda: _insert([job], alias), using=alias)",
-        "tests/faults/test_killed_connections.py",
+        "_insert([job], alias, until), using=alias, repeatable=False)",
+        "_insert([job], alias, until), using=alias)",
+        "tests/faults/test_lost_answers.py",
         database="mysql",
     ),
     _mutant(
         "a transient fault is retried inside the caller's transaction",
         "db/retry.py",
-        "    if in_callers_transaction(connection):\n        return work()\n",
+        "        if in_callers_transaction(connections[using]):\n            return work()\n",
         "",
         "tests/faults/test_lock_conflicts.py",
         "tests/unit/test_faults.py",
@@ -347,8 +347,8 @@ TRANSACTIONS = [
     _mutant(
         "finish() swallows what the block swallowed",
         "context.py",
-        'with refuse_writes_elsewhere(alias, "finish()"), unswallowed(alias):',
-        'with refuse_writes_elsewhere(alias, "finish()"):',
+        'refuse_commits(alias, "finish()"), unswallowed(alias):',
+        'refuse_commits(alias, "finish()"):',
         "tests/queue/test_finish.py",
         "tests/faults",
         database="mysql",
@@ -371,8 +371,8 @@ TRANSACTIONS = [
     _mutant(
         "take() does not ask how many rows its stamp has met",
         "allocate.py",
-        "if vendor(request.using).update_by_key(mine, request.changes) != len(rows):",
-        "if vendor(request.using).update_by_key(mine, request.changes) < 0:",
+        "update_locked(mine, request.changes) != len(rows):",
+        "update_locked(mine, request.changes) < 0:",
         "tests/queue/test_allocate.py",
     ),
     _mutant(
@@ -410,8 +410,8 @@ FENCES = [
     _mutant(
         "fences begin anew when a lock's row was cleaned up",
         "locks/floor.py",
-        "SELECT %s, fence + 1, %s, %s, {ends} ",
-        "SELECT %s, 1, %s, %s, {ends} ",
+        "SELECT {name}, fence + 1, {owner}, {token}, {ends} ",
+        "SELECT {name}, 1, {owner}, {token}, {ends} ",
         "tests/locks/test_lease_lock.py",
         "tests/locks",
     ),
@@ -434,8 +434,50 @@ FENCES = [
         "outbox/statements.py",
         "    rows = _by_key(using).filter(due_at__lte=UtcNow())\n    return prepare_change_by_key(rows, {",
         "    rows = _by_key(using)\n    return prepare_change_by_key(rows, {",
-        "tests/outbox",
+        WITHOUT_LOCKS,
+        database="mysql",
     ),
 ]
 
-MUTANTS = [*OWNERSHIP, *GUARDS, *ORDER, *CLOCKS, *TRANSACTIONS, *FENCES]
+CONNECTIONS = [
+    _mutant(
+        "PostgreSQL: a lost answer counts as a statement that was never sent",
+        "db/postgresql.py",
+        "str(error).startswith(_NEVER_SENT)",
+        "'failed: ' in str(error)",
+        "tests/faults/test_lost_answers.py",
+        database="postgres",
+    ),
+    _mutant(
+        "mutex() grants an older snapshot on MySQL",
+        "db/mysql_mutex.py",
+        "        if takes or not unseen or self._swept(cursor):\n",
+        "        if self.key is None:\n",
+        "tests/locks/test_mutex_snapshots.py",
+        database="mysql",
+    ),
+    _mutant(
+        "a canceled coroutine does not wait for the release of its lock",
+        "locks/uncanceled.py",
+        "        except asyncio.CancelledError as error:\n            canceled = error\n",
+        "        except asyncio.CancelledError:\n            doing.cancel()\n            raise\n",
+        "tests/locks/test_canceled_coroutines.py",
+    ),
+    _mutant(
+        "the session of a job is passed on as it is",
+        "worker/cleaning.py",
+        "        return sessions_of(connection).reset(connection)\n",
+        "        return True\n",
+        "tests/queue/test_leftovers.py",
+        database="mysql",
+    ),
+    _mutant(
+        "once() lets its block write to another database",
+        "idempotency/once.py",
+        '            block.guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))\n',
+        "",
+        "tests/own_database/test_once_elsewhere.py",
+    ),
+]
+
+MUTANTS = [*OWNERSHIP, *GUARDS, *ORDER, *CLOCKS, *TRANSACTIONS, *FENCES, *CONNECTIONS]
