@@ -474,8 +474,8 @@ CONNECTIONS = [
     _mutant(
         "once() lets its block write to another database",
         "idempotency/once.py",
-        '            block.guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))\n',
-        "",
+        'enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))',
+        "__class__",
         "tests/own_database/test_once_elsewhere.py",
     ),
 ]
