@@ -58,6 +58,7 @@ async def gated_and_acked(path):
     note("start")
     while not os.path.exists(path):
         await asyncio.sleep(0.01)
+    note("ends")
 
 
 @task(takes_context=True)

@@ -94,6 +94,7 @@ class TestReapLeases:
         self.lapsed()
         assert json.loads(reap("--json", "--dry-run")) == {"version": 1, "expired": 3, "locks": 0}
         expected = {"version": 1, "requeued": 3, "dead": 0, "canceled": 0, "workers_dead": 0, "locks_freed": 0}
+        expected |= {"mutexes_deleted": 0}
         expected |= {"events_deleted": 0, "keys_deleted": 0, "records_deleted": 0}
         expected |= {"figures_deleted": 0, "findings_deleted": 0}
         expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0}

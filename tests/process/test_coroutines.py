@@ -10,7 +10,6 @@ from jobqueue import enqueue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
-from tests.blocking import somebody_waits
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
 from tests.process.harness import LONG, kill_sessions
@@ -325,7 +324,7 @@ def test_a_place_whose_coroutine_wants_its_own_ack_is_free_when_that_is_committe
         with other.cursor() as cursor:
             cursor.execute("SELECT id FROM job_queue WHERE id = %s FOR UPDATE", [first])
         gate.touch()
-        wait_until(somebody_waits, what="the ack waiting for its row")
+        wait_until(lambda: evidence.read("ends"), what="the end of the first one, whose ack cannot be written")
         # It comes after the second one, which the worker has passed over when this one runs.
         tasks.add.enqueue(1, 1)
         wait_until(lambda: evidence.read("effect"), what="the job in a thread")
