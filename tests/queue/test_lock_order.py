@@ -23,14 +23,21 @@ def statements(work):
 
     def keep(execute, sql, params, *rest):
         if not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):
-            # Drivers wrap some values in objects that equal nothing.
-            found.append((sql, repr(params)))
+            found.append((sql, [plain(value) for value in params or ()]))
         return execute(sql, params, *rest)
 
     with transaction.atomic(), connection.execute_wrapper(keep):
         work()
         transaction.set_rollback(True)
     return found
+
+
+def plain(value):
+    """What a driver may have wrapped in an object that equals no other."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    value = getattr(value, "obj", value)
+    return bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else str(value)
 
 
 @pytest.mark.parametrize("name", BATCHES)
