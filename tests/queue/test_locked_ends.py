@@ -33,13 +33,19 @@ def ended(lease, ending=Ending.OK, error=None):
     return Outcome(lease, ending, 0.0, error=error, result=None)
 
 
+class Written(Outage):
+    """Closes the connections of the settler's thread, which does not end, each time that all is written."""
+
+    def over(self):
+        connections.close_all()
+
+
 @contextmanager
 def settling(outcomes):
     """A settler that writes these in its thread; its pool."""
     pool = Pool()
-    # Called by its thread, which does not end.
-    brake = SimpleNamespace(ended=lambda outcomes: connections.close_all())
-    Settler(pool, SimpleNamespace(finished=0, failed=0, lost=0), Outage(), brake, nullcontext(), 1)
+    brake = SimpleNamespace(ended=lambda outcomes: None)
+    Settler(pool, SimpleNamespace(finished=0, failed=0, lost=0), Written(), brake, nullcontext(), 1)
     pool.ends.put(*outcomes)
     yield pool
 
