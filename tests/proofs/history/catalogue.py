@@ -333,8 +333,7 @@ TRANSACTIONS = [
         "db/retry.py",
         "        if in_callers_transaction(connections[using]):\n            return work()\n",
         "",
-        "tests/faults/test_lock_conflicts.py",
-        "tests/unit/test_faults.py",
+        "tests/queue/test_autocommit.py",
         database="mysql",
     ),
     _mutant(
