@@ -53,7 +53,8 @@ def fixes() -> list[Fix]:
     found = []
     for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
         if entry.strip():
-            commit, title, body = entry.strip().split("\x1f")
+            # Python takes the separators for blanks, too.
+            commit, title, body = entry.strip("\n").split("\x1f")
             numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", body, re.MULTILINE)))
             if numbers:
                 found.append(Fix(commit, title, numbers))
@@ -80,7 +81,7 @@ def before(fix: Fix, database: str) -> list[Case] | None:
         folder = Path(name)
         unpack(f"{fix.commit}^", folder)
         unpack(fix.commit, folder, "tests")
-        cases = run_tests(folder, database, ["-m", "finding", *files], timeout_seconds=RUN_SECONDS)
+        cases = run_tests(folder, database, ["-m", "finding", "--timeout", "200", *files], timeout_seconds=RUN_SECONDS)
     if cases is not None:
         cases = [case for case in cases if set(case.findings) & set(fix.findings)]
         KEPT.mkdir(parents=True, exist_ok=True)
