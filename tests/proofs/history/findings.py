@@ -53,9 +53,9 @@ def fixes() -> list[Fix]:
     found = []
     for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
         if entry.strip():
-            # Python takes the separators for blanks, too.
-            commit, title, body = entry.strip("\n").split("\x1f")
-            numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", body, re.MULTILINE)))
+            # Python takes the separators for blanks, so that before an empty body may be gone.
+            commit, title, *body = entry.strip().split("\x1f")
+            numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", "".join(body), re.MULTILINE)))
             if numbers:
                 found.append(Fix(commit, title, numbers))
     return found
