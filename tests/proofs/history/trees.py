@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,8 +49,7 @@ class Case:
 
 def run_tests(folder: Path, database: str, arguments: Sequence[str], *, timeout_seconds: float) -> list[Case] | None:
     """The tests that pytest ran in `folder`; None if it could not collect them. A run that takes too long failed."""
-    report = folder / "junit.xml"
-    report.unlink(missing_ok=True)
+    report = Path(tempfile.mkdtemp(prefix="jobqueue-report-")) / "junit.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-o", "junit_family=xunit1", f"--junitxml={report}", *arguments]
     env = {**os.environ, "JOBQUEUE_TEST_DB": database, "PYTHONPATH": str(folder)}
