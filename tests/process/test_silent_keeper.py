@@ -50,7 +50,7 @@ def test_a_keeper_whose_connection_hangs_is_replaced_before_the_leases_of_its_ch
     while time.monotonic() < until:
         assert seconds_from_now(job(job_id).lock_until) > 0, "the lease has run out"
         time.sleep(0.1)
-    assert "replacing it" in group.text()
+    wait_until(lambda: "replacing it" in group.text(), what="the new keeper")
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).fence, job(job_id).attempts, len(evidence.read("start"))) == (1, 0, 1)
