@@ -70,6 +70,9 @@ class Supervisor:
         finally:
             self.scribe.end()
         if self.forced:
+            # While it ends, the interpreter gives signals their default back: another one would change the status.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             return 128 + self.forced
         if self.reload:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
