@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.proofs.history.trees import ROOT, Case, git, heading, run_tests, unpack
@@ -32,17 +32,18 @@ DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 
 @dataclass(frozen=True)
 class Fix:
-    """A commit and the findings that it fixed."""
+    """A commit and the findings that it fixed; `tests` is the commit that its tests are taken from."""
 
     commit: str
     title: str
     findings: tuple[str, ...]
+    tests: str
 
     def files(self) -> list[str]:
-        """The test files of this commit that mark a test with one of these findings."""
+        """The test files that mark a test with one of these findings."""
         words = "|".join(map(re.escape, self.findings))
         try:
-            found = git("grep", "-lE", rf"""finding\("({words})"\)""", self.commit, "--", "tests")
+            found = git("grep", "-lE", rf"""finding\("({words})"\)""", self.tests, "--", "tests")
         except Exception:  # git grep ends with 1 where nothing was found
             return []
         return [line.partition(":")[2] for line in found.splitlines()]
@@ -50,15 +51,17 @@ class Fix:
 
 def fixes() -> list[Fix]:
     """Oldest first."""
-    found = []
+    found, better = [], {}
     for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
         if entry.strip():
             # Python takes the separators for blanks, so that before an empty body may be gone.
             commit, title, *body = entry.strip().split("\x1f")
             numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", "".join(body), re.MULTILINE)))
-            if numbers:
-                found.append(Fix(commit, title, numbers))
-    return found
+            improved = re.findall(r"^Better-test-of: (\S+)$", "".join(body), re.MULTILINE)
+            better |= {git("rev-parse", fixed): commit for fixed in improved}
+            if numbers and not improved:
+                found.append(Fix(commit, title, numbers, commit))
+    return [replace(fix, tests=better.get(fix.commit, fix.commit)) for fix in found]
 
 
 def pages() -> dict[str, list[str]]:
@@ -71,7 +74,7 @@ def pages() -> dict[str, list[str]]:
 
 def before(fix: Fix, database: str) -> list[Case] | None:
     """The marked tests of `fix` on the code of its parent."""
-    kept = KEPT / f"{fix.commit}-{database}.json"
+    kept = KEPT / f"{fix.tests}-{database}.json"
     if kept.exists():
         return [Case(c["test"], c["outcome"], tuple(c["findings"])) for c in json.loads(kept.read_text())]
     files = fix.files()
@@ -80,7 +83,7 @@ def before(fix: Fix, database: str) -> list[Case] | None:
     with tempfile.TemporaryDirectory(prefix="jobqueue-before-") as name:
         folder = Path(name)
         unpack(f"{fix.commit}^", folder)
-        unpack(fix.commit, folder, "tests")
+        unpack(fix.tests, folder, "tests")
         cases = run_tests(folder, database, ["-m", "finding", "--timeout", "200", *files], timeout_seconds=RUN_SECONDS)
     if cases is not None:
         cases = [case for case in cases if set(case.findings) & set(fix.findings)]

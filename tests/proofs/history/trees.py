@@ -52,7 +52,7 @@ def run_tests(folder: Path, database: str, arguments: Sequence[str], *, timeout_
     report = Path(tempfile.mkdtemp(prefix="jobqueue-report-")) / "junit.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-o", "junit_family=xunit1", f"--junitxml={report}", *arguments]
-    env = {**os.environ, "JOBQUEUE_TEST_DB": database, "PYTHONPATH": str(folder)}
+    env = {**os.environ, "JOBQUEUE_TEST_DB": database, "JOBQUEUE_TEST_FULL": "1", "PYTHONPATH": str(folder)}
     for name in ("JOBQUEUE_PROVE", "JOBQUEUE_PROVE_OUT"):
         env.pop(name, None)
     try:
