@@ -71,8 +71,8 @@ class Supervisor:
             self.scribe.end()
         if self.forced:
             # While it ends, the interpreter gives signals their default back: another one would change the status.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
             return 128 + self.forced
         if self.reload:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -290,11 +290,8 @@ class Supervisor:
                 os.kill(self.keeper_pid, signal.SIGKILL)
 
     def _wait_keeper(self) -> None:
-        try:
-            pid, _ = os.waitpid(self.keeper_pid, os.WNOHANG)
-        except ChildProcessError:
-            pid = self.keeper_pid
-        if pid:
-            self.keeper_pid = 0
-        else:
-            time.sleep(0.02)
+        with suppress(ChildProcessError):
+            if not os.waitpid(self.keeper_pid, os.WNOHANG)[0]:
+                time.sleep(0.02)
+                return
+        self.keeper_pid = 0
