@@ -9,21 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobqueue.context import current_job
-    from jobqueue.handlers import handler
-    from jobqueue.producer import enqueue, enqueue_many
-    from jobqueue.tasks import task
+    from jobqueue.context.job_context import current_job
+    from jobqueue.producer.enqueueing import enqueue, enqueue_many
+    from jobqueue.tasks.definition import task
+    from jobqueue.tasks.handlers import handler
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "handler", "task"]
 
 _HOMES = {
-    "current_job": "jobqueue.context",
-    "enqueue": "jobqueue.producer",
-    "enqueue_many": "jobqueue.producer",
-    "handler": "jobqueue.handlers",
-    "task": "jobqueue.tasks",
+    "current_job": "jobqueue.context.job_context",
+    "enqueue": "jobqueue.producer.enqueueing",
+    "enqueue_many": "jobqueue.producer.enqueueing",
+    "handler": "jobqueue.tasks.handlers",
+    "task": "jobqueue.tasks.definition",
 }
 
 

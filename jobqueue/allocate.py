@@ -9,12 +9,12 @@ from typing import Any, Generic
 from django.db import connections, models
 
 from jobqueue import allocation_records as records
-from jobqueue.allocation_arguments import M, check_changes, check_queryset, show
 from jobqueue.db import vendor
 from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.writable import M, check_changes, check_queryset, show
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
-from jobqueue.names import check_int, check_key
+from jobqueue.validation import check_int, check_key
 
 N_MAX = 10_000
 _ROUNDS = 8

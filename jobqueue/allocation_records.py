@@ -7,9 +7,9 @@ from typing import Any
 
 from django.db import IntegrityError, connections, models
 
-from jobqueue.allocation_arguments import M
 from jobqueue.db import vendor
 from jobqueue.db.binary import place
+from jobqueue.db.writable import M
 from jobqueue.models import Allocation
 
 

@@ -15,8 +15,9 @@ class JobQueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Register system checks and the log receivers."""
-        from jobqueue import checks, log_events
-        from jobqueue.locks.stories import on_retried
+        from jobqueue import checks
+        from jobqueue import log_format as log_events
+        from jobqueue.lockstats.stories import on_retried
         from jobqueue.signals import transaction_retried
 
         checks.register()

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.core import checks
 
-from jobqueue import registry
 from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, normalize_json, signals
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
-from jobqueue.job_options import own_options
-from jobqueue.names import TASK_CHARS, check_instant, check_key, check_queue
-from jobqueue.tasks import JobTask
+from jobqueue.tasks import registry
+from jobqueue.tasks.definition import JobTask
+from jobqueue.tasks.options import own_options
+from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
 if TYPE_CHECKING:
-    from jobqueue.insertion import NewJob
+    from jobqueue.producer.insert import NewJob
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -78,13 +78,13 @@ class JobQueueBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
         """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
-        from jobqueue.results import id_of, load_result
+        from jobqueue.tasks.results import id_of, load_result
 
         return load_result(id_of(result_id), alias=self.alias, using=self.database)
 
     async def aget_result(self, result_id: str) -> TaskResult[Any]:
         """get_result() on an event loop: a malformed id is refused there, the rest is one call in Django's thread."""
-        from jobqueue.results import id_of, load_result
+        from jobqueue.tasks.results import id_of, load_result
 
         load = sync_to_async(load_result, thread_sensitive=True)
         return await load(id_of(result_id), alias=self.alias, using=self.database)
@@ -112,8 +112,8 @@ class JobQueueBackend(BaseTaskBackend):
     def _add(self, task: Any, payload: dict[str, Any], job: NewJob) -> TaskResult[Any]:
         """Insert it and tell: in one thread, so a caller that is cancelled meanwhile takes no signal with it."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer import add, add_one
-        from jobqueue.results import holding_result, new_result
+        from jobqueue.producer.enqueueing import add, add_one
+        from jobqueue.tasks.results import holding_result, new_result
 
         if (expires := getattr(task, "expires", None)) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
@@ -127,7 +127,7 @@ class JobQueueBackend(BaseTaskBackend):
         return result
 
     def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
-        from jobqueue.producer import new_job
+        from jobqueue.producer.enqueueing import new_job
 
         own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
         job = new_job(

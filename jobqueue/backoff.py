@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.names import check_seconds
+from jobqueue.validation import check_seconds
 
 
 class Uniform(Protocol):

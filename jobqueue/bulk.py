@@ -9,12 +9,12 @@ from typing import Any
 
 from django.db import connections, models, router
 
-from jobqueue.allocation_arguments import check_changes, filters_by_window
 from jobqueue.db import vendor
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.writable import check_changes, filters_by_window
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
-from jobqueue.names import check_int, check_seconds
+from jobqueue.validation import check_int, check_seconds
 
 # Longer lists of keys exceed what MySQL plans by index, or SQLite takes as parameters.
 CHUNK_MAX = 10_000

@@ -18,9 +18,9 @@ from jobqueue import conf
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.packets import packet_problem
-from jobqueue.id_range import id_range
 from jobqueue.indexes import missing_indexes
 from jobqueue.models import Job
+from jobqueue.models.id_range import id_range
 
 SKEW_SECONDS = 5.0
 

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from jobqueue.exceptions import InvalidValue
-from jobqueue.names import INT_MAX, SECONDS_MAX, check_queue
+from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.models import Sum
 
+from jobqueue.context.single_database import refuse_transaction_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
-from jobqueue.elsewhere import refuse_transaction_elsewhere
 from jobqueue.models import CounterShard
-from jobqueue.names import check_int, check_lock_name
+from jobqueue.validation import check_int, check_lock_name
 
 SHARDS_MAX = 1024
 _ADD_MAX = 2**53

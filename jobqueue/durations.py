@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jobqueue.exceptions import InvalidValue
-from jobqueue.names import SECONDS_MAX
+from jobqueue.validation import SECONDS_MAX
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)

@@ -9,7 +9,7 @@ from django.db.models import F
 
 from jobqueue.db import vendor
 from jobqueue.exceptions import InvalidType, InvalidValue, StaleFence
-from jobqueue.names import shown
+from jobqueue.validation import shown
 
 FENCE_MAX = 2**63 - 1
 

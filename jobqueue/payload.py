@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
-from jobqueue.names import shown
+from jobqueue.validation import shown
 
 JSON: TypeAlias = Any
 

@@ -18,8 +18,8 @@ from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.db.retry import close_if_ended, count
 from jobqueue.db.unswallowed import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
-from jobqueue.names import check_int, check_seconds
 from jobqueue.outside import OutsideCallWarning, forbid_outside_calls
+from jobqueue.validation import check_int, check_seconds
 
 __all__ = ["OutsideCallWarning", "forbid_outside_calls", "retry_transaction"]
 

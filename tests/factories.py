@@ -130,10 +130,10 @@ def wait_until(condition, seconds=20.0, what="the condition"):
 
 def run_lease(lease):
     """Run the job of a lease as a worker does, in this thread; its outcome, not settled."""
-    from jobqueue.worker.batch import perform_call
-    from jobqueue.worker.board import Entry
-    from jobqueue.worker.perform import Run, is_coroutine, perform_coroutine
-    from jobqueue.worker.timeouts import Watch
+    from jobqueue.worker.run.batch import perform_call
+    from jobqueue.worker.run.perform import Run, is_coroutine, perform_coroutine
+    from jobqueue.worker.run.timeouts import Watch
+    from jobqueue.worker.shared.scoreboard import Entry
 
     if is_coroutine(lease):
         return async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
@@ -145,8 +145,8 @@ def settle_run(lease, error=None):
     """Run the job of a lease, or let `error` be what it raised, and write down how it ended."""
     from types import SimpleNamespace
 
-    from jobqueue.worker.perform import Attempt
-    from jobqueue.worker.settle import settle
+    from jobqueue.worker.child.outcomes import settle
+    from jobqueue.worker.run.perform import Attempt
 
     if error is None:
         outcome = run_lease(lease)

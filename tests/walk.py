@@ -13,11 +13,14 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.allocate import take
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.idempotency import once
-from jobqueue.locks import history, lease_lock, mutex, named_lock
-from jobqueue.locks.floor import sweep as sweep_locks
+from jobqueue.locks import lease_lock, mutex, named_lock
+from jobqueue.locks.fence_floor import sweep as sweep_locks
+from jobqueue.lockstats import tables as history
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
-from jobqueue.ordering_keys import hot_keys, stuck_keys
-from jobqueue.outbox import operating, publish, settling
+from jobqueue.ordering.report import hot_keys, stuck_keys
+from jobqueue.outbox import dead_letters as operating
+from jobqueue.outbox import outcomes as settling
+from jobqueue.outbox import publish
 from jobqueue.outbox.claiming import Claimer
 from jobqueue.transitions import (
     ack,

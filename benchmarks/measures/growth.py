@@ -84,7 +84,7 @@ def _drop(tables: list[Table]) -> None:
 
 def _ours(bench: Bench, table: Table) -> dict[str, float]:
     from jobqueue import transitions
-    from jobqueue.transitions.claiming import Claimer
+    from jobqueue.transitions.claiming.claimer import Claimer
 
     claimer = Claimer("bench", table.alias)
 

@@ -56,8 +56,8 @@ def _drain(bench: Bench, keys: int | None, jobs: int, *, hot: int = 0) -> float 
     """One worker; jobs of the hot key are not counted."""
     from dataclasses import replace
 
-    from jobqueue import producer
-    from jobqueue.producer import new_job
+    from jobqueue.producer import enqueueing as producer
+    from jobqueue.producer.enqueueing import new_job
 
     _empty(bench)
     base = replace(new_job(QUEUE, {"args": [], "kwargs": {}}), task="benchmarks.tasks.noop")

@@ -16,7 +16,7 @@ EDGE = 20  # claims at the beginning and at the end that are compared
 def run(bench: Bench) -> dict[str, Any]:
     """Milliseconds per claim of 100 at the beginning and at the end, ours and raw in turn."""
     from jobqueue import transitions
-    from jobqueue.transitions.claiming import Claimer
+    from jobqueue.transitions.claiming.claimer import Claimer
 
     claimer = Claimer("bench", "default")
     jobs = bench.plan.snapshot_jobs

@@ -12,11 +12,23 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.filters import CAUSES
-from jobqueue.admin.shown import NOTHING, badge, block, label, last_line, moment, plain, pretty, relative, span, stamp
-from jobqueue.admin.states import state_of, what_next, words
+from jobqueue.admin.formatting import (
+    NOTHING,
+    badge,
+    block,
+    label,
+    last_line,
+    moment,
+    plain,
+    pretty,
+    relative,
+    span,
+    stamp,
+)
+from jobqueue.admin.job_states import state_of, what_next, words
 from jobqueue.conf import load
+from jobqueue.context.progress import read_progress
 from jobqueue.models import Job, JobAttempt
-from jobqueue.progress import read_progress
 
 ATTEMPTS_SHOWN = 50
 ATTEMPT_CHARS = 4000

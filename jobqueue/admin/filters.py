@@ -10,13 +10,13 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.shown import plain
-from jobqueue.admin.states import LABELS
-from jobqueue.candidates import queue_names
+from jobqueue.admin.formatting import plain
+from jobqueue.admin.job_states import LABELS
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
+from jobqueue.transitions.claiming.candidates import queue_names
 
 QUEUES_SHOWN = 100
 

@@ -14,8 +14,8 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.formatting import badge, label, moment, plain, pretty
 from jobqueue.admin.readonly import NewestFirst, ReadOnlyAdmin
-from jobqueue.admin.shown import badge, label, moment, plain, pretty
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobQueueError
 from jobqueue.idempotency.keys import stored

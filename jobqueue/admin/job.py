@@ -15,13 +15,13 @@ from jobqueue.admin import actions
 from jobqueue.admin.actions import SHORT
 from jobqueue.admin.columns import JobColumns
 from jobqueue.admin.filters import CauseFilter, QueueFilter, StateFilter
+from jobqueue.admin.job_states import VERBS, state_of
 from jobqueue.admin.readonly import NewestFirst
-from jobqueue.admin.states import VERBS, state_of
-from jobqueue.admin.verbs import VerbAdmin
-from jobqueue.candidates import queue_names
+from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.models import Job
-from jobqueue.names import KEY_BYTES
+from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.validation import KEY_BYTES
 
 #: a dedupe key is looked up in so many queues; each costs an index seek
 QUEUES_SEARCHED = 1000

@@ -14,13 +14,13 @@ from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.formatting import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.admin.readonly import ReadOnlyAdmin
-from jobqueue.admin.shown import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.conf import load
-from jobqueue.locks import activity
-from jobqueue.locks.activity import LockFigures, ServerLocks
-from jobqueue.locks.tally import OTHER
-from jobqueue.locks.words import blocker, finding_lines
+from jobqueue.lockstats import report as activity
+from jobqueue.lockstats.counters import OTHER
+from jobqueue.lockstats.report import LockFigures, ServerLocks
+from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.models import LockFinding, LockStat
 
 KEYS_SHOWN = 25

@@ -16,16 +16,16 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from jobqueue.admin.actions import apply
-from jobqueue.admin.event_states import INDEXES, ORDERS, EventStateFilter, blocks_key, state_of, what_next, words
+from jobqueue.admin.formatting import NOTHING, badge, block, label, last_line, moment, plain, pretty, relative
+from jobqueue.admin.outbox_states import INDEXES, ORDERS, EventStateFilter, blocks_key, state_of, what_next, words
 from jobqueue.admin.readonly import NewestFirst
-from jobqueue.admin.shown import NOTHING, badge, block, label, last_line, moment, plain, pretty, relative
-from jobqueue.admin.verbs import VerbAdmin
+from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
-from jobqueue.names import KEY_BYTES
 from jobqueue.outbox import discard as discard_event
 from jobqueue.outbox import retry as redeliver_event
 from jobqueue.outbox.lanes import key_lane
+from jobqueue.validation import KEY_BYTES
 
 ERROR_TAIL_CHARS = 500
 BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "aside": "failed", "sent": "done"}

@@ -12,11 +12,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.formatting import NOTHING, badge, label, moment, plain, relative
 from jobqueue.admin.readonly import ReadOnlyAdmin
-from jobqueue.admin.shown import NOTHING, badge, label, moment, plain, relative
 from jobqueue.conf import load
+from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
 from jobqueue.models import Job, Worker
-from jobqueue.workers import HEARTBEATS_MISSED
 
 
 def _name(field: str) -> Callable[[Any, Any], str]:

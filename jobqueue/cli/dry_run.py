@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue import candidates
-from jobqueue.log_events import one_line
-from jobqueue.worker.options import Options
+from jobqueue.log_format import one_line
+from jobqueue.transitions.claiming import candidates
+from jobqueue.worker.shared.worker_options import Options
 
 SHOWN = 20
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from jobqueue.cli.arguments import count
 from jobqueue.exceptions import InvalidValue
-from jobqueue.log_events import one_line
-from jobqueue.ordering_keys import KeyState, hot_keys, stuck_keys
+from jobqueue.log_format import one_line
+from jobqueue.ordering.report import KeyState, hot_keys, stuck_keys
 from jobqueue.transitions import resume
 
 FOUND = 5

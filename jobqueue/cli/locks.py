@@ -12,11 +12,11 @@ from django.utils import translation
 
 from jobqueue.cli.arguments import count, duration
 from jobqueue.durations import format_seconds
-from jobqueue.locks import activity
-from jobqueue.locks.activity import LockFigures, ServerLocks
-from jobqueue.locks.tally import OTHER
-from jobqueue.locks.words import blocker, finding_lines
-from jobqueue.log_events import one_line
+from jobqueue.lockstats import report as activity
+from jobqueue.lockstats.counters import OTHER
+from jobqueue.lockstats.report import LockFigures, ServerLocks
+from jobqueue.lockstats.wording import blocker, finding_lines
+from jobqueue.log_format import one_line
 from jobqueue.models import LockFinding
 
 

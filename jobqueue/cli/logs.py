@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from jobqueue.log_events import JsonFormatter, TextFormatter, connect_jobs
+from jobqueue.log_format import JsonFormatter, TextFormatter, connect_jobs
 
 
 class Lines(logging.StreamHandler[Any]):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.core.management.base import CommandError
 
-from jobqueue.worker.liveness import lives
+from jobqueue.worker.shared.liveness import lives
 
 
 @contextmanager

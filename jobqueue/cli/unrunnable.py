@@ -7,9 +7,9 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from jobqueue import registry
-from jobqueue.log_events import one_line
-from jobqueue.unrunnable import Unrunnable, find_unrunnable
+from jobqueue.log_format import one_line
+from jobqueue.tasks import registry
+from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
 
 FOUND = 5
 

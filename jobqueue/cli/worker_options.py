@@ -13,9 +13,9 @@ from jobqueue.cli.arguments import count, duration, duration_or_zero, duration_r
 from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.names import check_worker
-from jobqueue.worker.options import KEEPERS, PER_CHILD, Options, default_name
-from jobqueue.worker.selection import Selection, parse
+from jobqueue.validation import check_worker
+from jobqueue.worker.shared.queue_choice import Selection, parse
+from jobqueue.worker.shared.worker_options import KEEPERS, PER_CHILD, Options, default_name
 
 USAGE = 2
 

@@ -10,9 +10,9 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Fault, Vendor
-from jobqueue.db.mariadb import MariaDB
-from jobqueue.db.mysql import MySQL
-from jobqueue.db.postgresql import PostgreSQL
+from jobqueue.db.mariadb.vendor import MariaDB
+from jobqueue.db.mysql.vendor import MySQL
+from jobqueue.db.postgresql.vendor import PostgreSQL
 from jobqueue.db.sqlite import SQLite
 
 __all__ = ["Fault", "Vendor", "fault_vendor", "one_writer", "vendor", "vendor_of"]

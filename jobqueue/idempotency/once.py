@@ -14,19 +14,19 @@ from asgiref.sync import iscoroutinefunction
 from django.db import connections, transaction
 
 from jobqueue.conf import load
+from jobqueue.context.single_database import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.fields import Encoded
 from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.unswallowed import unswallowed
-from jobqueue.elsewhere import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
-from jobqueue.locks.patience import Patience
-from jobqueue.names import KEY_BYTES, check_seconds
+from jobqueue.locks.deadline import Patience
 from jobqueue.payload import JSON, encode
+from jobqueue.validation import KEY_BYTES, check_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, InProgress
 from jobqueue.idempotency.keys import StoredKey
-from jobqueue.locks.patience import Patience
+from jobqueue.locks.deadline import Patience
 from jobqueue.models import IdempotencyRecord
 
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.held import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue, TransactionRequired
-from jobqueue.inspect import picture, words
-from jobqueue.names import check_int
+from jobqueue.inspect import svg as picture
+from jobqueue.inspect import wording as words
+from jobqueue.validation import check_int
 
 _HAS_GAP = (LockKind.GAP, LockKind.NEXT_KEY, LockKind.SUPREMUM)
 _HAS_RECORD = (LockKind.RECORD, LockKind.NEXT_KEY)

@@ -5,11 +5,11 @@ Which one when, and when none at all: docs/howto/locks.md.
 
 from __future__ import annotations
 
-from jobqueue.locks.leasing import LeaseLock, lease_lock
+from jobqueue.locks.lease import LeaseLock, lease_lock
 from jobqueue.locks.lock import Lock, lock_all
-from jobqueue.locks.naming import NamedLock, named_lock
+from jobqueue.locks.mutex_rows import Mutex, amutex, mutex, mutex_many
+from jobqueue.locks.named import NamedLock, named_lock
 from jobqueue.locks.redis import RedisLock, redis_lock
-from jobqueue.locks.rows import Mutex, amutex, mutex, mutex_many
 
 __all__ = [
     "LeaseLock",

@@ -13,11 +13,11 @@ from typing import Self
 from asgiref.sync import sync_to_async
 
 from jobqueue.exceptions import InvalidType, InvalidValue, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld
-from jobqueue.locks import metrics
+from jobqueue.locks.deadline import Patience
 from jobqueue.locks.entries import Entries, Entry
-from jobqueue.locks.patience import Patience
 from jobqueue.locks.uncanceled import to_the_end
-from jobqueue.names import check_lock_name, check_seconds
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.validation import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from jobqueue import registry
 from jobqueue.conf import load
-from jobqueue.context import current_job
-from jobqueue.locks import metrics
-from jobqueue.locks.history import Finding
+from jobqueue.context.job_context import current_job
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats.tables import Finding
 from jobqueue.models import LockFinding
+from jobqueue.tasks import registry
 
 logger = logging.getLogger("jobqueue.locks")
 

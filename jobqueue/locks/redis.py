@@ -15,8 +15,8 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.timed import TimedLock
-from jobqueue.names import check_seconds
-from jobqueue.redis_client import connect
+from jobqueue.validation import check_seconds
+from jobqueue.wakeup.redis_client import connect
 
 logger = logging.getLogger("jobqueue.locks")
 

@@ -11,7 +11,7 @@ from jobqueue.exceptions import LockNotHeld
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock
 from jobqueue.locks.outliving import warn_if_outlived
-from jobqueue.names import check_seconds
+from jobqueue.validation import check_seconds
 
 
 class TimedLock(Lock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.conf import Settings
-from jobqueue.locks.floor import ended, sweep
+from jobqueue.locks.fence_floor import ended, sweep
 from jobqueue.locks.idle_mutexes import sweep_idle
 
 #: how often a worker does it

@@ -16,9 +16,9 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.exceptions import LockNotAcquired, NotSupported
-from jobqueue.locks.history import Finding, keep_findings
-from jobqueue.locks.leasing import LeaseLock
-from jobqueue.locks.stories import story_finding
+from jobqueue.locks.lease import LeaseLock
+from jobqueue.lockstats.stories import story_finding
+from jobqueue.lockstats.tables import Finding, keep_findings
 from jobqueue.models import LockFinding
 
 logger = logging.getLogger("jobqueue.locks")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from jobqueue import workers
 from jobqueue.conf import Settings
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.maintenance import worker_rows as workers
 from jobqueue.models import Job
 from jobqueue.transitions import Reaped, reap
 

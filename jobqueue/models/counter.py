@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.fields import NameField
-from jobqueue.names import LOCK_CHARS
+from jobqueue.validation import LOCK_CHARS
 
 
 class CounterShard(models.Model):

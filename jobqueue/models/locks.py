@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.mutex_floor import raise_mutex_floor
-from jobqueue.names import LOCK_CHARS
+from jobqueue.validation import LOCK_CHARS
 
 
 class MutexQuerySet(models.QuerySet["MutexRow"]):

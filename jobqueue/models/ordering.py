@@ -16,7 +16,7 @@ class LanePlace(models.Model):
     """
 
     id = UnsignedBigAutoField(primary_key=True)
-    # A number of queue and key: jobqueue.lanes.lane_of().
+    # A number of queue and key: jobqueue.ordering.lanes.lane_of().
     lane = models.BigIntegerField(_("lane"))
     # No constraint in the database: a foreign key would lock the job's row, and a job may be deleted by anybody.
     job = models.OneToOneField("jobqueue.Job", models.DO_NOTHING, null=True, db_constraint=False, related_name="+")

@@ -15,7 +15,7 @@ from jobqueue.db.fields import (
     UnsignedBigAutoField,
     UtcDateTimeField,
 )
-from jobqueue.names import TOPIC_CHARS
+from jobqueue.validation import TOPIC_CHARS
 
 
 class OutboxEvent(models.Model):

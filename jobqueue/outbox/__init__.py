@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jobqueue.outbox.dead_letters import aside, discard, retry, skip
 from jobqueue.outbox.destinations import Destination
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.operating import aside, discard, retry, skip
 from jobqueue.outbox.publishing import publish
 from jobqueue.outbox.relay import Relay
 from jobqueue.outbox.subscribers import subscriber

@@ -17,10 +17,10 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.outbox import lanes, statements
 from jobqueue.outbox.crowd import Crowd
+from jobqueue.outbox.cursor import Floors
 from jobqueue.outbox.event import Event, readable
-from jobqueue.outbox.floors import Floors
 from jobqueue.outbox.statements import Row
-from jobqueue.transitions.claiming import refuse_open_transaction
+from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 
 #: lanes whose fronts are read by one statement
 _FRONTS_MAX = 50

@@ -17,11 +17,11 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.unswallowed import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.failures import summary
-from jobqueue.outbox import settling
+from jobqueue.outbox import outcomes as settling
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.destinations import Destination, Outcome
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.settling import LeaseLost
+from jobqueue.outbox.outcomes import LeaseLost
 from jobqueue.outbox.watch import GivenUp, Sending
 
 if TYPE_CHECKING:

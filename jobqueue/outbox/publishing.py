@@ -16,9 +16,9 @@ from jobqueue.db.our_tables import our_tables
 from jobqueue.db.prepared import PreparedInsert
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
-from jobqueue.names import check_key, check_topic
 from jobqueue.outbox.lanes import key_lane, topic_lane
 from jobqueue.payload import JSON, encode
+from jobqueue.validation import check_key, check_topic
 
 _KEY: Any = OutboxEvent._meta.get_field("key")
 

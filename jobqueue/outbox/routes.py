@@ -9,11 +9,11 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.names import check_queue
 from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.subscribers import matches, subscribers_of
+from jobqueue.validation import check_queue
 
 SUBSCRIBERS = "subscribers"
 

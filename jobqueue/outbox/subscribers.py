@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jobqueue.exceptions import InvalidType
-from jobqueue.names import check_topic
+from jobqueue.validation import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

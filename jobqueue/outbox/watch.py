@@ -18,10 +18,10 @@ from django.db import Error, connections
 
 from jobqueue.db.cutting import cut
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.outbox import settling
+from jobqueue.outbox import outcomes as settling
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.settling import LeaseLost
+from jobqueue.outbox.outcomes import LeaseLost
 
 logger = logging.getLogger("jobqueue.outbox")
 

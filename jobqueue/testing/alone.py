@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jobqueue.models import Job
-from jobqueue.names import check_int
 from jobqueue.payload import JSON
 from jobqueue.testing.runs import discover_tasks, run
 from jobqueue.testing.starting import start
+from jobqueue.validation import check_int
 
 
 def run_task(task: Any, *args: JSON, attempt: int = 1, **kwargs: JSON) -> JSON:

@@ -12,7 +12,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import check_instant, check_key
+from jobqueue.validation import check_instant, check_key
 
 _SHOWN = 20
 _ANY: Any = object()

@@ -11,9 +11,9 @@ from django.db import connections
 
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
-from jobqueue.db.simulated import later
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.names import check_instant, check_seconds
+from jobqueue.testing.simulated import later
+from jobqueue.validation import check_instant, check_seconds
 
 
 class Clock:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from jobqueue.candidates import queue_names
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType
-from jobqueue.maintenance import lane_keeper
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job
-from jobqueue.names import check_instant, check_int, check_queue
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.leases import WORKER
 from jobqueue.testing.runs import JobRun, discover_tasks, run_all
 from jobqueue.transitions import claim, reap
-from jobqueue.worker.batch import batch_of
+from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.validation import check_instant, check_int, check_queue
+from jobqueue.worker.run.batch import batch_of
 
 #: a drain without a limit gives up here: some job enqueues itself
 ENDLESS = 10_000

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from django.db import connections
 
-from jobqueue.db import simulated
 from jobqueue.db.alias import alias_of
 from jobqueue.db.open_transaction import in_test_case
 from jobqueue.exceptions import InvalidValue
-from jobqueue.names import check_int
+from jobqueue.testing import simulated
+from jobqueue.validation import check_int
 
 Kind = Literal["deadlock", "lock_timeout", "lost_connection"]
 

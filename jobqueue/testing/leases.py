@@ -11,8 +11,8 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job
-from jobqueue.names import check_job_id
 from jobqueue.transitions.leases import Lease, lease_of
+from jobqueue.validation import check_job_id
 
 WORKER = "jobqueue.testing"
 LEASE_SECONDS = 60.0

@@ -10,13 +10,13 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 
-from jobqueue import registry
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import attempt_ended
+from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.worker.batch import calls_of, perform_call_within
-from jobqueue.worker.perform import Outcome
-from jobqueue.worker.settle import settle
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.batch import calls_of, perform_call_within
+from jobqueue.worker.run.perform import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jobqueue import insertion, registry
 from jobqueue.compat import normalize_json
 from jobqueue.conf import load
 from jobqueue.exceptions import PayloadError
-from jobqueue.producer import new_job
+from jobqueue.producer import insert as insertion
+from jobqueue.producer.enqueueing import new_job
+from jobqueue.tasks import registry
 from jobqueue.testing.leases import take_lease
 from jobqueue.transitions import Lease
 

@@ -19,13 +19,13 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
 from jobqueue.models import Job
+from jobqueue.models.rows import any_in_state, in_state
+from jobqueue.ordering.advance import go_on
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done, send
-from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.hearing import tell_acked
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
 from jobqueue.transitions.locked import passes_locked
-from jobqueue.transitions.rows import any_in_state, in_state
 
 _TOKEN = Slot("token", TokenField())
 # Escaped and in four bytes a character this is below the smallest default max_allowed_packet (MariaDB, 16 MB).

@@ -17,11 +17,10 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType
 from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
-from jobqueue.names import INT_MAX, check_seconds
+from jobqueue.ordering.advance import go_on
 from jobqueue.signals import job_canceled, job_dead, job_failed, send
-from jobqueue.transitions.advancing import go_on
-from jobqueue.transitions.leases import RELEASED, Lease, held, lost
-from jobqueue.transitions.settling import canceled
+from jobqueue.transitions.leases import RELEASED, Lease, canceled, held, lost
+from jobqueue.validation import INT_MAX, check_seconds
 
 
 def fail(

@@ -20,10 +20,10 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import INT_MAX, SECONDS_MAX, check_seconds
+from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
-from jobqueue.transitions.rows import in_state
+from jobqueue.validation import INT_MAX, SECONDS_MAX, check_seconds
 
 #: what ends a lease; every verb that leaves PROCESSING writes it
 RELEASED: dict[str, Any] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
@@ -52,6 +52,17 @@ class Lease(NamedTuple):
     options: JSON = None
     ordering_key: bytes | None = None
     expires_at: datetime | None = None
+
+
+def canceled() -> dict[str, Any]:
+    """The columns of a job that ends CANCELED, from any state."""
+    return {
+        "status": Job.Status.CANCELED,
+        "finished_at": UtcNow(),
+        "updated_at": UtcNow(),
+        "wait_reason": None,
+        **RELEASED,
+    }
 
 
 def held(lease: Lease) -> JobQuerySet:

@@ -17,14 +17,13 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobLost
 from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job, JobAttempt
-from jobqueue.names import check_int
+from jobqueue.models.rows import in_state
+from jobqueue.ordering.advance import go_on
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
-from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.earlier_tries import charged_fences
 from jobqueue.transitions.failing import attempt_row, failed_columns, one_more
-from jobqueue.transitions.leases import Lease, lease_of
-from jobqueue.transitions.rows import in_state
-from jobqueue.transitions.settling import canceled
+from jobqueue.transitions.leases import Lease, canceled, lease_of
+from jobqueue.validation import check_int
 
 
 @dataclass(frozen=True, slots=True)

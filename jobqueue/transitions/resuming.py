@@ -8,14 +8,14 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from jobqueue import lanes
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
-from jobqueue.insertion import KEY_GATE, WAITS
 from jobqueue.models import Job, LanePlace
-from jobqueue.names import check_key, check_queue
-from jobqueue.transitions.advancing import go_on
+from jobqueue.ordering import lanes
+from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.gate import KEY_GATE, WAITS
+from jobqueue.validation import check_key, check_queue
 
 
 def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -> bool:

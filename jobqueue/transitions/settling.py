@@ -14,12 +14,12 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
-from jobqueue.names import check_seconds
+from jobqueue.models.rows import in_state
+from jobqueue.ordering.advance import go_on
 from jobqueue.signals import job_canceled, job_parked, send
-from jobqueue.transitions.advancing import go_on
 from jobqueue.transitions.earlier_tries import ended_uncharged
-from jobqueue.transitions.leases import RELEASED, Lease, by_token, held, lost
-from jobqueue.transitions.rows import in_state
+from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, held, lost
+from jobqueue.validation import check_seconds
 
 
 def snooze(lease: Lease, *, delay_seconds: float, reason: str = "snoozed", again: bool = False) -> Job.Status:
@@ -62,17 +62,6 @@ def cancel_held(lease: Lease, *, again: bool = False) -> None:
     `again` as in snooze().
     """
     _settle(lease, "cancel", _cancel_one, again=again)
-
-
-def canceled() -> dict[str, Any]:
-    """The columns of a job that ends CANCELED, from any state."""
-    return {
-        "status": Job.Status.CANCELED,
-        "finished_at": UtcNow(),
-        "updated_at": UtcNow(),
-        "wait_reason": None,
-        **RELEASED,
-    }
 
 
 def _settle(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from jobqueue.worker.board import Board, Hold, State
-from jobqueue.worker.options import Options
+from jobqueue.worker.shared.scoreboard import Board, Hold, State
+from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 

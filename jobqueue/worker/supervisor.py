@@ -17,14 +17,14 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.worker.board import Board, Exit, State, Stop
-from jobqueue.worker.forking import Forker
-from jobqueue.worker.keeper import CONNECTION_LOST, run_keeper
-from jobqueue.worker.keeper_watch import KeeperWatch
-from jobqueue.worker.options import Options
-from jobqueue.worker.preflight import UNREACHABLE
-from jobqueue.worker.process import run_child
-from jobqueue.worker.scribe import Scribe
+from jobqueue.worker.child.process import run_child
+from jobqueue.worker.log_writer import Scribe
+from jobqueue.worker.monitor.monitor import CONNECTION_LOST, run_keeper
+from jobqueue.worker.monitor.preflight import UNREACHABLE
+from jobqueue.worker.monitor_watch import KeeperWatch
+from jobqueue.worker.shared.forking import Forker
+from jobqueue.worker.shared.scoreboard import Board, Exit, State, Stop
+from jobqueue.worker.shared.worker_options import Options
 from jobqueue.worker.status import log_status
 
 logger = logging.getLogger("jobqueue.worker")

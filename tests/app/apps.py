@@ -31,7 +31,10 @@ class TestAppConfig(AppConfig):
 
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
-    from jobqueue.worker import announcer, keeper, pool, supervisor
+    from jobqueue.worker import supervisor
+    from jobqueue.worker.monitor import monitor as keeper
+    from jobqueue.worker.run import pool
+    from jobqueue.worker.shared import signal_thread as announcer
 
     # For leases to be given back, for the server to see that a child is gone, for a receiver that does not hang.
     supervisor.SETTLE_SECONDS = patient(5)

@@ -100,10 +100,10 @@ def working_backend() -> type:
 
     from jobqueue.backends import JobQueueBackend
     from jobqueue.transitions import claim
-    from jobqueue.worker.board import Entry
-    from jobqueue.worker.perform import Run, is_coroutine, perform, perform_coroutine
-    from jobqueue.worker.settle import settle
-    from jobqueue.worker.timeouts import Watch
+    from jobqueue.worker.child.outcomes import settle
+    from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
+    from jobqueue.worker.run.timeouts import Watch
+    from jobqueue.worker.shared.scoreboard import Entry
 
     class WorkingBackend(JobQueueBackend):
         def enqueue(self, task: object, args: object, kwargs: object) -> object:

@@ -10,8 +10,8 @@ from types import ModuleType
 
 from django.db import connection, models
 
-from jobqueue import registry
 from jobqueue.outbox import subscribers
+from jobqueue.tasks import registry
 from tests.docs.markdown import Piece
 from tests.settings import VENDOR
 
@@ -78,9 +78,9 @@ def make_module(name: str) -> ModuleType:
 
 def work() -> list[str]:
     """Run every due job as a worker would, without its processes; how each run ended."""
-    from jobqueue.candidates import queue_names
     from jobqueue.transitions import claim
-    from jobqueue.worker.settle import settle
+    from jobqueue.transitions.claiming.candidates import queue_names
+    from jobqueue.worker.child.outcomes import settle
     from tests.factories import run_lease
 
     ended = []

@@ -15,9 +15,9 @@ from jobqueue import exceptions, locks, outbox, signals, testing, transactions, 
 from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import OutboxSettings, QueueSettings, Settings
-from jobqueue.db.simulated import KINDS
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
+from jobqueue.testing.simulated import KINDS
 from tests.docs.markdown import ROOT, code, table
 
 REFERENCE = ROOT / "docs" / "reference"

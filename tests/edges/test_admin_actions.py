@@ -6,7 +6,7 @@ from django.contrib.messages import get_messages
 from django.db import OperationalError
 
 from jobqueue.admin import actions
-from jobqueue.admin.states import LABELS, VERBS
+from jobqueue.admin.job_states import LABELS, VERBS
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
 from tests.edges.helpers import JOBS, act, job_page, root, text_of

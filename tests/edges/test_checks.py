@@ -14,9 +14,9 @@ from jobqueue.db import vendor
 from jobqueue.db.base import Vendor
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job
-from jobqueue.worker.options import Options
-from jobqueue.worker.preflight import MISCONFIGURED, preflight
-from jobqueue.worker.selection import Selection
+from jobqueue.worker.monitor.preflight import MISCONFIGURED, preflight
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed, finding
 from tests.settings import VENDOR
 

@@ -11,9 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from jobqueue.db.lock_report import Deadlock, LockWait, Party
-from jobqueue.locks import lease_lock, metrics
-from jobqueue.locks.history import Finding, keep_findings
-from jobqueue.locks.stories import story_finding
+from jobqueue.locks import lease_lock
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats.stories import story_finding
+from jobqueue.lockstats.tables import Finding, keep_findings
 from jobqueue.models import LockFinding, LockRow
 from tests.edges.command_helpers import refused
 from tests.edges.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from jobqueue import log_events
+from jobqueue import log_format as log_events
 from jobqueue.cli import logs
-from jobqueue.log_events import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
+from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 
 FACTS = {
     "outcome": "ok",

@@ -6,9 +6,9 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Job
-from jobqueue.worker.options import Options
-from jobqueue.worker.preflight import MISCONFIGURED, preflight
-from jobqueue.worker.selection import Selection
+from jobqueue.worker.monitor.preflight import MISCONFIGURED, preflight
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed
 
 pytestmark = committed

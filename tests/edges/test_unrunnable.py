@@ -6,7 +6,9 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
-from jobqueue import registry, task, upcasting
+from jobqueue import task
+from jobqueue.tasks import registry
+from jobqueue.tasks import versions as upcasting
 from tests.app import tasks
 from tests.edges.command_helpers import refused
 from tests.factories import make_in_state, make_job, set_columns

@@ -14,7 +14,7 @@ from django.db import Error, connection, connections
 
 from jobqueue.models import Job
 from jobqueue.transitions import claim, reap
-from jobqueue.worker.settle import settle
+from jobqueue.worker.child.outcomes import settle
 from tests.app.models import Account
 from tests.factories import expire, make_due, run_lease, state, wait_until
 from tests.faults.conftest import kill

@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from django.db import connection, connections, transaction
 
-from jobqueue.db import mariadb_held, mysql_held
+from jobqueue.db.mariadb import held as mariadb_held
+from jobqueue.db.mysql import held as mysql_held
 from jobqueue.exceptions import InvalidValue, NotSupported, TransactionRequired
 from jobqueue.inspect import LockKind, assert_locks_at_most, lock_footprint
 from tests.app.models import Account

@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from jobqueue import enqueue_many, handler, registry
+from jobqueue import enqueue_many, handler
 from jobqueue.models import Job
+from jobqueue.tasks import registry
 from jobqueue.testing import drain, run_inline
 from jobqueue.transitions import ack_many
 from tests.app.kit import sell

@@ -11,8 +11,8 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
 import jobqueue
-from jobqueue.locks.leasing import LeaseLock
-from jobqueue.locks.naming import NamedLock
+from jobqueue.locks.lease import LeaseLock
+from jobqueue.locks.named import NamedLock
 from jobqueue.locks.redis import RedisLock, _client
 from tests.locks.helpers import make_lock
 from tests.marks import finding

@@ -69,7 +69,7 @@ def test_a_holder_that_was_overtaken_cannot_write(account):
 
 @plain
 def test_a_jobs_fence_plugs_in(account):
-    from jobqueue.context import JobContext, running
+    from jobqueue.context.job_context import JobContext, running
 
     enqueue("q", 1)
     [stale] = claim("q", worker="a")

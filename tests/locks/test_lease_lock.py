@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import lease_lock, lock_all
-from jobqueue.locks.floor import sweep
+from jobqueue.locks.fence_floor import sweep
 from jobqueue.maintenance import lock_sweeper
 from jobqueue.models import LockFloor, LockRow
 from tests.blocking import somebody_waits
@@ -243,7 +243,7 @@ def test_a_release_whose_answer_was_lost_is_no_lock_that_was_lost(answer_lost, m
     answer_lost("owner_token", lost_connection())
     if late:
         # Not surely in time by this process's clock, and nobody came.
-        monkeypatch.setattr("jobqueue.locks.leasing.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+        monkeypatch.setattr("jobqueue.locks.lease.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
     lock.release()
     assert row()["owner_token"] is None
 
@@ -252,7 +252,7 @@ def test_a_release_whose_answer_was_lost_is_no_lock_that_was_lost(answer_lost, m
 def test_a_release_whose_answer_was_lost_after_the_end_is_told_if_somebody_came(answer_lost, monkeypatch):
     lock = held()
     answer_lost("owner_token", lost_connection(), also=lambda: Actor(held).result())
-    monkeypatch.setattr("jobqueue.locks.leasing.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+    monkeypatch.setattr("jobqueue.locks.lease.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
     with pytest.raises(LockLost):
         lock.release()
 

@@ -9,9 +9,11 @@ from django.db import connection, transaction
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockLost, LockNotAcquired
-from jobqueue.locks import lease_lock, metrics, mutex, tally
-from jobqueue.locks.activity import read_keys, read_kinds
-from jobqueue.locks.tally import KEYS_KEPT, KEYS_MAX, OTHER, PERIOD_SECONDS, Book, Tally
+from jobqueue.locks import lease_lock, mutex
+from jobqueue.lockstats import counters as tally
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, PERIOD_SECONDS, Book, Tally
+from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import lock_history_cleaner
 from jobqueue.models import LockFinding, LockStat
 from tests.factories import wait_until

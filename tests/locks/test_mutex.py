@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, StaleSnapshot, TransactionRequired
 from jobqueue.locks import amutex, mutex, mutex_many
-from jobqueue.locks.rows import encode
+from jobqueue.locks.mutex_rows import encode
 from jobqueue.models import MutexRow
 from tests.app.models import Ticket
 from tests.locks.helpers import MYSQL, mutex_in_transaction, repeatable_read

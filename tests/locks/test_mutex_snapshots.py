@@ -260,6 +260,6 @@ def test_a_server_that_takes_no_more_sessions_still_gives_a_new_key(monkeypatch)
 
 def forget_the_session_beside(monkeypatch):
     """As in a process that has not needed one yet."""
-    if importlib.util.find_spec("jobqueue.db.beside") is not None:
-        beside = importlib.import_module("jobqueue.db.beside")
+    if importlib.util.find_spec("jobqueue.db.mysql.second_session") is not None:
+        beside = importlib.import_module("jobqueue.db.mysql.second_session")
         monkeypatch.setattr(beside, "_beside", beside.Beside())

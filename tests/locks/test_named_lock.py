@@ -8,10 +8,10 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 
-from jobqueue.db.mysql_locks import cluster_problem
+from jobqueue.db.mysql.locks import cluster_problem
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks import named_lock
-from jobqueue.locks.naming import NamedLock
+from jobqueue.locks.named import NamedLock
 from tests.factories import wait_until
 from tests.faults.conftest import kill, session_id
 from tests.marks import finding

@@ -7,13 +7,14 @@ from django.db import connection, connections
 
 from jobqueue import signals
 from jobqueue.db import vendor
-from jobqueue.db.innodb_deadlock import read_deadlock
 from jobqueue.db.lock_report import MYSQL_QUOTES, without_values
+from jobqueue.db.mysql.innodb_status import read_deadlock
 from jobqueue.db.retry import count
 from jobqueue.exceptions import NotSupported
-from jobqueue.locks import lease_lock, metrics
-from jobqueue.locks.activity import read_findings, read_server
-from jobqueue.locks.words import finding_lines
+from jobqueue.locks import lease_lock
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats.report import read_findings, read_server
+from jobqueue.lockstats.wording import finding_lines
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockFinding, LockRow
 from tests.factories import wait_until

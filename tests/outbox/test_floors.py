@@ -8,7 +8,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import floors, publish, retry, settling
+from jobqueue.outbox import cursor as floors
+from jobqueue.outbox import outcomes as settling
+from jobqueue.outbox import publish, retry
 from jobqueue.outbox.claiming import Claimer
 from tests.marks import committed
 from tests.outbox.helpers import other_connection, say

@@ -6,7 +6,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, delivery, lanes, publish, settling
+from jobqueue.outbox import Relay, delivery, lanes, publish
+from jobqueue.outbox import outcomes as settling
 from jobqueue.outbox.claiming import Claimer
 from tests.settings import VENDOR
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(
 PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",
     "jobqueue.inspect", "jobqueue.testing", "jobqueue.transactions", "jobqueue.allocate", "jobqueue.counter",
-    "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context",
+    "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context.job_context",
 ]  # fmt: skip
 #: names that touch no database
 WITHOUT_DATABASE = {
@@ -30,8 +30,8 @@ WITHOUT_DATABASE = {
     "jobqueue.idempotency.InProgress", "jobqueue.idempotency.KeyReused", "jobqueue.outbox.Destination",
     "jobqueue.outbox.Event", "jobqueue.outbox.subscriber", "jobqueue.inspect.HeldLock", "jobqueue.inspect.LockKind",
     "jobqueue.transactions.OutsideCallWarning", "jobqueue.fencing.FenceField", "jobqueue.fencing.HasFence",
-    "jobqueue.fencing.fence_of", "jobqueue.fencing.refuse_newer", "jobqueue.context.current_job",
-    "jobqueue.context.running",
+    "jobqueue.fencing.fence_of", "jobqueue.fencing.refuse_newer", "jobqueue.context.job_context.current_job",
+    "jobqueue.context.job_context.running",
 }  # fmt: skip
 CALLS = sorted(set(WALK.values()), key=lambda call: call.__name__)
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

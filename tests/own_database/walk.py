@@ -12,9 +12,10 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 import jobqueue
-from jobqueue import context, idempotency, inspect, locks, models, outbox, testing, transitions
+from jobqueue import idempotency, inspect, locks, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
+from jobqueue.context import job_context as context
 from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.transactions import forbid_outside_calls, retry_transaction
@@ -80,7 +81,7 @@ def task():
     return (models.Job,)
 
 
-@walks("jobqueue.current_job", "jobqueue.context.JobContext")
+@walks("jobqueue.current_job", "jobqueue.context.job_context.JobContext")
 def current_job():
     running = context.JobContext(a_lease())
     running.progress(1, 2)

@@ -11,11 +11,11 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.lanes import lane_of
 from jobqueue.models import Job, LanePlace
+from jobqueue.ordering.advance import advance, go_on
+from jobqueue.ordering.lanes import lane_of
 from jobqueue.transitions import ack_many, claim
-from jobqueue.transitions.advancing import advance, go_on
-from jobqueue.worker.selection import parse
+from jobqueue.worker.shared.queue_choice import parse
 from tests.factories import make_job, set_columns
 from tests.marks import committed, finding
 from tests.settings import VENDOR
@@ -28,15 +28,15 @@ DONE = 20_000
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Whatever takes time counts as slow: how much of it tells of the machine."""
-    if find_spec("jobqueue.heads"):
-        monkeypatch.setattr("jobqueue.heads.QUICK_SECONDS", 0.0)
-        monkeypatch.setattr("jobqueue.heads._COMMIT_SECONDS", 0.0)
+    if find_spec("jobqueue.transitions.claiming.heads"):
+        monkeypatch.setattr("jobqueue.transitions.claiming.heads.QUICK_SECONDS", 0.0)
+        monkeypatch.setattr("jobqueue.transitions.claiming.heads._COMMIT_SECONDS", 0.0)
 
 
 @pytest.fixture
 def quick(monkeypatch, slow):
     """However long a look takes."""
-    monkeypatch.setattr("jobqueue.heads.QUICK_SECONDS", 600.0)
+    monkeypatch.setattr("jobqueue.transitions.claiming.heads.QUICK_SECONDS", 600.0)
 
 
 def do_jobs(count, queue="q"):
@@ -112,7 +112,7 @@ def test_a_job_that_comes_is_found_by_a_look_that_does_not_read_the_rest(old_sna
     make_job()
     assert [head.queue for head in selection.heads("default")] == ["q"]
     ack_many(claim("q", worker="w"))
-    monkeypatch.setattr("jobqueue.heads.SHARE", 100_000)
+    monkeypatch.setattr("jobqueue.transitions.claiming.heads.SHARE", 100_000)
     selection.forget()
     selection.heads("default")
     make_job()
@@ -168,7 +168,7 @@ def test_a_job_in_a_queue_that_was_idle_is_found_by_the_next_look(quick):
 
 
 def test_waiting_names_are_found_by_seeks():
-    from jobqueue import candidates
+    from jobqueue.transitions.claiming import candidates
     from tests.plans.test_plans import plan
 
     enqueue_many("done", [None] * 2000)

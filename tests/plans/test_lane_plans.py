@@ -5,11 +5,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
-from jobqueue.lanes import lane_of
-from jobqueue.maintenance import lane_keeper
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LanePlace
+from jobqueue.ordering.advance import advance
+from jobqueue.ordering.lanes import lane_of
 from jobqueue.transitions import ack_many, claim
-from jobqueue.transitions.advancing import advance
 from tests.marks import committed, finding
 from tests.plans.test_plans import plan
 from tests.purge import wait_for_purge
@@ -57,7 +57,7 @@ def test_a_look_at_lanes_seeks_each_by_its_index(lanes):
 @finding("B1")
 @pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL plans each SELECT of a UNION by itself")
 def test_a_look_at_500_lanes_is_planned_as_one_step(lanes):
-    from jobqueue.lanes import next_places
+    from jobqueue.ordering.lanes import next_places
 
     def steps(count):
         (look,) = sent(lambda: next_places(dict.fromkeys(range(count), 0), using="default"))

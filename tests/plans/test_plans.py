@@ -4,12 +4,14 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import candidates, enqueue, starving
+from jobqueue import enqueue
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
-from jobqueue.transitions.in_steps import lock_due, lock_starving
+from jobqueue.transitions.claiming import aging as starving
+from jobqueue.transitions.claiming import candidates
+from jobqueue.transitions.claiming.select_then_update import lock_due, lock_starving
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
 

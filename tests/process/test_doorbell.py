@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from jobqueue import doorbell, enqueue
+from jobqueue import enqueue
+from jobqueue import wakeup as doorbell
 from jobqueue.conf import load
-from jobqueue.doorbell.redis import PAUSE_SECONDS, RedisBell
 from jobqueue.models import Worker
+from jobqueue.wakeup.redis import PAUSE_SECONDS, RedisBell
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
@@ -47,7 +48,7 @@ class Messenger:
 @pytest.fixture(autouse=True)
 def patient_bells(monkeypatch):
     """A ring that is given up on a busy machine would be the last for ten seconds."""
-    monkeypatch.setattr("jobqueue.doorbell.redis.WAIT_SECONDS", 20.0)
+    monkeypatch.setattr("jobqueue.wakeup.redis.WAIT_SECONDS", 20.0)
 
 
 @pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])

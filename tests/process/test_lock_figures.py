@@ -2,12 +2,12 @@
 
 import pytest
 
-from jobqueue.locks.tally import Tally
+from jobqueue.lockstats.counters import Tally
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import Job, LockRow, LockStat
-from jobqueue.worker.board import Board, State
-from jobqueue.worker.lock_report import LockReport
-from jobqueue.worker.probe import Probe
+from jobqueue.worker.child.lock_report import LockReport
+from jobqueue.worker.monitor.probe import Probe
+from jobqueue.worker.shared.scoreboard import Board, State
 from tests.app import tasks
 from tests.factories import wait_until
 from tests.marks import committed

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Worker
-from jobqueue.worker.board import Board, State
-from jobqueue.worker.probe import Probe
+from jobqueue.worker.monitor.probe import Probe
+from jobqueue.worker.shared.scoreboard import Board, State
 from tests.app import tasks
 from tests.factories import job, seconds_from_now, state, wait_until
 from tests.holeproxy import HoleProxy

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.models import Job
-from jobqueue.producer import add_many, new_job
+from jobqueue.producer.enqueueing import add_many, new_job
 from tests.app import tasks
 from tests.factories import seconds_from_now
 from tests.marks import committed

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, connections, transaction
 
-from jobqueue import candidates, enqueue, enqueue_many
+from jobqueue import enqueue, enqueue_many
 from jobqueue.transitions import claim
-from jobqueue.transitions.claiming import _take
+from jobqueue.transitions.claiming import candidates
+from jobqueue.transitions.claiming.claimer import _take
 from tests.marks import committed
 from tests.patience import patient
 from tests.purge import wait_for_purge

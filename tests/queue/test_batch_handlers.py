@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from jobqueue import current_job, enqueue, enqueue_many, handler, registry, signals
+from jobqueue import current_job, enqueue, enqueue_many, handler, signals
 from jobqueue.exceptions import (
     BatchErrors,
     InvalidType,
@@ -20,12 +20,13 @@ from jobqueue.exceptions import (
     SoftTimeout,
 )
 from jobqueue.models import Job, JobAttempt
+from jobqueue.tasks import registry
 from jobqueue.transitions import Lease, ack, ack_many, cancel, claim, fail, reap
-from jobqueue.worker.batch import calls_of, perform_call
-from jobqueue.worker.board import Entry
-from jobqueue.worker.perform import Run
-from jobqueue.worker.settle import settle
-from jobqueue.worker.timeouts import Together, Watch
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.batch import calls_of, perform_call
+from jobqueue.worker.run.perform import Run
+from jobqueue.worker.run.timeouts import Together, Watch
+from jobqueue.worker.shared.scoreboard import Entry
 from tests.app import tasks
 from tests.factories import expire, job, lease_with, make_due, make_jobs, seconds_from_now, state
 from tests.marks import committed
@@ -289,7 +290,7 @@ def test_a_lease_that_was_lost_meanwhile_harms_no_other():
 
 
 def test_a_job_is_asked_to_cancel_and_the_others_go_on(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.settle.LOCKED_SECONDS", 500)
+    monkeypatch.setattr("jobqueue.worker.child.outcomes.LOCKED_SECONDS", 500)
     ids = make_jobs(3)
 
     @handler("q", batch=10)

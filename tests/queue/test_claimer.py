@@ -4,12 +4,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import candidates, enqueue_many
-from jobqueue.candidates import Head
+from jobqueue import enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
-from jobqueue.transitions import floors, lone_levels, release
-from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
+from jobqueue.transitions import release
+from jobqueue.transitions.claiming import candidates, lone_levels
+from jobqueue.transitions.claiming import cursor as floors
+from jobqueue.transitions.claiming.candidates import Head
+from jobqueue.transitions.claiming.claimer import FLOOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
 from tests.marks import committed
 

@@ -6,10 +6,12 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import OperationalError, transaction
 
-from jobqueue import enqueue, insertion, registry, task
+from jobqueue import enqueue, task
 from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Job
+from jobqueue.producer import insert as insertion
+from jobqueue.tasks import registry
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
 from tests.factories import claim_one, job, lease_with, make_job, now, run_lease, seconds_from_now, set_columns
@@ -59,7 +61,7 @@ def away(*args, **kwargs):
 
 
 @committed
-@pytest.mark.parametrize(("reads", "key"), [("insertion.created_at", None), ("results._with_history", "k")])
+@pytest.mark.parametrize(("reads", "key"), [("producer.insert.created_at", None), ("tasks.results._with_history", "k")])
 def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeypatch, reads, key):
     """Whoever hears of an error enqueues again."""
     monkeypatch.setattr(f"jobqueue.{reads}", away)
@@ -70,7 +72,7 @@ def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeyp
 
 @committed
 def test_inside_a_transaction_such_an_error_is_raised(monkeypatch):
-    monkeypatch.setattr("jobqueue.results._with_history", away)
+    monkeypatch.setattr("jobqueue.tasks.results._with_history", away)
     with pytest.raises(OperationalError), transaction.atomic():
         tasks.add.using(dedupe_key="k").enqueue(1, 2)
     assert not Job.objects.exists()

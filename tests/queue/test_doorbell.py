@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from jobqueue import doorbell, enqueue, enqueue_many
-from jobqueue.doorbell import redis as redis_bell
-from jobqueue.doorbell.redis import RedisBell
+from jobqueue import enqueue, enqueue_many
+from jobqueue import wakeup as doorbell
 from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
+from jobqueue.wakeup import redis as redis_bell
+from jobqueue.wakeup.redis import RedisBell
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, state, undone, wait_until
 from tests.marks import committed
@@ -183,7 +184,7 @@ def test_auto_is_notify_on_postgresql_and_polling_elsewhere():
 def test_a_redis_that_is_away_costs_one_line_and_no_job(settings, caplog):
     settings.JOBQUEUE = {"DOORBELL": NOBODY}
     begun = time.monotonic()
-    with caplog.at_level(logging.INFO, "jobqueue.doorbell"):
+    with caplog.at_level(logging.INFO, "jobqueue.wakeup"):
         ids = [enqueue(f"q{n}", n) for n in range(20)]
     assert len(set(ids)) == 20
     assert time.monotonic() - begun < patient(10)

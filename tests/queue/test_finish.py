@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from django.db import Error, connection, connections, transaction
 
-from jobqueue.context import JobContext
+from jobqueue.context.job_context import JobContext
 from jobqueue.exceptions import (
     InsideTransaction,
     JobCanceled,
@@ -19,7 +19,7 @@ from jobqueue.exceptions import (
 from jobqueue.models import Job
 from jobqueue.testing import inject
 from jobqueue.transitions import reap
-from jobqueue.worker.perform import Attempt, Ending
+from jobqueue.worker.run.perform import Attempt, Ending
 from tests.app.models import Ticket
 from tests.factories import claim_one, expire, job, make_job, row, state
 from tests.marks import committed, finding

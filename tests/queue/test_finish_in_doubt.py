@@ -8,10 +8,11 @@ import pytest
 from django.db import Error, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue import current_job, registry, task
+from jobqueue import current_job, task
 from jobqueue.compat import TaskResultStatus, signals
 from jobqueue.models import JobAttempt
 from jobqueue.signals import attempt_ended, lease_lost
+from jobqueue.tasks import registry
 from tests.app.models import Account
 from tests.factories import claim_one, settle_run, state
 from tests.faults.finishing import lose_connection

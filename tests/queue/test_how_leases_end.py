@@ -8,8 +8,8 @@ from jobqueue import signals
 from jobqueue.exceptions import LockNotAcquired
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel, claim, fail, release, release_held, release_many, snooze
-from jobqueue.worker.perform import Attempt
-from jobqueue.worker.settle import settle
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.perform import Attempt
 from tests.factories import claim_one, make_job, make_jobs, state
 from tests.marks import finding
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from jobqueue import job_log
+from jobqueue.context import log as job_log
 from jobqueue.models import JobAttempt
 from tests.app import tasks
 from tests.factories import claim_one, settle_run

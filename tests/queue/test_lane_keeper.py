@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance.lane_keeper import Rounds
+from jobqueue.maintenance.ordering_sweep import Rounds
 from jobqueue.models import Job, LanePlace, LockRow
 from jobqueue.transitions import claim
 from tests.marks import finding

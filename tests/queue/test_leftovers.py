@@ -12,13 +12,13 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.models import Job
 from jobqueue.transitions import claim
-from jobqueue.worker.batch import calls_of, perform_call
-from jobqueue.worker.board import Entry
-from jobqueue.worker.calls import AnyThread, OneThread
-from jobqueue.worker.cleaning import clean_connections
-from jobqueue.worker.perform import Run
-from jobqueue.worker.settle import settle
-from jobqueue.worker.timeouts import Together, Watch
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.batch import calls_of, perform_call
+from jobqueue.worker.run.calls import AnyThread, OneThread
+from jobqueue.worker.run.perform import Run
+from jobqueue.worker.run.timeouts import Together, Watch
+from jobqueue.worker.shared.cleanup import clean_connections
+from jobqueue.worker.shared.scoreboard import Entry
 from tests.app import leftovers
 from tests.app.models import Account
 from tests.factories import run_lease

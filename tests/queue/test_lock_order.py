@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection, transaction
 
-from jobqueue import lanes
+from jobqueue.ordering import lanes
 from jobqueue.transitions import ack_many, claim, fail_many, heartbeat_many, release_many
 from tests.factories import make_jobs
 

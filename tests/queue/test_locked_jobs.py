@@ -7,12 +7,12 @@ import pytest
 from django.db import transaction
 
 from jobqueue import task
-from jobqueue.context import JobContext, running
+from jobqueue.context.job_context import JobContext, running
 from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex, outliving
 from jobqueue.models import Job, JobAttempt
-from jobqueue.worker.perform import Ending
-from jobqueue.worker.settle import settle
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.perform import Ending
 from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now
 from tests.marks import committed, finding
 from tests.races.actors import holding
@@ -40,7 +40,7 @@ def run_one():
 
 
 def test_it_is_ready_again_after_some_seconds_with_its_attempts_and_the_reason(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.settle.LOCKED_SECONDS", 500)
+    monkeypatch.setattr("jobqueue.worker.child.outcomes.LOCKED_SECONDS", 500)
     job_id = int(report.enqueue().id)
     with lease_lock("report", 60):
         assert run_one() is Ending.PARKED

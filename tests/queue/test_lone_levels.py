@@ -4,10 +4,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import candidates
 from jobqueue.models import Job
-from jobqueue.transitions import lone_levels
-from jobqueue.transitions.claiming import Claimer
+from jobqueue.transitions.claiming import candidates, lone_levels
+from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import make_job
 from tests.marks import committed
 from tests.races.actors import holding

@@ -12,11 +12,11 @@ from jobqueue.models import Job
 from jobqueue.payload import encode
 from jobqueue.transitions import claim
 from jobqueue.transitions.acking import encode_result
-from jobqueue.worker.options import Options
-from jobqueue.worker.perform import Ending, Outcome
-from jobqueue.worker.preflight import preflight
-from jobqueue.worker.selection import Selection
-from jobqueue.worker.settle import settle
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.monitor.preflight import preflight
+from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.worker_options import Options
 from tests.factories import job, make_jobs, state
 from tests.marks import committed, finding
 from tests.settings import VENDOR

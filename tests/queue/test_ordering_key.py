@@ -7,7 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.maintenance import lane_keeper, ordering_key_cleaner
+from jobqueue.maintenance import ordering_key_cleaner
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LanePlace, OrderingKey
 from jobqueue.transitions import (
     ack,
@@ -18,7 +19,6 @@ from jobqueue.transitions import (
     discard,
     fail,
     held_by,
-    operating,
     reap,
     release,
     release_many,
@@ -26,6 +26,7 @@ from jobqueue.transitions import (
     retry,
     snooze,
 )
+from jobqueue.transitions import operator as operating
 from tests.app.tasks import keyed, ordered
 from tests.factories import claim_one, expire, job, make_due, set_columns, state, undone
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from jobqueue.doorbell.notify import NotifyBell
 from jobqueue.exceptions import NotSupported
-from jobqueue.worker.bells import Bells
-from jobqueue.worker.listener import Listener
-from jobqueue.worker.options import Options
-from jobqueue.worker.selection import Selection
+from jobqueue.wakeup.postgres import NotifyBell
+from jobqueue.worker.monitor.listener import Listener
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.wakeup_pipes import Bells
+from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed
 from tests.patience import patient
 from tests.proxy import CuttingProxy, cutting_proxy

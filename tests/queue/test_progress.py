@@ -4,10 +4,10 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import progress
-from jobqueue.context import JobContext
+from jobqueue.context import progress
+from jobqueue.context.job_context import JobContext
+from jobqueue.context.progress import Progress, read_progress
 from jobqueue.exceptions import JobQueueError
-from jobqueue.progress import Progress, read_progress
 from jobqueue.transitions import release
 from tests.app import coroutines, tasks
 from tests.factories import claim_one, job, row, set_columns, settle_run, state

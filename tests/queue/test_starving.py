@@ -4,10 +4,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import starving
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.transitions import claim
+from jobqueue.transitions.claiming import aging as starving
 from tests.factories import job, make_job, make_jobs, set_columns
 
 pytestmark = pytest.mark.django_db

@@ -6,18 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue import registry, task, upcasting
+from jobqueue import task
 from jobqueue.backoff import Backoff
 from jobqueue.compat import TaskResultStatus
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue, JobExpired, JobQueueError
-from jobqueue.job_options import may_retry, options_of
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import job_canceled
+from jobqueue.tasks import registry
+from jobqueue.tasks import versions as upcasting
+from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.transitions import claim, retry
-from jobqueue.transitions.claiming import Claimer
-from jobqueue.worker.timeouts import Limits, limits_of
+from jobqueue.transitions.claiming.claimer import Claimer
+from jobqueue.worker.run.timeouts import Limits, limits_of
 from tests.app import tasks
 from tests.factories import claim_one, job, make_due, now, seconds_from_now, set_columns, settle_run, state
 from tests.marks import committed

@@ -7,7 +7,7 @@ import pytest
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import TaskResultStatus, signals, task_backends
-from jobqueue.worker import task_signals
+from jobqueue.worker.run import task_signals
 from tests.app import tasks
 from tests.factories import claim_one, settle_run
 from tests.marks import committed

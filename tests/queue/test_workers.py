@@ -5,8 +5,8 @@ import os
 import pytest
 from django.db import IntegrityError
 
-from jobqueue import workers
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.maintenance import worker_rows as workers
 from jobqueue.models import Worker
 from tests.marks import committed, finding
 

@@ -5,9 +5,10 @@ import time
 import pytest
 from django.db import connection, transaction
 
-from jobqueue import enqueue, enqueue_many, producer
+from jobqueue import enqueue, enqueue_many
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
+from jobqueue.producer import enqueueing as producer
 from tests.app.tasks import add
 from tests.marks import committed, finding
 from tests.patience import patient

@@ -5,11 +5,12 @@ import threading
 import pytest
 from django.db import connection
 
-from jobqueue import candidates, enqueue, enqueue_many
+from jobqueue import enqueue, enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.transitions import ack, cancel, claim
-from jobqueue.transitions.in_steps import lock_due
+from jobqueue.transitions.claiming import candidates
+from jobqueue.transitions.claiming.select_then_update import lock_due
 from tests.factories import job, make_job, make_jobs, state
 from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding

@@ -2,12 +2,13 @@
 
 import pytest
 
-from jobqueue import dedupe, enqueue, enqueue_many
-from jobqueue.lanes import lane_of
-from jobqueue.maintenance import lane_keeper
+from jobqueue import enqueue, enqueue_many
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LanePlace
+from jobqueue.ordering.advance import advance
+from jobqueue.ordering.lanes import lane_of
+from jobqueue.producer import dedupe
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, resume, retry
-from jobqueue.transitions.advancing import advance
 from tests.factories import claim_one, lease_with, undone
 from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding

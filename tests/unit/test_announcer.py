@@ -1,6 +1,6 @@
 """Signals are delivered, in a thread or without one."""
 
-from jobqueue.worker.announcer import Announcer
+from jobqueue.worker.shared.signal_thread import Announcer
 from tests.patience import patient
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.worker import appetite as appetites
-from jobqueue.worker.appetite import Appetite
+from jobqueue.worker.child import demand as appetites
+from jobqueue.worker.child.demand import Appetite
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from jobqueue.worker import bells
-from jobqueue.worker.board import Board
+from jobqueue.worker.shared import wakeup_pipes as bells
+from jobqueue.worker.shared.scoreboard import Board
 from tests.patience import patient
 
 

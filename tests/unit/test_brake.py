@@ -6,9 +6,9 @@ import pytest
 from django.db import IntegrityError, OperationalError
 
 from jobqueue.exceptions import SoftTimeout
-from jobqueue.worker.board import Region
-from jobqueue.worker.brake import Brake
-from jobqueue.worker.perform import Ending, Outcome
+from jobqueue.worker.child.circuit_breaker import Brake
+from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.shared.scoreboard import Region
 from tests.unit.test_governor import Clock
 
 

@@ -6,7 +6,7 @@ from dataclasses import make_dataclass
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from jobqueue.worker import chores
+from jobqueue.worker.monitor import chores
 from tests.settings import VENDOR
 
 Found = make_dataclass("Found", [("deleted", int)])

@@ -4,9 +4,9 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 
 from jobqueue.db.base import Fault
-from jobqueue.db.mariadb import MariaDB
-from jobqueue.db.mysql import MySQL
-from jobqueue.db.postgresql import PostgreSQL
+from jobqueue.db.mariadb.vendor import MariaDB
+from jobqueue.db.mysql.vendor import MySQL
+from jobqueue.db.postgresql.vendor import PostgreSQL
 from jobqueue.db.sqlite import SQLite
 
 

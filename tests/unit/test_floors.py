@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobqueue.candidates import Head
-from jobqueue.transitions import floors
-from jobqueue.transitions.floors import FLOOR_SECONDS, NO_FLOOR, Floor
+from jobqueue.transitions.claiming import cursor as floors
+from jobqueue.transitions.claiming.candidates import Head
+from jobqueue.transitions.claiming.cursor import FLOOR_SECONDS, NO_FLOOR, Floor
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = Head("q", 9, all_due=False)

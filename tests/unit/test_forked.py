@@ -14,9 +14,9 @@ import django, os, signal, threading
 from django.conf import settings
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
 django.setup()
-from jobqueue.worker import forked
-from jobqueue.worker.board import Entry
-from jobqueue.worker.timeouts import Limits, Watch
+from jobqueue.worker.run import job_fork as forked
+from jobqueue.worker.shared.scoreboard import Entry
+from jobqueue.worker.run.timeouts import Limits, Watch
 
 forked.guard()
 watch, held = Watch(), threading.Event()
@@ -42,7 +42,7 @@ FORKS_BESIDE_A_WRITER = """
 import fcntl, logging, os, select, signal, sys, threading
 from django.conf import settings
 settings.configure()
-from jobqueue.worker import forked
+from jobqueue.worker.run import job_fork as forked
 
 forked.guard()
 reader, writer = os.pipe()

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from jobqueue.worker import governor
-from jobqueue.worker.board import Region
-from jobqueue.worker.governor import Governor
+from jobqueue.worker.child import concurrency_limit as governor
+from jobqueue.worker.child.concurrency_limit import Governor
+from jobqueue.worker.shared.scoreboard import Region
 
 
 class Clock:

@@ -6,11 +6,11 @@ import time
 import pytest
 
 from jobqueue.transitions import cancel, claim, reap
-from jobqueue.worker.board import CANCEL, LOST, Board, Hold
-from jobqueue.worker.flagging import flag
-from jobqueue.worker.keeper import Keeper
-from jobqueue.worker.options import Options
-from jobqueue.worker.selection import Selection
+from jobqueue.worker.monitor.flags import flag
+from jobqueue.worker.monitor.monitor import Keeper
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Board, Hold
+from jobqueue.worker.shared.worker_options import Options
 from tests.factories import expire, make_jobs
 
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from jobqueue.worker import listener
-from jobqueue.worker.options import Options
-from jobqueue.worker.selection import Selection
+from jobqueue.worker.monitor import listener
+from jobqueue.worker.shared.queue_choice import Selection
+from jobqueue.worker.shared.worker_options import Options
 from tests.patience import patient
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jobqueue.worker.mailbox import Mailbox
+from jobqueue.worker.run.mailbox import Mailbox
 from tests.patience import patient
 
 pytestmark = pytest.mark.timeout(300)

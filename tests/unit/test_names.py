@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from jobqueue import names
+from jobqueue import validation as names
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
 
 CONTROLS = ["\x00", "\x1f", "\n", "\t", "\x7f", "\x80", "\x9f"]

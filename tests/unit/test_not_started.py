@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue import handler, registry
+from jobqueue import handler
+from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.worker import pool
-from jobqueue.worker.board import CANCEL, LOST, Board, Hold
-from jobqueue.worker.pool import Pool
+from jobqueue.worker.run import pool
+from jobqueue.worker.run.pool import Pool
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Board, Hold
 from tests.factories import wait_until
 from tests.patience import patient
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from jobqueue.worker import overtime
-from jobqueue.worker.board import OVERTIME, Board, Hold, Winding
+from jobqueue.worker.monitor import overtime
+from jobqueue.worker.shared.scoreboard import OVERTIME, Board, Hold, Winding
 from tests.unit.test_governor import Clock
 
 LATE, INNOCENT = 1, 2

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobqueue.worker import loop as loops
-from jobqueue.worker.loop import HOT_SECONDS, Loop
+from jobqueue.worker.child import loop as loops
+from jobqueue.worker.child.loop import HOT_SECONDS, Loop
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from jobqueue.worker import second_hand
-from jobqueue.worker.second_hand import SecondHand
+from jobqueue.worker.child import helper_thread as second_hand
+from jobqueue.worker.child.helper_thread import SecondHand
 from tests.patience import patient
 
 

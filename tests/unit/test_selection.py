@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobqueue.candidates import Head
 from jobqueue.exceptions import InvalidValue
-from jobqueue.worker.selection import parse
+from jobqueue.transitions.claiming.candidates import Head
+from jobqueue.worker.shared.queue_choice import parse
 from tests.factories import make_job
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobqueue.worker import settler
-from jobqueue.worker.mailbox import Mailbox
+from jobqueue.worker.child import settler
+from jobqueue.worker.run.mailbox import Mailbox
 from tests.factories import wait_until
 
 

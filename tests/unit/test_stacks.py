@@ -11,7 +11,7 @@ from tests.factories import wait_until
 
 BUSY = """
 import json, threading, time
-from jobqueue.worker import stacks
+from jobqueue.worker.shared import stack_dump as stacks
 stacks.print_at_sigquit()
 def deep(n):
     return n and deep(n - 1)
@@ -29,7 +29,7 @@ time.sleep(600)
 
 IN_C = """
 import sqlite3
-from jobqueue.worker import stacks
+from jobqueue.worker.shared import stack_dump as stacks
 stacks.print_at_sigquit()
 def waits_in_c():
     counting = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c"

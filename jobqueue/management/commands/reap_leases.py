@@ -19,13 +19,13 @@ from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import (
     idempotency_cleaner,
-    lane_keeper,
     lock_history_cleaner,
     lock_sweeper,
     ordering_key_cleaner,
     outbox_cleaner,
     reaper,
 )
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 
 
 class Command(BaseCommand):

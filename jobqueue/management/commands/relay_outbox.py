@@ -20,17 +20,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
 from django.db import Error
 
-from jobqueue import registry
 from jobqueue.cli import logs, streams
 from jobqueue.cli.arguments import count, duration, duration_or_zero
 from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
-from jobqueue.names import check_topic
-from jobqueue.outbox import Relay, lanes, running
+from jobqueue.outbox import Relay, lanes
+from jobqueue.outbox import relay_loop as running
 from jobqueue.outbox.watch import interrupt
-from jobqueue.worker import stacks
+from jobqueue.tasks import registry
+from jobqueue.validation import check_topic
+from jobqueue.worker.shared import stack_dump as stacks
 
 logger = logging.getLogger("jobqueue.outbox")
 

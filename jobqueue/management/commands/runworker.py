@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand
 from django.db import Error
 
 from jobqueue.cli import dry_run, logs, pidfile, streams, worker_options
-from jobqueue.worker.preflight import MISCONFIGURED, UNREACHABLE
+from jobqueue.worker.monitor.preflight import MISCONFIGURED, UNREACHABLE
 from jobqueue.worker.supervisor import Supervisor
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.outbox.destinations.base import Destination, Outcome
-from jobqueue.outbox.destinations.functions import Functions
 from jobqueue.outbox.destinations.queue import Queue
+from jobqueue.outbox.destinations.subscribers import Functions
 
 __all__ = ["Destination", "Functions", "Outcome", "Queue"]

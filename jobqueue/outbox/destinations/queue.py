@@ -9,7 +9,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
 from jobqueue.payload import MAX_DEPTH, encode
-from jobqueue.producer import enqueue_many
+from jobqueue.producer.enqueueing import enqueue_many
 
 WRAPPER_BYTES = 4096  # the most that id, topic and key add: 255 and 64 characters, escaped
 

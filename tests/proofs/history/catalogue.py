@@ -69,7 +69,7 @@ OWNERSHIP = [
     ),
     _mutant(
         "verbs of operators do not look at the fence",
-        "transitions/operating.py",
+        "transitions/operator.py",
         ".filter(fence=job.fence).update(**changes)",
         ".update(**changes)",
         WITHOUT_LOCKS,
@@ -77,7 +77,7 @@ OWNERSHIP = [
     ),
     _mutant(
         "the state a verb expects is not in its WHERE",
-        "transitions/rows.py",
+        "models/rows.py",
         'return by_key.filter(Exact(Unindexed("status"), int(status)))\n\n\ndef any_in_state',
         "return by_key\n\n\ndef any_in_state",
         WITHOUT_LOCKS,
@@ -85,7 +85,7 @@ OWNERSHIP = [
     ),
     _mutant(
         "the same for prepared statements: ack and claim",
-        "transitions/rows.py",
+        "models/rows.py",
         'Keys("ids", BigIntegerField())))\n    return by_key.filter(Exact(Unindexed("status"), int(status)))',
         'Keys("ids", BigIntegerField())))\n    return by_key',
         WITHOUT_LOCKS,
@@ -126,7 +126,7 @@ GUARDS = [
     ),
     _mutant(
         "a claim takes jobs whose gate is closed",
-        "candidates.py",
+        "transitions/claiming/candidates.py",
         "queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()",
         "queue=queue, status=Job.Status.READY, priority=priority, run_at__lte=UtcNow()",
         "tests/queue/test_claim.py",
@@ -134,28 +134,28 @@ GUARDS = [
     ),
     _mutant(
         "a claim takes jobs that are not due",
-        "candidates.py",
+        "transitions/claiming/candidates.py",
         "gate=0, priority=priority, run_at__lte=UtcNow()",
         "gate=0, priority=priority",
         "tests/queue/test_claim.py",
     ),
     _mutant(
         "claim() works inside a caller's transaction",
-        "transitions/claiming.py",
+        "transitions/claiming/claimer.py",
         '    refuse_open_transaction(alias, "claim")\n',
         "",
         "tests/queue/test_claim.py",
     ),
     _mutant(
         "a claim does not raise the fence",
-        "transitions/request.py",
+        "transitions/claiming/request.py",
         '"fence": F("fence") + 1,',
         '"fence": F("fence"),',
         "tests/queue/test_claim.py",
     ),
     _mutant(
         "a job that expired starts all the same",
-        "transitions/expiring.py",
+        "transitions/claiming/expiring.py",
         "row.valid_until <= row.now]",
         "row.pk < 0]",
         "tests/queue/test_task_fields.py",
@@ -184,7 +184,7 @@ GUARDS = [
     ),
     _mutant(
         "retry does not begin a new life",
-        "transitions/operating.py",
+        "transitions/operator.py",
         '"epoch": job.epoch + 1,',
         '"epoch": job.epoch,',
         OPERATOR,
@@ -192,7 +192,7 @@ GUARDS = [
     ),
     _mutant(
         "retry takes a dedupe key that a live job holds",
-        "transitions/operating.py",
+        "transitions/operator.py",
         "if status in (Job.Status.READY, Job.Status.PROCESSING):\n            return False",
         "if status is None:\n            return False",
         "tests/queue/test_dedupe.py",
@@ -200,7 +200,7 @@ GUARDS = [
     ),
     _mutant(
         "discard ends a job that runs",
-        "transitions/operating.py",
+        "transitions/operator.py",
         "if job.status in (Job.Status.READY, Job.Status.FAILED) else None",
         "if job.status != Job.Status.DONE else None",
         OPERATOR,
@@ -214,14 +214,14 @@ GUARDS = [
     ),
     _mutant(
         "a dedupe key is free as soon as its job has ended",
-        "dedupe.py",
+        "producer/dedupe.py",
         "return ended & Q(finished_at__lt=UtcNowPlus(-seconds))",
         "return ended",
         "tests/queue/test_dedupe.py",
     ),
     _mutant(
         "an enqueue takes a dedupe key from a job that was retried meanwhile",
-        "dedupe.py",
+        "producer/dedupe.py",
         "row = in_state([job_id], status, using=using).filter(dedupe_key=key)",
         "row = Job.objects.using(using).filter(pk=job_id)",
         WITHOUT_LOCKS,
@@ -243,7 +243,7 @@ GUARDS = [
     ),
     _mutant(
         "a key goes on behind a failed job",
-        "transitions/advancing.py",
+        "ordering/advance.py",
         "place.status in (None, Job.Status.DONE, Job.Status.CANCELED)",
         "place.status in (None, Job.Status.DONE, Job.Status.CANCELED, Job.Status.FAILED)",
         ORDERING,
@@ -253,7 +253,7 @@ GUARDS = [
 ORDER = [
     _mutant(
         "mutex_many locks in the order it was asked",
-        "locks/rows.py",
+        "locks/mutex_rows.py",
         "for key in sorted(set(keys)):",
         "for key in dict.fromkeys(keys):",
         "tests/locks/test_mutex.py",
@@ -270,7 +270,7 @@ ORDER = [
     ),
     _mutant(
         "enqueue locks ordering keys in the order of the jobs",
-        "lanes.py",
+        "ordering/lanes.py",
         "for digest in sorted({_digest(queue, key) for queue, key in keys}):",
         "for digest in dict.fromkeys(_digest(queue, key) for queue, key in keys):",
         "tests/queue/test_lock_order.py",
@@ -294,7 +294,7 @@ ORDER = [
 CLOCKS = [
     _mutant(
         "MySQL's clock is in the zone of the session",
-        "db/mysql.py",
+        "db/mysql/vendor.py",
         'now_sql = "UTC_TIMESTAMP(6)"',
         'now_sql = "NOW(6)"',
         "tests/queue/test_clock.py",
@@ -302,7 +302,7 @@ CLOCKS = [
     ),
     _mutant(
         "MySQL counts the end of a lease in the zone of the session",
-        "db/mysql.py",
+        "db/mysql/vendor.py",
         '* 1000000), UTC_TIMESTAMP(6))"',
         '* 1000000), NOW(6))"',
         "tests/queue/test_clock.py",
@@ -311,7 +311,7 @@ CLOCKS = [
     ),
     _mutant(
         "PostgreSQL's clock stands still within a transaction",
-        "db/postgresql.py",
+        "db/postgresql/vendor.py",
         'now_sql = "STATEMENT_TIMESTAMP()"',
         'now_sql = "TRANSACTION_TIMESTAMP()"',
         "tests/queue/test_clock.py",
@@ -322,7 +322,7 @@ CLOCKS = [
 TRANSACTIONS = [
     _mutant(
         "an enqueue without a key is repeated after a lost answer",
-        "producer.py",
+        "producer/enqueueing.py",
         "_insert([job], alias, until), using=alias, repeatable=False)",
         "_insert([job], alias, until), using=alias)",
         "tests/faults/test_lost_answers.py",
@@ -338,14 +338,14 @@ TRANSACTIONS = [
     ),
     _mutant(
         "finish() does not look at the lease before its block",
-        "context.py",
+        "context/job_context.py",
         'if not held(self.lease).select_for_update().values_list("pk", flat=True):',
         "if self.lease is None:",
         "tests/queue/test_finish.py",
     ),
     _mutant(
         "finish() swallows what the block swallowed",
-        "context.py",
+        "context/job_context.py",
         'refuse_commits(alias, "finish()"), unswallowed(alias):',
         'refuse_commits(alias, "finish()"):',
         "tests/queue/test_finish.py",
@@ -386,7 +386,7 @@ TRANSACTIONS = [
 FENCES = [
     _mutant(
         "two takers of a free lease lock both get it",
-        "locks/leasing.py",
+        "locks/lease.py",
         'seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())',
         "seen = _row(using)",
         WITHOUT_LOCKS,
@@ -394,21 +394,21 @@ FENCES = [
     ),
     _mutant(
         "a lease lock that ended can be renewed",
-        "locks/leasing.py",
+        "locks/lease.py",
         "alive = _row(using).filter(owner_token=_TOKEN, expires_at__gt=UtcNow())",
         "alive = _row(using).filter(owner_token=_TOKEN)",
         "tests/locks/test_lease_lock.py",
     ),
     _mutant(
         "a lease lock is released by whoever asks",
-        "locks/leasing.py",
+        "locks/lease.py",
         "prepare_change_by_key(_row(using).filter(owner_token=_TOKEN), {",
         "prepare_change_by_key(_row(using).exclude(owner_token=None), {",
         "tests/locks/test_lease_lock.py",
     ),
     _mutant(
         "fences begin anew when a lock's row was cleaned up",
-        "locks/floor.py",
+        "locks/fence_floor.py",
         "SELECT {name}, fence + 1, {owner}, {token}, {ends} ",
         "SELECT {name}, 1, {owner}, {token}, {ends} ",
         "tests/locks/test_lease_lock.py",
@@ -441,7 +441,7 @@ FENCES = [
 CONNECTIONS = [
     _mutant(
         "PostgreSQL: a lost answer counts as a statement that was never sent",
-        "db/postgresql.py",
+        "db/postgresql/vendor.py",
         "str(error).startswith(_NEVER_SENT)",
         "'failed: ' in str(error)",
         "tests/faults/test_lost_answers.py",
@@ -449,7 +449,7 @@ CONNECTIONS = [
     ),
     _mutant(
         "mutex() grants an older snapshot on MySQL",
-        "db/mysql_mutex.py",
+        "db/mysql/mutex.py",
         "        if takes or not unseen or self._swept(cursor):\n",
         "        if self.key is None:\n",
         "tests/locks/test_mutex_snapshots.py",
@@ -464,7 +464,7 @@ CONNECTIONS = [
     ),
     _mutant(
         "the session of a job is passed on as it is",
-        "worker/cleaning.py",
+        "worker/shared/cleanup.py",
         "        return sessions_of(connection).reset(connection)\n",
         "        return True\n",
         "tests/queue/test_leftovers.py",

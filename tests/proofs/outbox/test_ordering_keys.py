@@ -15,8 +15,8 @@ from django.db import connections
 from django.db.models import Max
 
 from jobqueue import enqueue_many
-from jobqueue.lanes import lane_of
 from jobqueue.models import Job, LanePlace
+from jobqueue.ordering.lanes import lane_of
 from tests.app import tasks
 from tests.marks import committed
 from tests.patience import patient

@@ -8,7 +8,7 @@ import pytest
 from django.db import Error, connection, transaction
 
 from jobqueue import enqueue, enqueue_many, transitions
-from jobqueue.maintenance import lane_keeper
+from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LanePlace
 from jobqueue.transitions import ack, claim, fail, resume, retry
 from tests.factories import claim_one, expire, lease_with

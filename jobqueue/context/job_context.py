@@ -1,0 +1,183 @@
+"""What a running job can ask about itself.
+
+The transitions are imported inside the methods: `from jobqueue import current_job` must work before apps are ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from jobqueue.context.progress import Reporter, new_progress
+from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
+from jobqueue.db import vendor
+from jobqueue.db.open_transaction import in_manual_transaction
+from jobqueue.db.unswallowed import unswallowed
+from jobqueue.exceptions import InsideTransaction, WrongDatabase
+from jobqueue.payload import JSON
+
+if TYPE_CHECKING:
+    from jobqueue.transitions import Lease
+
+_current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
+
+
+@dataclass(slots=True)
+class JobContext:
+    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), progress(),
+    finish().
+    """
+
+    lease: Lease
+    asked_to_stop: Callable[[], bool] = lambda: False
+    finishing: bool = False  # a finish() has come to its commit
+    finished: bool = False  # and that was successful
+    result: str | None = None  # what finish() has stored, as JSON
+    log: Any = None  # what it has logged, once it has
+    _until: datetime | None = None
+    _reporter: Reporter | None = None
+
+    @property
+    def job_id(self) -> int:
+        """The job's id."""
+        return self.lease.job_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run; failed and lost runs count, snoozed and released ones do not."""
+        return self.lease.attempt
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.lease.queue
+
+    @property
+    def token(self) -> bytes:
+        """The lease's token, 16 bytes."""
+        return self.lease.token
+
+    @property
+    def fence(self) -> int:
+        """Grows with every claim of this job: hand it to what you write to, so that it can refuse older ones."""
+        return self.lease.fence
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends as last known here, aware UTC of the database's clock; workers renew it meanwhile."""
+        return self._until or self.lease.lock_until
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to come to an end: the worker is stopping, the job was asked to cancel, or the lease was lost."""
+        return self.asked_to_stop()
+
+    def heartbeat(self) -> datetime:
+        """Renew the lease now; its new end. Raises LeaseLost. Workers do this by themselves every quarter lease."""
+        from jobqueue import transitions
+
+        self._until = transitions.heartbeat(self.lease, lease_seconds=self.lease.lease_seconds)
+        return self._until
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is: `done` of `total`, in any unit, and a note of up to 500 bytes.
+
+        Cheap: written at most once a second, the last one always, at the latest when the job ends; not while a
+        transaction is open, nor on an event loop (there: aprogress). Raises InvalidType, InvalidValue; no trouble of
+        the database, and nothing when the lease was lost.
+        """
+        if self._reporter is None:
+            self._reporter = Reporter(self.lease)
+        self._reporter.report(new_progress(done, total, note))
+
+    async def aprogress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """progress() for coroutines."""
+        await sync_to_async(self.progress)(done, total, note)
+
+    @property
+    def untold(self) -> bool:
+        """Whether the last progress is not written yet."""
+        return self._reporter is not None and self._reporter.waiting is not None
+
+    def tell_progress(self) -> None:
+        """Write the last progress, if that was not done."""
+        if self._reporter is not None and not self.finished:
+            self._reporter.write()
+
+    @contextmanager
+    def finish(self, result: JSON = None, *, using: str | None = None) -> Iterator[None]:
+        """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
+
+        Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the
+        block when the lease is gone, WrongDatabase if `using` names another database, or when the block writes to one,
+        InsideTransaction where autocommit was turned off by hand, NotSupported for a statement of the block that would
+        commit by itself; an exception in the block undoes all of it and the job fails as usual.
+        """
+        from jobqueue import transitions
+        from jobqueue.transitions.acking import encode_result
+        from jobqueue.transitions.leases import held, lost
+
+        alias = self.lease.using
+        if using is not None and using != alias:
+            raise WrongDatabase(
+                f"finish() commits on {alias!r}, where the queue is; writes to {using!r} cannot be in that commit. "
+                "Nothing was written; make the writes idempotent instead, or hand context.fence to them."
+            )
+        stored = encode_result(result)
+        if in_manual_transaction(connections[alias]):
+            raise InsideTransaction(
+                f"finish() commits the job's end, but autocommit is off on {alias!r}, so nothing would be committed. "
+                "Nothing was written; turn autocommit on again first, and begin transactions with transaction.atomic()."
+            )
+        # On SQLite it takes the write lock now: a transaction that reads first and writes later is refused then.
+        with vendor(alias).timed_transaction(connections[alias], None):
+            if not held(self.lease).select_for_update().values_list("pk", flat=True):
+                raise lost(self.lease, "finish")
+            with refuse_writes_elsewhere(alias, "finish()"), refuse_commits(alias, "finish()"), unswallowed(alias):
+                yield
+            self.tell_progress()
+            transitions.ack(self.lease, result=stored)
+            # Whatever is raised from here on, the commit may have happened.
+            self.result, self.finishing = stored, True
+        self._finish_with(alias)
+
+    def _finish_with(self, alias: str) -> None:
+        blocks = connections[alias].atomic_blocks
+        if blocks and not getattr(blocks[-1], "_from_testcase", False):
+            # Inside the job's own transaction nothing is done before that commits, and it may roll back.
+            transaction.on_commit(self._finished, using=alias)
+        else:
+            self._finished()
+
+    def _finished(self) -> None:
+        self.finished = True
+
+
+def current_job() -> JobContext | None:
+    """The context of the job this code runs in; None outside a job."""
+    return _current.get()
+
+
+class running:
+    """Make `context` the current job of this thread or coroutine, in a `with` block."""
+
+    # Not a @contextmanager: that takes four times as long, for every job.
+
+    __slots__ = ("_context", "_mark")
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> JobContext:
+        self._mark = _current.set(self._context)
+        return self._context
+
+    def __exit__(self, *raised: object) -> None:
+        _current.reset(self._mark)

@@ -1,0 +1,137 @@
+"""Lock waits, deadlocks and slow locking statements on MySQL, from performance_schema and InnoDB's status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.base import first_arg
+from jobqueue.db.lock_report import MYSQL_QUOTES, Deadlock, LockMonitor, LockWait, SlowStatement, without_values
+from jobqueue.db.lock_report import marked as _
+from jobqueue.db.mysql.innodb_status import read_deadlock
+from jobqueue.exceptions import NotSupported
+
+_DENIED = {1044, 1142, 1143, 1227, 1370}
+# Led by the waits: where nobody waits, no lock is looked at. Two seconds at most, for a page must not hang on it.
+_WAITS = """
+SELECT /*+ MAX_EXECUTION_TIME(2000) */ w.requesting_engine_lock_id, rt.processlist_id, bt.processlist_id,
+  COALESCE(rs.timer_wait, 0) / 1e12, r.object_schema = DATABASE(), r.object_schema, r.object_name, r.index_name,
+  r.lock_mode, r.lock_data, COALESCE(rs.digest_text, rs.sql_text), COALESCE(bs.digest_text, bs.sql_text),
+  bt.processlist_command = 'Sleep', bx.timer_wait / 1e12
+FROM performance_schema.data_lock_waits w
+STRAIGHT_JOIN performance_schema.data_locks r
+  ON r.engine_lock_id = w.requesting_engine_lock_id AND r.engine = w.engine
+STRAIGHT_JOIN performance_schema.threads rt ON rt.thread_id = w.requesting_thread_id
+STRAIGHT_JOIN performance_schema.threads bt ON bt.thread_id = w.blocking_thread_id
+LEFT JOIN performance_schema.events_statements_current rs
+  ON rs.thread_id = w.requesting_thread_id AND rs.nesting_event_level = 0
+LEFT JOIN performance_schema.events_statements_current bs
+  ON bs.thread_id = w.blocking_thread_id AND bs.nesting_event_level = 0
+LEFT JOIN performance_schema.events_transactions_current bx
+  ON bx.thread_id = w.blocking_thread_id AND bx.state = 'ACTIVE'
+ORDER BY 4 DESC LIMIT %s
+"""
+_SLOW = (
+    "SELECT digest_text, count_star, sum_lock_time / 1e12, sum_timer_wait / 1e12 "
+    "FROM performance_schema.events_statements_summary_by_digest "
+    "WHERE schema_name = DATABASE() AND sum_lock_time > 1e10 AND digest_text NOT LIKE 'EXPLAIN%%' "
+    "ORDER BY sum_lock_time DESC LIMIT %s"
+)
+NO_SCHEMA_RIGHT = _(
+    "This account may not read performance_schema, so lock waits and slow locking statements are not shown. "
+    "GRANT SELECT ON performance_schema.* TO it."
+)
+NO_PROCESS_RIGHT = _(
+    "This account may not ask InnoDB, so deadlocks (on MariaDB also lock waits) are not shown. "
+    "GRANT PROCESS ON *.* TO it."
+)
+SCHEMA_OFF = _(
+    "performance_schema is off on this server, so it does not count the lock times of statements. "
+    "Start it with performance_schema=ON to see them."
+)
+
+
+class MySQLMonitor(LockMonitor):
+    """MySQL 8.0 and later."""
+
+    available = True
+
+    def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
+        """performance_schema.data_lock_waits."""
+        need_schema(connection)
+        rows = ask(connection, _WAITS, [limit], NO_SCHEMA_RIGHT)
+        return [_wait(*row) for row in rows]
+
+    def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
+        """InnoDB's counter lock_deadlocks, from the start of the server."""
+        sql = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+        rows = ask(connection, sql, [], NO_PROCESS_RIGHT)
+        return int(rows[0][0]) if rows else 0
+
+    def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
+        """The section LATEST DETECTED DEADLOCK of InnoDB's status."""
+        rows = ask(connection, "SHOW ENGINE INNODB STATUS", [], NO_PROCESS_RIGHT)
+        # Servers of others give nothing here, or an empty text.
+        status = rows[0][2] if rows and len(rows[0]) > 2 else None
+        with connection.cursor() as cursor:
+            return read_deadlock(cursor, str(status or ""))
+
+    def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
+        """By SUM_LOCK_TIME, which has waits for rows since MySQL 8.0.28 and waits for tables before."""
+        need_schema(connection)
+        rows = ask(connection, _SLOW, [limit], NO_SCHEMA_RIGHT)
+        return [
+            SlowStatement(without_values(text, MYSQL_QUOTES), int(runs), float(locked), float(total))
+            for text, runs, locked, total in rows
+        ]
+
+
+def _wait(
+    identity: str,
+    waiting: int,
+    blocking: int,
+    seconds: Any,
+    is_here: int,
+    schema: str,
+    table: str,
+    index: str | None,
+    mode: str,
+    key: str | None,
+    *rest: Any,
+) -> LockWait:
+    waits_in, blocks_in, idles, age = rest
+    name = table if is_here else f"{schema}.{table}"
+    where = f"{name}, index {index}" if index else name
+    locked = f"{where}, record {key}" if key else where
+    return LockWait(
+        identity=f"{identity} {waiting} {blocking}",
+        waiting=int(waiting or 0),
+        blocking=int(blocking or 0),
+        seconds=float(seconds),
+        locked=locked,
+        mode=mode,
+        waiting_statement=without_values(waits_in, MYSQL_QUOTES),
+        blocking_statement=without_values(blocks_in, MYSQL_QUOTES),
+        blocker_idles=bool(idles),
+        blocking_seconds=None if age is None else float(age),
+    )
+
+
+def need_schema(connection: BaseDatabaseWrapper) -> None:
+    """Raise NotSupported if performance_schema is off."""
+    if not ask(connection, "SELECT @@performance_schema", [], SCHEMA_OFF)[0][0]:
+        raise NotSupported(SCHEMA_OFF)
+
+
+def ask(connection: BaseDatabaseWrapper, sql: str, params: list[Any], refusal: str) -> list[Any]:
+    """The rows; NotSupported with `refusal` if the account may not see them."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params or None)
+            return list(cursor.fetchall())
+    except Error as error:
+        if first_arg(error) not in _DENIED:
+            raise
+        raise NotSupported(refusal) from error

@@ -1,0 +1,273 @@
+"""MySQL 8.0 and later; most of it holds for MariaDB too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+from django.db.models.sql.datastructures import BaseTable
+from django.db.utils import DatabaseError
+
+from jobqueue.db.base import Fault, M, Q, first_arg
+from jobqueue.db.binary import Hex, HexText
+from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.server import collation, padding_problem, server_problems
+from jobqueue.db.open_transaction import in_callers_transaction
+
+# 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
+# 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
+# No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
+_TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180, 1969, 3024, 1021, 1114, 1206}
+# Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
+_GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
+# Logins that are refused, until somebody mends the account: access denied, account locked, database not there.
+_REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
+_GONE |= _REFUSED
+_GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
+
+
+# Beyond what utf8mb3 can hold.
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+# How many more keys than wanted are read: those that others have locked are passed over.
+_SPARE_KEYS = 20
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+class IndexedTable(BaseTable):
+    """A FROM entry with FORCE INDEX: the optimizer must not trade the claim's index for a filesort."""
+
+    index: str = ""
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+        """FROM table FORCE INDEX (name)."""
+        sql, params = super().as_sql(compiler, connection)
+        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
+
+    def relabeled_clone(self, change_map: Any) -> IndexedTable:
+        """The same hint when the query becomes a subquery."""
+        clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
+        clone.index = self.index
+        return clone
+
+
+class MySQL(MySQLLocks):
+    """MySQL through any driver that raises Django's exceptions with the server's error number first."""
+
+    name = "MySQL"
+    supported = True
+    claim_strategy = "skip-locked"
+    claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
+    column_types = {
+        "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
+        "bigauto_rel": "bigint UNSIGNED",
+        "tiny": "tinyint",
+        "text": "text",
+        "token": "binary(16)",
+        "key": "varbinary(64)",
+        "instant": "datetime(6)",
+    }
+    unpadded_collation = "utf8mb4_0900_bin"
+    unindexed_sql = "(%(expressions)s + 0)"
+    # MariaDB has no FOR SHARE; both know this older form.
+    shared_lock_sql = for_share_sql = "LOCK IN SHARE MODE"
+    selected_instant_sql = "CAST(%(expressions)s AS CHAR)"
+    now_sql = "UTC_TIMESTAMP(6)"
+    now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
+
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """Characters of four bytes as escapes: see binary.py."""
+        return text if text.isascii() else _FOUR_BYTES.sub(_escaped, text)
+
+    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+        """Hexadecimal digits where it has characters of four bytes: see binary.py."""
+        return text if text.isascii() or not _FOUR_BYTES.search(text) else HexText(text.encode().hex())
+
+    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
+        """Hexadecimal digits: see binary.py."""
+        return Hex(bytes(value).hex())
+
+    def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
+        """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
+        if not skip_locked:
+            return super().lock_first(queryset, count, skip_locked=False)
+        return self.find_and_lock(queryset, count, lambda keys: self._lock_keys(queryset, keys))
+
+    def find_and_lock(self, queryset: QuerySet[M], count: int, lock: Callable[[list[Any]], list[M]]) -> list[M]:
+        """The first `count` rows that `lock` gets among keys found by a plain read, which locks nothing."""
+        rows: list[M] = []
+        tried: set[Any] = set()
+        window = count + _SPARE_KEYS
+        while len(rows) < count:
+            found = list(queryset.values_list("pk", flat=True)[:window])
+            fresh = [key for key in found if key not in tried]
+            while fresh and len(rows) < count:
+                some = fresh[: count - len(rows)]
+                del fresh[: len(some)]
+                tried.update(some)
+                rows += lock(some)
+            if len(found) < window:
+                break
+            window *= 8
+        return rows
+
+    def _lock_keys(self, queryset: QuerySet[M], keys: list[Any]) -> list[M]:
+        return list(self.lock_own(self.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
+
+    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
+        """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
+        connection = connections[queryset.db]
+
+        def hinted(execute: Any, sql: str, *rest: Any) -> Any:
+            return execute(self.by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
+
+        with connection.execute_wrapper(hinted):
+            return queryset.update(**changes)
+
+    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+        """With FORCE INDEX (PRIMARY); other statements are left as they are."""
+        begin = f"UPDATE {connection.ops.quote_name(table)} "
+        return f"{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}" if sql.startswith(begin) else sql
+
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
+        connection = connections[queryset.db]
+        table, key = (connection.ops.quote_name(name) for name in (queryset.model._meta.db_table, "id"))
+        text = ",".join(str(int(number)) for number in keys)
+        with transaction.mark_for_rollback_on_error(using=queryset.db), connection.cursor() as cursor:
+            cursor.execute(f"DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({text})")
+            return int(cursor.rowcount)
+
+    def force_index(self, queryset: Q, index: str) -> Q:
+        """FORCE INDEX: without it the optimizer may read, sort and so lock the whole backlog."""
+        hinted = queryset.all()
+        alias = hinted.query.get_initial_alias()
+        table = IndexedTable(hinted.model._meta.db_table, alias or "")
+        table.index = index
+        hinted.query.alias_map[alias] = table
+        return hinted
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """READ COMMITTED for this transaction only, whatever the session has or the caller has set for the next one."""
+        inside = in_callers_transaction(connection)
+        with transaction.atomic(using=connection.alias):
+            # Said each time: nobody tells us when the session's level changes. Inside a transaction it is too late.
+            if not inside:
+                with connection.cursor() as cursor:
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            yield
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> list[int]:
+        """One INSERT; InnoDB gives the rows of one VALUES list consecutive ids, first one in LAST_INSERT_ID()."""
+        sql, params = self._insert_sql(connection, table, columns, rows)
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            if len(rows) == 1:
+                return [cursor.lastrowid]
+            cursor.execute("SELECT LAST_INSERT_ID(), @@auto_increment_increment")
+            first, step = cursor.fetchone()
+            return list(range(first, first + step * len(rows), step))
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Any]
+    ) -> tuple[int, Any]:
+        """MySQL has no RETURNING."""
+        (job_id,) = self.insert(connection, table, columns, [row])
+        return job_id, None
+
+    def distinct_sql(self, table: str, column: str, index: str) -> str:
+        """By a loose scan of the index, which the server does for GROUP BY; its recursion ends after 1,000 steps."""
+        return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
+
+    def distinct_after_sql(self, table: str, column: str, index: str) -> str:
+        """By a loose scan of the index."""
+        return (
+            f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
+            f"GROUP BY {column} ORDER BY {column} LIMIT %s"
+        )
+
+    def waiting_names_sql(self, table: str, index: str) -> str:
+        """By a loose scan of the index, which seeks the wanted status in each group."""
+        return f"SELECT queue FROM {table} FORCE INDEX ({index}) WHERE status = 0 AND gate = 0 GROUP BY queue"
+
+    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+        """By the same loose scan, which finds the lowest id on its way.
+
+        Where the values have a row or two on average, the server reads the rows one by one instead, and no hint forbids
+        it; such a pass over all values reads no more than a few rows for each.
+        """
+        return (
+            f"SELECT {column}, MIN(id) FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
+            f"GROUP BY {column} ORDER BY {column} LIMIT %s"
+        )
+
+    def hold_row_sql(self, table: str, column: str, same: str) -> str:
+        """A duplicate primary key locks its record only, no gap, at any isolation level."""
+        return f"INSERT INTO {table} ({column}) VALUES (%s) ON DUPLICATE KEY UPDATE {same} = {same}"
+
+    def isolation(self, connection: BaseDatabaseWrapper) -> str:
+        """As the server says; MariaDB has the older name of the variable."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+
+    oldest = (8, 0, 17)
+
+    def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """As the server has them: not every server that speaks MySQL's protocol has MySQL's collations."""
+        return collation(connection, self.unpadded_collation)
+
+    def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
+        """AUTO_INCREMENT of the table, which may be beyond its rows; information_schema may be a day late."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SHOW CREATE TABLE {connection.ops.quote_name(table)}")
+            found = re.search(r"\bAUTO_INCREMENT=(\d+)", str(cursor.fetchone()[1]))
+        return int(found[1]) if found else 1
+
+    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+        """Version, engine of the table, isolation, statement-based replication, collations."""
+        version = tuple(connection.get_database_version())
+        if version < self.oldest:
+            need = ".".join(map(str, self.oldest))
+            yield "E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server."
+        yield from server_problems(connection)
+        if self.binary_collation(connection) != self.unpadded_collation:
+            yield padding_problem(self.unpadded_collation)
+
+    def describe(self, connection: BaseDatabaseWrapper) -> str:
+        """With what the server calls itself, where that is more than a number: others speak this protocol too."""
+        plain = super().describe(connection)
+        itself = str(connection.mysql_server_data["version"])  # type: ignore[attr-defined]
+        return plain if plain.endswith(f" {itself}") else f"{plain} ({itself})"
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
+        if not isinstance(error, DatabaseError | InterfaceError):
+            return None
+        code = first_arg(error)
+        if code in _TRANSIENT:
+            return Fault.TRANSIENT
+        if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
+            return Fault.GONE
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
+        return first_arg(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
+
+    def error_code(self, error: BaseException) -> str:
+        """The server's error number."""
+        return (
+            str(first_arg(error)) if isinstance(error, (OperationalError, DatabaseError)) else super().error_code(error)
+        )

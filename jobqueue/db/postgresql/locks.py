@@ -1,0 +1,205 @@
+"""Row locks by key and advisory locks, on PostgreSQL."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.base import Vendor, stale_snapshot
+from jobqueue.db.ended_wait import wait_ended
+from jobqueue.db.held import HeldLocks
+from jobqueue.db.mutex_floor import MUTEX_FLOOR
+from jobqueue.db.postgresql.held import postgresql_held
+from jobqueue.db.postgresql.monitor import PostgreSQLMonitor
+
+# A longer wait is asked for again: signals wait for the answer.
+_SLICE_SECONDS = 5.0
+# By statement_timeout, or by somebody.
+_CANCELED = "57014"
+# libpq's PQTRANS_INERROR
+_INERROR = 3
+
+
+class PostgreSQLLocks(Vendor):
+    """What PostgreSQL does for jobqueue.locks."""
+
+    monitor = PostgreSQLMonitor()
+
+    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+        """One upsert: waits for an uncommitted row of the same key, and locks it once it is there.
+
+        It writes, so at REPEATABLE READ a snapshot older than the last holder is refused by the server.
+        """
+        name = connection.ops.quote_name(table)
+        sql = f"INSERT INTO {name} (lock_key, takes, taken_at) VALUES (%s, 1, STATEMENT_TIMESTAMP()) "
+        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1, taken_at = STATEMENT_TIMESTAMP() "
+        sql += "RETURNING xmax = 0 AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
+        try:
+            with transaction.mark_for_rollback_on_error(using=connection.alias):
+                found = self._upsert(connection, sql, key, timeout_seconds)
+                if found:
+                    self._refuse_swept(connection)
+        except OperationalError as error:
+            if self.error_code(error) == "40001":
+                raise stale_snapshot(key) from error
+            if self.error_code(error) == _CANCELED:
+                raise wait_ended(key, error) from error
+            raise
+        return found is not None
+
+    def _refuse_swept(self, connection: BaseDatabaseWrapper) -> None:
+        """For a row that is new: the server refuses (40001) if rows were deleted since this transaction's snapshot."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT fence FROM job_lock_floor WHERE id = {MUTEX_FLOOR} FOR SHARE")
+            if cursor.fetchone() is None:
+                sql = f"INSERT INTO job_lock_floor (id, fence) VALUES ({MUTEX_FLOOR}, 0) ON CONFLICT (id) DO NOTHING"
+                cursor.execute(sql)
+
+    def insert_once(
+        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
+    ) -> bool | None:
+        """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
+        try:
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout):
+                with connection.cursor() as cursor:
+                    cursor.execute(f"{sql} ON CONFLICT (digest) DO NOTHING", params)
+                    return bool(cursor.rowcount == 1)
+        except OperationalError as error:
+            if self.error_code(error) != "55P03":
+                raise
+            return None
+
+    def _upsert(
+        self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None
+    ) -> bool | None:
+        """What the statement returned; None if it did not get its lock in time."""
+        if timeout_seconds is not None:
+            try:
+                row = self._within(connection, sql, [key], timeout_seconds)
+            except OperationalError as error:
+                if self.error_code(error) != _CANCELED:
+                    raise
+                return None
+            return None if row is None else bool(row[0])
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [key])
+            return bool(cursor.fetchone()[0])
+
+    def _within(
+        self, connection: BaseDatabaseWrapper, sql: str, params: list[Any], timeout_seconds: float
+    ) -> tuple[Any, ...] | None:
+        """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable."""
+        try:
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
+                with connection.cursor() as cursor:
+                    cursor.execute(sql, params)
+                    row: tuple[Any, ...] = cursor.fetchone()
+        except OperationalError as error:
+            if self.error_code(error) != "55P03":
+                raise
+            return None
+        return row
+
+    @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """lock_timeout of this transaction only: behind a pooler the session is not ours."""
+        with transaction.atomic(using=connection.alias):
+            if lock_timeout_seconds is None:
+                yield
+                return
+            with self._lock_wait(connection, lock_timeout_seconds):
+                yield
+
+    @contextmanager
+    def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
+        """lock_timeout of the transaction, one statement more; a savepoint that is rolled back restores it."""
+        limit = f"{max(1, round(lock_seconds * 1000))}ms"
+        shorter = "own::interval > interval '0' AND own::interval < %s::interval"
+        with transaction.atomic(using=connection.alias):
+            within = bool(connection.savepoint_ids)
+            with connection.cursor() as cursor:
+                # OFFSET: read before it is set.
+                cursor.execute(
+                    f"SELECT own, set_config('lock_timeout', CASE WHEN {shorter} THEN own ELSE %s END, true) "
+                    "FROM (SELECT current_setting('lock_timeout') AS own OFFSET 0) AS now",
+                    [limit, limit],
+                )
+                (before, _) = cursor.fetchone()
+                yield
+                if within:
+                    cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    def waited_in_vain(self, error: BaseException) -> bool:
+        """55P03."""
+        return getattr(error.__cause__, "sqlstate", None) == "55P03"
+
+    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""
+        session: Any = connection.connection
+        in_error = session is not None and session.info.transaction_status == _INERROR
+        return errors[-1] if in_error and errors else None
+
+    @contextmanager
+    def _lock_wait(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """Lock waits of `seconds`, 1 ms at least; after an error the rollback restores the setting."""
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            (before,) = cursor.fetchone()
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
+            yield
+            if connection.needs_rollback or self.undone_by(connection, [AssertionError()]) is not None:
+                return
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+    held_unseen = "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers."
+
+    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """pg_locks, and xmin and xmax of the rows."""
+        return postgresql_held(connection)
+
+    def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
+        """A pooler that changes the session between statements, or a pool that lends it to others as it is."""
+        if connection.settings_dict.get("OPTIONS", {}).get("pool"):
+            return (
+                "OPTIONS['pool'] keeps the session when a connection is closed, and with it the lock, which whoever "
+                "gets the session next could take once more"
+            )
+        if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+            return (
+                "DISABLE_SERVER_SIDE_CURSORS says that a transaction pooler such as PgBouncer stands in between, and "
+                "there an advisory lock stays with a session that others get next"
+            )
+        if self.is_pooled(connection):
+            return (
+                "the server's number of this session is another one than the driver was told, so a pooler such as "
+                "PgBouncer stands in between, and there an advisory lock stays with a session that others get next"
+            )
+        return None
+
+    def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
+        """pg_try_advisory_lock, then pg_advisory_lock for a slice of the wait; both belong to the session."""
+        number = _number(name)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
+            if cursor.fetchone()[0]:
+                return True
+        if wait_seconds == 0:
+            return False
+        wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
+        return self._within(connection, "SELECT pg_advisory_lock(%s)", [number], wait) is not None
+
+    def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
+        """pg_advisory_unlock; false means that it was not this session's."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_number(name)])
+            return bool(cursor.fetchone()[0])
+
+
+def _number(name: str) -> int:
+    """The 64 signed bits that stand for a name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

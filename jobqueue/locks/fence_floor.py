@@ -1,0 +1,100 @@
+"""Deleting free locks without letting their fences begin anew."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import QuerySet
+
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
+from jobqueue.db.binary import place
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.retry import retry_transient
+from jobqueue.models import LockFloor, LockRow
+from jobqueue.validation import check_int
+
+_ID = 1
+
+
+def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: str) -> None:
+    """Make the row of a lock that has none, as held under `token`; nothing if somebody else has just made it.
+
+    Its fence is one above that of every deleted lock. One statement reads that number and writes the row, and the
+    number cannot rise in between: a lock could be made with a fence from before its own deletion.
+    """
+    field: Any = LockRow._meta.get_field("owner_token")
+    values = [name, owner, field.get_db_prep_save(token, connections[using]), ttl_seconds, _ID]
+    if not _insert(values, using):
+        _make_floor(using)
+        _insert(values, using)
+
+
+def _insert(values: list[Any], using: str) -> bool:
+    """Whether there is a row now; False if there is no floor."""
+    connection = connections[using]
+    # Only a test case wraps this in a transaction.
+    block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
+    try:
+        with block, connection.cursor() as cursor:
+            cursor.execute(_insert_sql([place(value) for value in values], using), values)
+            return bool(cursor.rowcount)
+    except IntegrityError:
+        return True
+
+
+def _insert_sql(places: list[str], using: str) -> str:
+    name, owner, token, seconds, floor = places
+    found, quote = vendor(using), connections[using].ops.quote_name
+    columns = ", ".join(map(quote, ["lock_key", "fence", "owner", "owner_token", "expires_at"]))
+    ends = found.now_plus_sql % {"expressions": seconds}
+    return (
+        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, fence + 1, {owner}, {token}, {ends} "
+        f"FROM {quote(LockFloor._meta.db_table)} WHERE id = {floor} {found.for_share_sql}"
+    )
+
+
+def sweep(limit: int = 1000, *, using: str | None = None) -> int:
+    """Delete up to `limit` locks that have ended, the longest ended first; how many. One bounded transaction.
+
+    Any number may run at once. A holder is never disturbed: its row is skipped, or its end lies ahead.
+    """
+    check_int(limit, "limit", 1, 10_000)
+    alias = alias_of(using)
+    return retry_transient(lambda: _sweep(limit, alias), using=alias)
+
+
+def ended(using: str) -> QuerySet[LockRow]:
+    """Locks that nobody holds any more, the longest ended first."""
+    return LockRow.objects.using(using).filter(expires_at__lt=UtcNow()).order_by("expires_at")
+
+
+def _sweep(limit: int, using: str) -> int:
+    if not ended(using).exists():
+        # The usual case: without a transaction, and without a lock on the floor.
+        return 0
+    found = vendor(using)
+    with found.transaction(connections[using]):
+        # The floor first, as those who make a lock do.
+        floor = LockFloor.objects.using(using).filter(pk=_ID)
+        if not floor.select_for_update():
+            _make_floor(using)
+            floor.select_for_update().get()
+        rows = found.lock_rows(found.force_index(ended(using), "ix_lock_expiry")).values_list("pk", "fence")[:limit]
+        fences = dict(rows)
+        if not fences:
+            return 0
+        floor.filter(fence__lt=max(fences.values())).update(fence=max(fences.values()))
+        # Ended, again: not every database kept these rows locked since they were read.
+        gone, _ = ended(using).filter(pk__in=list(fences)).order_by().delete()
+    return gone
+
+
+def _make_floor(using: str) -> None:
+    try:
+        with transaction.atomic(using=using):
+            LockFloor(id=_ID, fence=0).save(using=using, force_insert=True)
+    except IntegrityError:
+        pass

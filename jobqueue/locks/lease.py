@@ -1,0 +1,161 @@
+"""lease_lock(): a lock for a time, kept in a table."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from functools import cache, partial
+from typing import Any
+
+from django.db.models import BooleanField, ExpressionWrapper, FloatField, Q, QuerySet
+
+from jobqueue.db.alias import alias_of
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.fields import TokenField
+from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.prepared import Prepared, Slot, prepare_change_by_key, prepare_rows
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InsideTransaction
+from jobqueue.failures import storable
+from jobqueue.locks.entries import Entry
+from jobqueue.locks.fence_floor import make_row
+from jobqueue.locks.timed import TimedLock
+from jobqueue.models import LockRow
+
+_TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
+# A row that was made may be gone again, deleted by hand, before it is read.
+_LOOKS = 3
+
+
+def lease_lock(
+    name: str, ttl_seconds: float, timeout_seconds: float | None = None, *, using: str | None = None
+) -> LeaseLock:
+    """A lock on `name` (1-255 characters, exact) that ends by itself `ttl_seconds` after it was acquired or renewed.
+
+    `with lease_lock("report", 60) as lock:` holds it for the block; `.fence` grows with every holder of the name, for
+    ever: hand it to what you write. Time is the database's. timeout_seconds: None waits, 0 tries once. Entering raises
+    LockNotAcquired; InsideTransaction, because others must see it at once. See Lock, renew().
+    """
+    return LeaseLock(name, ttl_seconds, timeout_seconds, using)
+
+
+class LeaseLock(TimedLock):
+    """A row of job_lock: whoever has written its token there last, and in time, is the holder."""
+
+    kind = "lease lock"
+
+    def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None, using: str | None) -> None:
+        super().__init__(name, ttl_seconds, timeout_seconds)
+        self.using = alias_of(using)
+
+    def _prepare(self, entry: Entry) -> None:
+        self._refuse_transaction("acquire")
+        entry.token = uuid.uuid4().bytes
+
+    def _refuse(self, entry: Entry, verb: str) -> None:
+        super()._refuse(entry, verb)
+        # Not committed yet, a release would keep the row from those who may have it when its time is over.
+        self._refuse_transaction(verb)
+
+    def _refuse_transaction(self, verb: str) -> None:
+        if in_open_transaction(self.using):
+            raise InsideTransaction(
+                f"cannot {verb} {self.kind} {self.name!r} inside transaction.atomic() on {self.using!r}: others would "
+                "not see it before the commit. Nothing was written; do it outside the block, or use mutex() inside."
+            )
+
+    def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
+        asked = time.monotonic()
+        fence = retry_transient(partial(self._try, entry), using=self.using)
+        if fence is None:
+            return False
+        entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
+        return True
+
+    def _try(self, entry: Entry) -> int | None:
+        """The fence if the lock was free; None if it was not."""
+        for _ in range(_LOOKS):
+            # Before it writes, because a look waits for nobody: the holder may be about to commit its release.
+            found = _looking(self.using).rows(name=self.name)
+            if not found:
+                make_row(self.name, owner(), entry.token, self.ttl_seconds, using=self.using)
+                continue
+            ((fence, token, is_free),) = found
+            if token == entry.token:
+                # Made just now, or written by an earlier try, whose answer was lost.
+                return int(fence)
+            return self._seize(entry, fence) if is_free else None
+        return None
+
+    def _seize(self, entry: Entry, fence: int) -> int | None:
+        """The fence in the WHERE: of all who saw the lock free, one changes the row."""
+        mine = self._mine(entry, self.ttl_seconds)
+        return fence + 1 if _seizing(self.using).change(seen=fence, fence=fence + 1, owner=owner(), **mine) else None
+
+    def _prolong(self, entry: Entry, seconds: float) -> bool:
+        renewing = partial(_renewing(self.using).change, **self._mine(entry, seconds))
+        return bool(retry_transient(renewing, using=self.using))
+
+    def _give_back(self, entry: Entry) -> bool:
+        ending, tries = _ending(self.using), 0
+
+        def end() -> bool:
+            nonlocal tries
+            tries += 1
+            return bool(ending.change(name=self.name, token=entry.token))
+
+        # An answer may have been lost, and then the first try has done it: before its end nobody else can have the row.
+        return retry_transient(end, using=self.using) or (tries > 1 and self._was_ended(entry))
+
+    def _was_ended(self, entry: Entry) -> bool:
+        if time.monotonic() < entry.ends_at:
+            return True
+        found = _looking(self.using).rows(name=self.name)
+        return bool(found) and (found[0][0], found[0][1]) == (entry.fence, None)
+
+    def _mine(self, entry: Entry, seconds: float) -> dict[str, Any]:
+        return {"name": self.name, "token": entry.token, "seconds": seconds}
+
+
+def owner() -> str:
+    """Host, process and thread, for people."""
+    return storable(f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}", 255)
+
+
+def _row(using: str) -> QuerySet[LockRow]:
+    return LockRow.objects.using(using).filter(pk=Slot("name", LockRow._meta.pk))
+
+
+@cache
+def _looking(using: str) -> Prepared:
+    free = ExpressionWrapper(Q(expires_at__lte=UtcNow()), output_field=BooleanField())
+    return prepare_rows(_row(using).annotate(is_free=free).values_list("fence", "owner_token", "is_free"))
+
+
+@cache
+def _seizing(using: str) -> Prepared:
+    seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())
+    return prepare_change_by_key(
+        seen,
+        {
+            "fence": Slot("fence", LockRow._meta.get_field("fence")),
+            "owner": Slot("owner", LockRow._meta.get_field("owner")),
+            "owner_token": _TOKEN,
+            "acquired_at": UtcNow(),
+            "expires_at": UtcNowPlus(_SECONDS),
+        },
+    )
+
+
+@cache
+def _renewing(using: str) -> Prepared:
+    alive = _row(using).filter(owner_token=_TOKEN, expires_at__gt=UtcNow())
+    return prepare_change_by_key(alive, {"expires_at": UtcNowPlus(_SECONDS)})
+
+
+@cache
+def _ending(using: str) -> Prepared:
+    return prepare_change_by_key(_row(using).filter(owner_token=_TOKEN), {"owner_token": None, "expires_at": UtcNow()})

@@ -1,0 +1,143 @@
+"""mutex(): a row lock for a key, until the transaction ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
+from jobqueue.db.open_transaction import in_test_case
+from jobqueue.db.our_tables import our_tables
+from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
+from jobqueue.locks.deadline import Patience
+from jobqueue.lockstats import recorder as metrics
+from jobqueue.models import MutexRow
+from jobqueue.validation import LOCK_CHARS, check_seconds
+
+Part = str | int | uuid.UUID
+KIND = "mutex"
+
+
+class Mutex:
+    """A mutex that this transaction holds until it ends. As a `with` block it marks what the lock is for."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<mutex {self.key}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def mutex(*key: Part, timeout_seconds: float | None = None, using: str | None = None) -> Mutex:
+    """Lock `key` until the caller's transaction ends; needs no row of yours. Locks when called, not by `with`.
+
+    A key is one or more str, int or UUID, compared exactly: ("a", 1) is neither ("a", "1") nor ("a1",). Taking it
+    again in the same transaction is free; do so after the rollback of a savepoint, which may give back what was first
+    taken within it. timeout_seconds: None waits, 0 tries once; MySQL and MariaDB count whole seconds. Raises
+    TransactionRequired outside transaction.atomic(); LockNotAcquired, after which the transaction can go on;
+    StaleSnapshot; InvalidType, InvalidValue; for several keys use mutex_many().
+    """
+    return _take([encode(key)], timeout_seconds, using)[0]
+
+
+def mutex_many(
+    keys: Iterable[Part | tuple[Part, ...]], *, timeout_seconds: float | None = None, using: str | None = None
+) -> list[Mutex]:
+    """mutex() for several keys, each a tuple or a single part, always locked low to high, duplicates once.
+
+    So two transactions that want the same keys never wait for each other in a circle. timeout_seconds is for all of
+    them together; after LockNotAcquired those that were got stay locked until the transaction ends.
+    """
+    return _take([encode(key if isinstance(key, tuple) else (key,)) for key in keys], timeout_seconds, using)
+
+
+async def amutex(*key: Part, timeout_seconds: float | None = None, using: str | None = None) -> Mutex:
+    """mutex() in the thread of sync_to_async, where the transaction must have been opened too."""
+    return await sync_to_async(mutex)(*key, timeout_seconds=timeout_seconds, using=using)
+
+
+def encode(key: tuple[Part, ...]) -> str:
+    """The row's key: the parts as a JSON list in ASCII, beyond 255 characters with a SHA-256 at the end."""
+    if not key:
+        raise InvalidValue("mutex() needs a key of at least one part. Nothing was locked.")
+    try:
+        text = json.dumps([_plain(part) for part in key], separators=(",", ":"))
+    except ValueError:
+        raise InvalidValue("an int in a mutex key has thousands of digits. Nothing was locked; hash it.") from None
+    if len(text) <= LOCK_CHARS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text[: LOCK_CHARS - 1 - len(digest)]}#{digest}"
+
+
+def _plain(part: object) -> str | int | dict[str, str]:
+    if isinstance(part, bool) or not isinstance(part, (str, int, uuid.UUID)):
+        raise InvalidType(
+            f"a part of a mutex key must be a str, int or UUID, got {type(part).__name__}. Nothing was locked; "
+            "for a model instance use its primary key."
+        )
+    if isinstance(part, uuid.UUID):
+        return {"uuid": str(part)}
+    # Plain values: members of an enum are keys like their values.
+    return int(part) if isinstance(part, int) else str.__str__(part)
+
+
+def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> list[Mutex]:
+    seconds = None if timeout_seconds is None else check_seconds(timeout_seconds, "timeout_seconds", zero=True)
+    alias = alias_of(using)
+    connection = connections[alias]
+    if not connection.in_atomic_block and connection.get_autocommit():
+        raise TransactionRequired(
+            f"mutex() was called outside transaction.atomic() on {alias!r}: its lock would end with the statement. "
+            "Nothing was locked; call it inside the block, or use lease_lock() for work without a transaction."
+        )
+    patience = Patience(seconds)
+    for key in sorted(set(keys)):
+        waited = Patience(None)
+        with our_tables(alias):
+            got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds())
+        if not got:
+            metrics.failed(KIND, key, waited.waited_seconds())
+            raise LockNotAcquired(
+                f"mutex {key} was not free in time: another transaction holds it. Nothing was written, and this "
+                "transaction can go on; try again later, or wait longer with timeout_seconds."
+            )
+        metrics.acquired(KIND, key, waited.waited_seconds(), contended=False)
+        _count_release(connection, key)
+    return [Mutex(key) for key in keys]
+
+
+def _count_release(connection: BaseDatabaseWrapper, key: str) -> None:
+    """Count how long it is held: until the transaction ends, by commit or rollback.
+
+    Either way the connection lets go of a hook for the commit; its going is what counts. In a test case the hook would
+    show among those of the code under test.
+    """
+    if not connection.in_atomic_block or in_test_case(connection):
+        return
+    begun = time.monotonic()
+
+    def hook() -> None:
+        """Nothing: a rollback does not call it."""
+
+    weakref.finalize(hook, lambda: metrics.released(KIND, key, time.monotonic() - begun)).atexit = False
+    connection.on_commit(hook, robust=True)

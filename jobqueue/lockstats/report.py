@@ -1,0 +1,122 @@
+"""Reading what locks did and do: the figures of our own, what the server tells now, and what was found before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.db import Error, connections, transaction
+from django.db.models import F, Max, QuerySet, Sum
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.lock_report import LockWait, SlowStatement
+from jobqueue.exceptions import NotSupported
+from jobqueue.lockstats.counters import FIGURES, Tally
+from jobqueue.models import LockFinding, LockRow, LockStat
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LockFigures:
+    """One key, or all keys of a kind (key ""); in the list of keys "" stands for those without rows of their own."""
+
+    kind: str
+    key: str
+    figures: Tally
+
+    @property
+    def failure_rate(self) -> float:
+        """The part of all tries that ended in LockNotAcquired, 0 to 1."""
+        tries = self.figures.acquired + self.figures.failed
+        return self.figures.failed / tries if tries else 0.0
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a try took on average, also one in vain."""
+        tries = self.figures.acquired + self.figures.failed
+        return self.figures.wait_us / tries / 1e6 if tries else 0.0
+
+    @property
+    def held_seconds(self) -> float:
+        """How long it was held on average."""
+        return self.figures.held_us / self.figures.released / 1e6 if self.figures.released else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLocks:
+    """What the server tells now; None where it does not, and then `problems` says why."""
+
+    waits: list[LockWait] | None
+    deadlocks: int | None
+    slow: list[SlowStatement] | None
+    problems: tuple[str, ...]
+
+
+def read_kinds(*, seconds: float, using: str) -> list[LockFigures]:
+    """The sums of each kind of lock over the last `seconds`."""
+    rows = _since(seconds, using).values("kind").annotate(**_SUMS).order_by("kind")
+    return [_figures(row, "") for row in rows]
+
+
+def read_keys(*, seconds: float, limit: int, using: str) -> list[LockFigures]:
+    """The `limit` keys with most contention over the last `seconds`: not got or not at once, then by time waited.
+
+    Reads the figures of that time: at most 51 rows per kind, process and minute.
+    """
+    rows = _since(seconds, using).values("kind", "lock_key").annotate(**_SUMS)
+    ranked = rows.order_by(
+        (F("sum_failed") + F("sum_contended")).desc(), "-sum_reentries", "-sum_wait_us", "-sum_acquired", "lock_key"
+    )
+    return [_figures(row, row["lock_key"]) for row in ranked[:limit]]
+
+
+def read_server(*, using: str, limit: int = 20) -> ServerLocks:
+    """Ask the server. Never raises for what it may not tell."""
+    problems: list[str] = []
+    monitor, connection = vendor(using).monitor, connections[using]
+    return ServerLocks(
+        waits=_told(lambda: monitor.waits(connection, limit), using, problems),
+        deadlocks=_told(lambda: monitor.deadlocks(connection), using, problems),
+        slow=_told(lambda: monitor.slow_statements(connection, limit), using, problems),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def read_findings(kind: LockFinding.Kind, *, limit: int, using: str) -> QuerySet[LockFinding]:
+    """The newest first, with the database's time as `now`."""
+    rows: QuerySet[LockFinding] = LockFinding.objects.using(using).filter(kind=kind.value)
+    return rows.annotate(now=UtcNow()).order_by("-last_seen_at")[:limit]
+
+
+def read_held(*, limit: int, using: str) -> QuerySet[LockRow]:
+    """Lease locks that are held, those that end last first, with the database's time as `now`."""
+    held: QuerySet[LockRow] = LockRow.objects.using(using).filter(expires_at__gt=UtcNow(), owner_token__isnull=False)
+    return held.annotate(now=UtcNow()).order_by("-expires_at")[:limit]
+
+
+_SUMS: dict[str, Any] = {f"sum_{name}": (Max if name.endswith("_max") else Sum)(name) for name in FIGURES}
+
+
+def _since(seconds: float, using: str) -> QuerySet[Any]:
+    return LockStat.objects.using(using).filter(counted_at__gt=UtcNowPlus(-seconds))
+
+
+def _figures(row: dict[str, Any], key: str) -> LockFigures:
+    return LockFigures(row["kind"], key, Tally(**{name: int(row[f"sum_{name}"]) for name in FIGURES}))
+
+
+def _told(ask: Callable[[], T], using: str, problems: list[str]) -> T | None:
+    # A refused statement must not undo the transaction of a request.
+    block = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
+    try:
+        with block:
+            return ask()
+    except NotSupported as error:
+        problems.append(str(error))
+    except Error as error:
+        problems.append(f"{type(error).__name__}: {error}")
+    return None

@@ -1,0 +1,81 @@
+"""Rows of job_lock_stat and job_lock_finding, each written again by its own key, so that no write adds twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from django.db import connections
+from django.db.models import Model
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.retry import retry_transient
+from jobqueue.lockstats.counters import FIGURES, Place, Tally
+from jobqueue.models import LockFinding, LockStat
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to keep. The same `identity` and kind is the same row, whoever writes it."""
+
+    kind: LockFinding.Kind
+    identity: str
+    detail: Mapping[str, Any]
+    seconds: float | None = field(default=None)
+
+
+def write_stats(source: bytes, period: int, lines: Mapping[Place, Tally], *, using: str) -> None:
+    """The totals of one period of the process `source`; may be called again with newer ones."""
+    rows = [
+        LockStat(
+            id=_digest(source, str(period), kind, key),
+            counted_at=UtcNow(),
+            kind=kind,
+            lock_key=key,
+            **asdict(tally),
+        )
+        # In order: two processes never meet on a row, but their index entries are neighbours.
+        for (kind, key), tally in sorted(lines.items())
+    ]
+    _write(LockStat, rows, FIGURES, using)
+
+
+def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
+    """One row each; seen again, it gets the newer details and keeps its first time."""
+    by_id = {_digest(b"", found.kind.value, found.identity): found for found in findings}
+    rows = [
+        LockFinding(
+            id=key,
+            kind=found.kind.value,
+            first_seen_at=UtcNow(),
+            last_seen_at=UtcNow(),
+            seconds=found.seconds,
+            detail=dict(found.detail),
+        )
+        for key, found in sorted(by_id.items())
+    ]
+    _write(LockFinding, rows, ("last_seen_at", "seconds", "detail"), using)
+
+
+def _write(model: type[Model], rows: Sequence[Any], changing: Sequence[str], using: str) -> None:
+    if not rows:
+        return
+    connection = connections[using]
+    # A conflict on the primary key locks that record and no gap.
+    unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
+
+    def write() -> None:
+        with vendor(using).transaction(connection):
+            model._base_manager.using(using).bulk_create(
+                rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique
+            )
+
+    retry_transient(write, using=using)
+
+
+def _digest(source: bytes, *parts: str) -> bytes:
+    text = b"\x00".join([source, *(part.encode("utf-8", "surrogatepass") for part in parts)])
+    return hashlib.sha256(text).digest()[:16]

@@ -1,0 +1,249 @@
+"""@task: a Django Tasks Task with what a queue needs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from jobqueue.backoff import Wait, check_wait
+from jobqueue.compat import Task, task_backends
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.tasks import registry
+from jobqueue.tasks.versions import Upcaster, add_upcaster
+from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
+
+if TYPE_CHECKING:
+    from jobqueue.tasks.task_context import JobTaskContext
+
+P = ParamSpec("P")
+T = TypeVar("T")
+U = TypeVar("U", bound=Upcaster)
+
+if TYPE_CHECKING:
+    _Base = Task
+else:
+
+    class _Base:
+        """Django's own Task is generic only in its type stubs."""
+
+        def __class_getitem__(cls, _parameters):
+            return Task
+
+
+DEFAULT_BACKEND, DEFAULT_QUEUE = "default", "default"
+
+#: a key, or a function of the task's arguments that returns one (or None: no key)
+DedupeKey: TypeAlias = str | bytes | Callable[..., str | bytes | None]
+OrderingKey: TypeAlias = DedupeKey
+#: seconds from the moment it is due, or an instant
+Expires: TypeAlias = float | timedelta | datetime
+Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
+
+
+class UsingFields(TypedDict, total=False):
+    """What using() knows; None keeps what is there."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | None
+    backend: str | None
+    max_attempts: int | None
+    backoff: Wait | None
+    retry_on: Errors | None
+    no_retry_on: Errors | None
+    lease_seconds: float | None
+    timeout_seconds: float | None
+    hard_timeout_seconds: float | None
+    dedupe_key: DedupeKey | None
+    ordering_key: OrderingKey | None
+    expires: Expires | None
+    ack_each: bool | None
+
+
+class TaskFields(TypedDict, total=False):
+    """What @task knows beside takes_context."""
+
+    queue_name: str
+    priority: int
+    backend: str
+    max_attempts: int | None
+    backoff: Wait | None
+    retry_on: Errors | None
+    no_retry_on: Errors | None
+    lease_seconds: float | None
+    timeout_seconds: float | None
+    hard_timeout_seconds: float | None
+    dedupe_key: DedupeKey | None
+    ordering_key: OrderingKey | None
+    expires: Expires | None
+    ack_each: bool
+    version: int
+    aliases: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(_Base[P, T], Generic[P, T]):
+    """A task. Beside Django's fields (priority, queue_name, run_after, backend, takes_context):
+
+    max_attempts: runs that may end in failure or loss before the job is FAILED (None: the queue's, 25).
+    backoff: the wait between attempts: a Backoff, seconds, or a function of (failures, error) (None: JOBQUEUE's).
+    retry_on: only these exceptions are worth another attempt (None: all). Lost runs always are.
+    no_retry_on: these are not; stronger than retry_on.
+    lease_seconds: a lease longer than the worker's, for work that beats no heart (None: the worker's).
+    timeout_seconds: after this long SoftTimeout is raised inside the task (None: JOBQUEUE's, no limit).
+    hard_timeout_seconds: after this long its worker process is killed and only this job charged (None: JOBQUEUE's).
+    dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; while held, enqueue returns that job.
+    ordering_key: the same; jobs of the queue with an equal one run strictly one after another in the order of enqueue.
+    expires: no attempt begins after this: an aware datetime, or seconds from the moment the job is due.
+    ack_each: commit the end of every job by itself, before its thread starts another: a crash repeats only what was
+        running. Slower; by default ends are written together, a few milliseconds after.
+    version: of the arguments; raise it when they change, and give an upcaster().
+    aliases: earlier dotted paths of this task, whose jobs it runs.
+    """
+
+    max_attempts: int | None = None
+    backoff: Wait | None = None
+    retry_on: Errors | None = None
+    no_retry_on: Errors | None = None
+    lease_seconds: float | None = None
+    timeout_seconds: float | None = None
+    hard_timeout_seconds: float | None = None
+    dedupe_key: DedupeKey | None = None
+    ordering_key: OrderingKey | None = None
+    expires: Expires | None = None
+    ack_each: bool = False
+    version: int = 1
+    aliases: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        Task.__post_init__(self)
+        if self.max_attempts is not None:
+            check_int(self.max_attempts, "max_attempts", 1)
+        if self.backoff is not None:
+            check_wait(self.backoff)
+        for name in ("retry_on", "no_retry_on"):
+            # A tuple, for isinstance(), and because a task can be hashed.
+            object.__setattr__(self, name, _classes(getattr(self, name), name))
+        for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
+            if getattr(self, name) is not None:
+                check_seconds(getattr(self, name), name)
+        for name in ("dedupe_key", "ordering_key"):
+            if (key := getattr(self, name)) is not None and not callable(key):
+                check_key(key, name)
+        if self.expires is not None:
+            _check_expires(self.expires)
+        if not isinstance(self.ack_each, bool):
+            raise InvalidType(f"ack_each must be True or False, got {self.ack_each!r}.")
+        check_int(self.version, "version", 1)
+        object.__setattr__(self, "aliases", _paths(self.aliases))
+        registry.add_task(self.module_path, self)
+        for alias in self.aliases:
+            registry.add_alias(alias, self)
+
+    def using(self, **given: Unpack[UsingFields]) -> Self:
+        """A copy with other values; None keeps what is there. Raises InvalidValue or Django's InvalidTask."""
+        if unknown := given.keys() - UsingFields.__annotations__.keys():
+            raise TypeError(f"using() has no field {', '.join(sorted(unknown))}")
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **changes)
+
+    def upcaster(self, from_version: int) -> Callable[[U], U]:
+        """Decorator: brings (args, kwargs) of jobs of `from_version` to those of the next version, and returns both."""
+
+        def register(func: U) -> U:
+            add_upcaster(self, from_version, func)
+            return func
+
+        return register
+
+
+def _classes(given: Any, what: str) -> tuple[type[BaseException], ...] | None:
+    if given is None:
+        return None
+    found = (given,) if isinstance(given, type) else given
+    if not isinstance(found, (tuple, list, set, frozenset)) or not found:
+        raise InvalidType(f"{what} must be an exception class or several, got {given!r:.80}.")
+    for kind in found:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise InvalidType(f"{what} must be exception classes, got {kind!r:.80}.")
+    return tuple(found)
+
+
+def _check_expires(given: Any) -> None:
+    if isinstance(given, datetime):
+        check_instant(given, "expires")
+    else:
+        check_seconds(given.total_seconds() if isinstance(given, timedelta) else given, "expires")
+
+
+def _paths(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, (tuple, list)) or not all(isinstance(path, str) for path in given):
+        raise InvalidType(f"aliases must be a list of dotted paths, got {given!r:.80}.")
+    for path in given:
+        if not all(part.isidentifier() for part in path.split(".")) or len(path) > TASK_CHARS:
+            raise InvalidValue(f"the alias {path[:80]!r} is no dotted path of at most {TASK_CHARS} characters.")
+    return tuple(given)
+
+
+@overload
+def task(function: Callable[P, T], /) -> JobTask[P, T]: ...
+
+
+@overload
+def task(
+    *, takes_context: Literal[True], **fields: Unpack[TaskFields]
+) -> Callable[[Callable[Concatenate[JobTaskContext, P], T]], JobTask[P, T]]: ...
+
+
+@overload
+def task(
+    *, takes_context: Literal[False] = ..., **fields: Unpack[TaskFields]
+) -> Callable[[Callable[P, T]], JobTask[P, T]]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    queue_name: str = DEFAULT_QUEUE,
+    priority: int = 0,
+    backend: str = DEFAULT_BACKEND,
+    takes_context: bool = False,
+    **ours: Any,
+) -> Any:
+    """Make a module-level function (or coroutine function) a task: `.enqueue(*args, **kwargs)` adds a job.
+
+    Works with any backend in TASKS; our fields (see JobTask) only have an effect with
+    jobqueue.backends.JobQueueBackend. Put tasks into <app>/tasks.py, where workers look. Raises Django's InvalidTask,
+    or InvalidValue for our fields.
+    """
+
+    def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
+        # The backend is looked up now so that a wrong alias is an error here, not at the first enqueue.
+        task_backends[backend]
+        return JobTask(
+            func=func,
+            queue_name=queue_name,
+            priority=priority,
+            backend=backend,
+            run_after=None,
+            takes_context=takes_context,
+            **ours,
+        )
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,95 @@
+"""What a job carries when using() made it differ from its task in what only the worker looks at."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from jobqueue.backoff import Backoff, check_wait
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError
+from jobqueue.payload import encode
+from jobqueue.tasks import registry
+from jobqueue.validation import check_seconds
+
+_BYTES_MAX = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """The fields of a JobTask that say how a worker runs its jobs; exceptions are classes, or names of classes."""
+
+    backoff: Any = None
+    retry_on: Any = None
+    no_retry_on: Any = None
+    timeout_seconds: float | None = None
+    hard_timeout_seconds: float | None = None
+    ack_each: bool = False
+
+
+FIELDS = tuple(JobOptions.__slots__)
+
+
+def own_options(task: Any) -> Encoded | None:
+    """What to store with a job of `task`; None for a task as its decorator made it.
+
+    Raises InvalidType for a backoff function: it belongs to @task, since a row cannot carry it.
+    """
+    known = registry.find_task(task.module_path)
+    if known is task:
+        return None
+    differing = [n for n in FIELDS if hasattr(task, n) and getattr(task, n) != getattr(known, n, None)]
+    own = {name: _to_json(name, getattr(task, name)) for name in differing}
+    return Encoded(encode(own, max_bytes=_BYTES_MAX, what="what using() was given")) if own else None
+
+
+def options_of(task: Any, stored: Any) -> Any:
+    """How to run a job of `task` whose row has `stored`: the task itself, or JobOptions with some fields of the job's.
+
+    Raises PayloadError for what own_options() would not have written.
+    """
+    if stored is None or task is None:
+        return task
+    try:
+        found = {name: _from_json(name, value) for name, value in stored.items() if name in FIELDS}
+    except (AttributeError, JobQueueError, TypeError, ValueError):
+        raise PayloadError("the options of the job cannot be read; set them to NULL and retry the job") from None
+    return JobOptions(**{name: getattr(task, name, None) for name in FIELDS} | found)
+
+
+def may_retry(options: Any, error: BaseException | None) -> bool:
+    """Whether `error` is worth another attempt by the rules of a task or of JobOptions."""
+    only, never = getattr(options, "retry_on", None), getattr(options, "no_retry_on", None)
+    return not (never and _is_one(error, never)) and (not only or _is_one(error, only))
+
+
+def _is_one(error: BaseException | None, kinds: Any) -> bool:
+    # Names are compared, never imported: no code is named by data.
+    names = {_path(kind) for kind in type(error).__mro__}
+    return any(kind in names if isinstance(kind, str) else isinstance(error, kind) for kind in kinds)
+
+
+def _to_json(name: str, value: Any) -> Any:
+    if name in ("retry_on", "no_retry_on"):
+        return [_path(kind) for kind in value]
+    if isinstance(value, Backoff):
+        return list(astuple(value))
+    if name == "backoff" and callable(value):
+        raise InvalidType("a backoff function belongs to @task: a job cannot carry it. Give using() a Backoff.")
+    return value
+
+
+def _from_json(name: str, value: Any) -> Any:
+    if name in ("retry_on", "no_retry_on"):
+        return tuple(str(kind) for kind in value)
+    if name == "ack_each":
+        return bool(value)
+    if name == "backoff":
+        wait = Backoff(*value) if isinstance(value, list) else value
+        check_wait(wait)
+        return wait
+    return check_seconds(value, name)
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

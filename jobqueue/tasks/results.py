@@ -1,0 +1,202 @@
+"""A job as a Django Tasks TaskResult."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error, connections
+
+from jobqueue.compat import (
+    TASK_REFRESH_ATTRS,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
+from jobqueue.context.progress import Progress, read_progress
+from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
+from jobqueue.failures import FailureCause
+from jobqueue.models import Job, JobAttempt
+from jobqueue.tasks import registry
+from jobqueue.transitions import Lease
+from jobqueue.validation import check_job_id
+
+logger = logging.getLogger("jobqueue.results")
+
+if TYPE_CHECKING:
+    _Base = TaskResult[Any]
+else:
+    _Base = TaskResult
+
+_STATUS = {
+    Job.Status.READY: TaskResultStatus.READY,
+    Job.Status.PROCESSING: TaskResultStatus.RUNNING,
+    Job.Status.DONE: TaskResultStatus.SUCCESSFUL,
+    Job.Status.FAILED: TaskResultStatus.FAILED,
+    Job.Status.CANCELED: TaskResultStatus.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTaskResult(_Base):
+    """Django's TaskResult, and how far the job said it is (None: it said nothing)."""
+
+    progress: Progress | None = None
+
+    def refresh(self) -> None:
+        """Read again."""
+        self._copy(self.task.get_backend().get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """Read again."""
+        self._copy(await self.task.get_backend().aget_result(self.id))
+
+    def _copy(self, newer: Any) -> None:
+        for name in (*TASK_REFRESH_ATTRS, "progress"):
+            object.__setattr__(self, name, getattr(newer, name, None))
+
+
+def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> JobTaskResult:
+    """The TaskResult of a job that was added just now."""
+    return JobTaskResult(
+        task=task,
+        id=str(job_id),
+        status=TaskResultStatus.READY,
+        enqueued_at=created_at,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=payload["args"],
+        kwargs=payload["kwargs"],
+        backend=alias,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: str, using: str) -> JobTaskResult:
+    """The TaskResult of the job that has the dedupe key with which `task` was enqueued: a new one or one from before.
+
+    It may be of another task or of none; `task` stands in for those that this process does not know. Where the job
+    cannot be read, in a snapshot from before it or because the database went away, it is shown as a new one.
+    """
+    try:
+        job = retry_transient(lambda: Job.objects.using(using).filter(pk=job_id).first(), using=using)
+        if job is not None:
+            return _with_history(job, (registry.find_task(job.task) if job.task else None) or task, alias, using)
+    except (Error, DatabaseBusy) as error:
+        if in_callers_transaction(connections[using]):
+            raise
+        logger.warning("job %d has the dedupe key, and cannot be read: %s", job_id, error)
+    return new_result(job_id, datetime.now(UTC), task, payload, alias=alias)
+
+
+def backend_of(task: Any) -> Any:
+    """The backend that a task's jobs belong to: its own, or for a task of another backend the first of ours."""
+    backend = task_backends[task.backend]
+    if getattr(backend, "jobqueue_backend", False):
+        return backend
+    ours = (task_backends[alias] for alias in task_backends)
+    return next((found for found in ours if getattr(found, "jobqueue_backend", False)), backend)
+
+
+def _arguments(payload: Any) -> dict[str, Any]:
+    """args and kwargs of a payload that any program may have written."""
+    found = payload if isinstance(payload, dict) else {}
+    args, kwargs = found.get("args"), found.get("kwargs")
+    return {
+        "args": list(args) if isinstance(args, list) else [],
+        "kwargs": dict(kwargs) if isinstance(kwargs, dict) else {},
+    }
+
+
+def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
+    """The TaskResult of a run that begins, as far as its lease tells: without earlier errors."""
+    return JobTaskResult(
+        task=task,
+        id=str(lease.job_id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=lease.created_at,
+        started_at=lease.locked_at,
+        finished_at=None,
+        last_attempted_at=lease.locked_at,
+        **_arguments(lease.payload),
+        backend=backend.alias,
+        errors=[],
+        worker_ids=[lease.worker] * lease.attempt,
+    )
+
+
+def id_of(result_id: object) -> int:
+    """The job's id. Raises TaskResultDoesNotExist for what cannot be one."""
+    try:
+        number = check_job_id(result_id)
+    except (InvalidType, InvalidValue):
+        raise TaskResultDoesNotExist(f"{str(result_id)[:80]!r} is not a job id") from None
+    if number >= 2**63:
+        raise _unknown(number)
+    return number
+
+
+def _unknown(job_id: int) -> Exception:
+    return TaskResultDoesNotExist(f"no job {job_id} of a task that this process knows")
+
+
+def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
+    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown ids."""
+    job = Job.objects.using(using).filter(pk=job_id, task__isnull=False).first()
+    task = registry.find_task(job.task) if job is not None and job.task else None
+    if job is None or task is None:
+        raise _unknown(job_id)
+    return _with_history(job, task, alias, using)
+
+
+def _with_history(job: Job, task: Any, alias: str, using: str) -> JobTaskResult:
+    history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
+    # A job that has never failed has no history: a new one is read with one statement.
+    return result_of(job, task, alias, list(history) if job.attempts else [])
+
+
+def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> JobTaskResult:
+    """The TaskResult of a row and its failed attempts, oldest first."""
+    workers = [attempt.worker or "" for attempt in attempts]
+    if job.status in (Job.Status.PROCESSING, Job.Status.DONE):
+        workers.append(job.last_worker or job.locked_by or "")
+    first = attempts[0].started_at if attempts else job.last_started_at
+    result = JobTaskResult(
+        task=task,
+        id=str(job.pk),
+        status=_STATUS[Job.Status(job.status)],
+        enqueued_at=job.created_at,
+        started_at=first,
+        finished_at=job.finished_at,
+        last_attempted_at=job.last_started_at,
+        **_arguments(job.payload),
+        backend=alias,
+        errors=_errors(job, attempts),
+        worker_ids=workers,
+        progress=read_progress(job.progress),
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
+    unknown = f"{JobQueueError.__module__}.{JobQueueError.__qualname__}"
+    errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
+    if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
+        path = f"{JobExpired.__module__}.{JobExpired.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback=job.last_error or ""))
+    elif job.status == Job.Status.CANCELED:
+        path = f"{JobCanceled.__module__}.{JobCanceled.__qualname__}"
+        errors.append(TaskError(exception_class_path=path, traceback="The job was canceled."))
+    elif job.status == Job.Status.FAILED and not errors:
+        errors.append(TaskError(exception_class_path=unknown, traceback=job.last_error or ""))
+    return errors

@@ -1,0 +1,79 @@
+"""Payload versions: arguments that an earlier release has enqueued, brought to what a task takes now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, UnknownTask
+from jobqueue.validation import check_int
+
+#: (args, kwargs) of one version -> (args, kwargs) of the next one
+Upcaster: TypeAlias = Callable[[list[Any], dict[str, Any]], tuple[Any, Any]]
+
+_KEYS = {"args", "kwargs", "version"}
+_upcasters: dict[tuple[str, int], Upcaster] = {}
+
+
+def add_upcaster(task: Any, from_version: int, func: Upcaster) -> None:
+    """Register `func` for payloads of `from_version`. Raises InvalidValue for a version that has one, or needs none."""
+    check_int(from_version, "from_version", 1)
+    if from_version >= task.version:
+        raise InvalidValue(
+            f"upcaster(from_version={from_version}) of {task.module_path}, whose version is {task.version}: it needs "
+            f"@task(version={from_version + 1}) or more."
+        )
+    if not callable(func):
+        raise InvalidType(f"an upcaster is a function of (args, kwargs), got {type(func).__name__}.")
+    key = task.module_path, from_version
+    known: Any = _upcasters.get(key)
+    # A module that is loaded again replaces its own.
+    if known is not None and known.__module__ != getattr(func, "__module__", None):
+        raise InvalidValue(f"{task.module_path} has an upcaster from version {from_version} already.")
+    _upcasters[key] = func
+
+
+def missing_version(task: Any, version: int) -> int | None:
+    """The version at which a payload of `version` is stuck on its way to the task's own; None when it can be run."""
+    own = getattr(task, "version", 1)
+    if version > own:
+        return version
+    return next((n for n in range(version, own) if (task.module_path, n) not in _upcasters), None)
+
+
+def arguments(task: Any, payload: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The args and kwargs of a payload, in the task's own version.
+
+    Raises PayloadError for what is no task's payload, UnknownTask for a version that this process cannot bring there.
+    """
+    args, kwargs, version = _parts(payload)
+    if version == getattr(task, "version", 1):
+        return args, kwargs
+    return _upcast(task, args, kwargs, version)
+
+
+def _upcast(task: Any, args: list[Any], kwargs: dict[str, Any], version: int) -> tuple[list[Any], dict[str, Any]]:
+    own = getattr(task, "version", 1)
+    if (stuck := missing_version(task, version)) is not None:
+        why = f"takes up to {own}" if version > own else f"has no upcaster from {stuck}"
+        raise UnknownTask(f"the payload has version {version}, and task {task.module_path!r} {why} in this worker")
+    for number in range(version, own):
+        made = _upcasters[task.module_path, number](args, kwargs)
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
+            raise InvalidType(
+                f"the upcaster of {task.module_path} from version {number} must return (args, kwargs), got {made!r:.80}"
+            )
+        args, kwargs = list(made[0]), made[1]
+    return args, kwargs
+
+
+def _parts(payload: Any) -> tuple[list[Any], dict[str, Any], int]:
+    if isinstance(payload, dict) and payload.keys() <= _KEYS:
+        args, kwargs, version = payload.get("args", []), payload.get("kwargs", {}), payload.get("version", 1)
+        number = isinstance(version, int) and not isinstance(version, bool) and version > 0
+        if isinstance(args, list) and isinstance(kwargs, dict) and number:
+            return args, kwargs, version
+    raise PayloadError(
+        'the payload of a task must be {"args": [...], "kwargs": {...}}, with a "version" above 1 if it has one; '
+        "correct it and retry the job"
+    )

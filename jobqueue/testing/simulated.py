@@ -1,0 +1,90 @@
+"""What a database says at another time of day and in bad weather: for jobqueue.testing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db import vendor_of
+from jobqueue.db.base import Vendor
+from jobqueue.db.mysql.vendor import MySQL
+from jobqueue.db.postgresql.vendor import PostgreSQL
+from jobqueue.db.sqlite import SQLite
+from jobqueue.exceptions import NotSupported
+
+DEADLOCK, LOCK_TIMEOUT, LOST_CONNECTION = "deadlock", "lock_timeout", "lost_connection"
+KINDS = (DEADLOCK, LOCK_TIMEOUT, LOST_CONNECTION)
+
+_MYSQL = {
+    DEADLOCK: (1213, "Deadlock found when trying to get lock; try restarting transaction"),
+    LOCK_TIMEOUT: (1205, "Lock wait timeout exceeded; try restarting transaction"),
+    LOST_CONNECTION: (2013, "Lost connection to server during query"),
+}
+_POSTGRESQL = {DEADLOCK: ("40P01", "deadlock detected"), LOCK_TIMEOUT: ("55P03", "canceling statement: lock timeout")}
+# SQLite knows neither deadlocks nor sessions: a busy file, and a file that cannot be read any more.
+_BUSY = ("SQLITE_BUSY", 5, "database is locked")
+_SQLITE = {DEADLOCK: _BUSY, LOCK_TIMEOUT: _BUSY, LOST_CONNECTION: ("SQLITE_IOERR", 10, "disk I/O error")}
+
+
+def later(connection: BaseDatabaseWrapper, sql: str, seconds: float) -> str:
+    """The statement with UtcNow lying `seconds` in the future. What the table's own defaults say stays."""
+    found = vendor_of(connection)
+    if isinstance(found, SQLite):
+        # A modifier of strftime; those that follow add up.
+        return sql.replace("'now'", f"'now', '{seconds:+.6f} seconds'")
+    if isinstance(found, MySQL):
+        return sql.replace(found.now_sql, f"({found.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
+    if isinstance(found, PostgreSQL):
+        return sql.replace(found.now_sql, f"({found.now_sql} + make_interval(secs => {seconds:.6f}))")
+    raise _unknown(found)
+
+
+def fail(connection: BaseDatabaseWrapper, kind: str, *, really: bool) -> None:
+    """Raise what Django raises when the server answers with `kind`: its class, and the driver's error as its cause.
+
+    `really`: do to the open transaction and the connection what the server does to them as well.
+    """
+    found = vendor_of(connection)
+    error, happen = _error(connection, found, kind)
+    if really:
+        happen()
+    with connection.wrap_database_errors:
+        raise error
+
+
+def _error(connection: Any, found: Vendor, kind: str) -> tuple[BaseException, Callable[[], object]]:
+    driver, session = connection.Database, connection.connection
+    if isinstance(found, MySQL):
+        # A deadlock rolls the whole transaction back, a lock wait only the statement.
+        after = {DEADLOCK: session.rollback, LOST_CONNECTION: lambda: _try(connection, "KILL CONNECTION_ID()")}
+        return driver.OperationalError(*_MYSQL[kind]), after.get(kind, _nothing)
+    if isinstance(found, PostgreSQL):
+        if kind == LOST_CONNECTION:
+            end = "SELECT pg_terminate_backend(pg_backend_pid())"
+            return driver.OperationalError("server closed the connection unexpectedly"), lambda: _try(connection, end)
+        state, text = _POSTGRESQL[kind]
+        # Any error makes the server refuse the rest of the transaction.
+        return driver.errors.lookup(state)(text), lambda: _try(connection, "SELECT 1/0")
+    if isinstance(found, SQLite):
+        name, code, text = _SQLITE[kind]
+        error = driver.OperationalError(text)
+        error.sqlite_errorname, error.sqlite_errorcode = name, code
+        return error, session.rollback if kind == LOST_CONNECTION else _nothing
+    raise _unknown(found)
+
+
+def _nothing() -> None:
+    """The transaction and the connection stay as they are."""
+
+
+def _try(connection: Any, statement: str) -> None:
+    """Past Django: it is to fail."""
+    with suppress(connection.Database.Error):
+        connection.connection.cursor().execute(statement)
+
+
+def _unknown(found: Vendor) -> NotSupported:
+    return NotSupported(f"jobqueue.testing does not know how {found.name} behaves; use a supported database.")

@@ -1,0 +1,48 @@
+"""Jobs that have waited too long below fuller priorities, in queues with STARVE_SECONDS. Takes nothing itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from django.db.models import Min
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.models import Job
+from jobqueue.models.querysets import JobQuerySet
+from jobqueue.transitions.claiming import candidates
+
+LOOK_SECONDS = 1.0
+_next_look: dict[tuple[str, str], float] = {}
+
+
+def look_is_due(queue: str, *, using: str) -> bool:
+    """Whether this process has not looked for a second, in a queue with STARVE_SECONDS."""
+    return _seconds(queue) is not None and time.monotonic() >= _next_look.get((using, queue), 0.0)
+
+
+def starving_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
+    """(priority, its jobs that have been due for longer than STARVE_SECONDS, oldest first), lowest priority first.
+
+    Nothing where the queue has no such setting. Else this process looks once a second: two non-locking index seeks
+    per priority level.
+    """
+    seconds = _seconds(queue)
+    if seconds is None or not look_is_due(queue, using=using):
+        return
+    _next_look[using, queue] = time.monotonic() + LOOK_SECONDS
+    waiting = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0)
+    waiting = vendor(using).force_index(waiting, candidates.INDEX)
+    level = waiting.aggregate(low=Min("priority"))["low"]
+    while level is not None:
+        rows = candidates.due(queue, level, using=using).filter(run_at__lte=UtcNowPlus(-seconds))
+        if rows.values("pk")[:1]:
+            yield level, rows
+        level = waiting.filter(priority__gt=level).aggregate(low=Min("priority"))["low"]
+
+
+def _seconds(queue: str) -> float | None:
+    own = load().queues.get(queue)
+    return own.starve_seconds if own else None

@@ -1,0 +1,28 @@
+"""What the locks of a child's jobs did, told to the keeper by the board."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobqueue.lockstats.counters import Tally
+
+_FIGURES = {
+    "locks_acquired": "acquired",
+    "locks_failed": "failed",
+    "locks_contended": "contended",
+    "locks_reentered": "reentries",
+    "locks_wait_us": "wait_us",
+}
+
+
+class LockReport:
+    """Adds the sums of one process to those of the processes that had its place on the board before."""
+
+    def __init__(self, region: Any) -> None:
+        self._region = region
+        self._before = {name: getattr(region, name) for name in _FIGURES}
+
+    def __call__(self, total: Tally) -> None:
+        """Every few seconds, in the thread that writes the figures."""
+        for name, figure in _FIGURES.items():
+            setattr(self._region, name, self._before[name] + getattr(total, figure))

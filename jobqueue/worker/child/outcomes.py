@@ -1,0 +1,218 @@
+"""Write down how runs ended: acks together, everything else one by one. No outcome is dropped while it can be kept."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import DatabaseError, Error, connections
+
+from jobqueue import transitions
+from jobqueue.db import fault_vendor
+from jobqueue.db.packets import packet_bytes, sent_bytes
+from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
+from jobqueue.failures import summary
+from jobqueue.models import Job
+from jobqueue.signals import attempt_ended, send
+from jobqueue.transitions import Lease
+from jobqueue.transitions.acking import is_done_by
+from jobqueue.transitions.locked import is_locked
+from jobqueue.worker.child import parked
+from jobqueue.worker.run import task_signals
+from jobqueue.worker.run.perform import Ending, Outcome
+
+logger = logging.getLogger("jobqueue.worker")
+
+PARK_SECONDS = 60.0
+# A lock that was not free: its holder works, and will be done sooner than a new version is deployed.
+LOCKED_SECONDS = 5.0
+_counting = threading.Lock()
+
+
+def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
+    """Write the outcomes; those that could not be written now, to try `again` later.
+
+    Because the database is away, or somebody has locked the row: these are marked as `row_locked`.
+    """
+    for outcome in outcomes:
+        outcome.row_locked = False
+    good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
+    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
+    unwritten: list[Outcome] = []
+    try:
+        if good:
+            _ack(good, region, again)
+    except DatabaseBusy:
+        return list(outcomes)
+    except Exception as error:
+        if isinstance(error, Error) and _away(error, good[0]):
+            if not (long := _too_long(good)):
+                return list(outcomes)
+            return _settle_too_long(long, outcomes, error, region)
+        # One of them is at fault: alone it is found, and the others are written.
+        for outcome in good if len(good) > 1 else ():
+            unwritten += settle([outcome], region, again=True)
+        if len(good) == 1 and not _settle_plain(good[0], error, region):
+            unwritten += good
+        good = []
+    unwritten += [outcome for outcome in good if outcome.row_locked]
+    for outcome in rest:
+        if not _settle_one(outcome, region, again):
+            unwritten.append(outcome)
+    return unwritten
+
+
+def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those whose result the server does not take: it cuts the connection, as if it were away. None if it is away."""
+    using = outcomes[0].lease.using
+    try:
+        limit = packet_bytes(connections[using])
+    except Error:
+        return []
+    if limit is None:
+        return []
+    return [outcome for outcome in outcomes if outcome.result and sent_bytes(outcome.result) >= limit]
+
+
+def _settle_too_long(
+    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, region: Any
+) -> list[Outcome]:
+    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, region)]
+    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], region, again=True)
+
+
+def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
+    left: list[Lease] = []
+    results = [outcome.result for outcome in outcomes]
+    gone = transitions.ack_many([o.lease for o in outcomes], results=results, again=again, locked=left)
+    lost, locked = ({(lease.job_id, lease.fence) for lease in leases} for leases in (gone, left))
+    for outcome in outcomes:
+        outcome.row_locked = outcome.key in locked
+    written = [outcome for outcome in outcomes if not outcome.row_locked]
+    _count(region, len(written), lost=len(lost))
+    for outcome in written:
+        _tell(outcome, "lost" if outcome.key in lost else "ok")
+
+
+def _settle_one(outcome: Outcome, region: Any, again: bool) -> bool:
+    """True when written, or when nothing more can be done."""
+    try:
+        if outcome.ending is not Ending.FINISHED and is_locked(outcome.lease):
+            outcome.row_locked = True
+            return False
+        _count_and_tell(outcome, _write(outcome, again), region)
+    except LeaseLost:
+        _count_and_tell(outcome, "lost", region)
+    except DatabaseBusy:
+        return False
+    except DatabaseError as error:
+        if _away(error, outcome):
+            return False
+        return _settle_plain(outcome, error, region)
+    except Error:
+        return False
+    except Exception as error:  # it cannot be put into words; the ends of others in this group must still be written
+        return _settle_plain(outcome, error, region)
+    return True
+
+
+def _write(outcome: Outcome, again: bool) -> str:
+    """Write it; what attempt_ended calls it. Raises LeaseLost."""
+    if not outcome.finishing:
+        return _write_known(outcome, again)
+    # The answer to the commit of its finish() was lost, or something raised behind it, as hooks of on_commit() do.
+    if is_done_by(outcome.lease):
+        outcome.was_finished()
+        return "ok"
+    try:
+        return _write_known(outcome, again)
+    except LeaseLost:
+        # The server may have been at the commit until now.
+        if not is_done_by(outcome.lease):
+            raise
+        outcome.was_finished()
+        return "ok"
+
+
+def _write_known(outcome: Outcome, again: bool) -> str:
+    lease, error = outcome.lease, outcome.error
+    if outcome.ending is Ending.FINISHED:
+        return "ok"
+    if outcome.ending is Ending.OK:
+        transitions.ack(lease, result=outcome.result)
+        return "ok"
+    if outcome.ending is Ending.PARKED:
+        seconds = PARK_SECONDS
+        if isinstance(error, LockNotAcquired):
+            seconds = LOCKED_SECONDS
+            parked.put_back(lease.using, lease.job_id, error)
+        seconds *= random.uniform(0.8, 1.2)
+        status = transitions.snooze(lease, delay_seconds=seconds, reason=str(error), again=again)
+        return "canceled" if status is Job.Status.CANCELED else "parked"
+    if outcome.ending is Ending.CANCELED:
+        transitions.cancel_held(lease, again=again)
+        return "canceled"
+    assert error is not None
+    status = transitions.fail(
+        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
+    )
+    return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
+
+
+def _settle_plain(outcome: Outcome, problem: Exception, region: Any) -> bool:
+    """The database refused the values themselves: end the attempt with words it surely takes."""
+    logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
+    words = f"the outcome could not be stored: {type(problem).__name__}"
+    error: Any = ResultError(words) if outcome.ending is Ending.OK else words
+    try:
+        transitions.fail(outcome.lease, error=error)
+        _count_and_tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
+    except LeaseLost:
+        _count_and_tell(outcome, "lost", region)
+    except DatabaseBusy:
+        return False
+    except Error as again:
+        if _away(again, outcome):
+            return False
+        logger.exception("job %d: given up; its lease will run out and be reaped", outcome.lease.job_id)
+    return True
+
+
+def _away(error: Error, outcome: Outcome) -> bool:
+    return fault_vendor(outcome.lease.using).fault(error) is not None
+
+
+def _count_and_tell(outcome: Outcome, what: str, region: Any) -> None:
+    _count(region, 1, failed=what in ("retry", "dead"), lost=what == "lost")
+    _tell(outcome, what)
+
+
+def _count(region: Any, finished: int, *, failed: int = 0, lost: int = 0) -> None:
+    with _counting:
+        region.finished += finished
+        region.failed += failed
+        region.lost += lost
+
+
+def _tell(outcome: Outcome, what: str) -> None:
+    lease = outcome.lease
+    if what != "parked":
+        parked.ran(lease.using, lease.job_id)
+    task_signals.finished(outcome, what)
+    if attempt_ended.receivers:
+        send(
+            attempt_ended,
+            Job,
+            outcome=what,
+            job_id=lease.job_id,
+            queue=lease.queue,
+            name=lease.task or "handler",
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
+            run_seconds=outcome.run_seconds,
+            error=outcome.error,
+        )

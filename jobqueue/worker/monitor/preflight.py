@@ -1,0 +1,87 @@
+"""What must hold before a worker starts, and the banner that tells what it found."""
+
+from __future__ import annotations
+
+import logging
+
+import django
+from django.db import Error, connections
+from django.db.migrations.executor import MigrationExecutor
+
+import jobqueue
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.packets import packet_problem
+from jobqueue.db.retry import retry_transient
+from jobqueue.durations import format_seconds
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.indexes import missing_indexes
+from jobqueue.models.id_range import id_range
+from jobqueue.worker.shared.worker_options import Options
+
+logger = logging.getLogger("jobqueue.worker")
+
+UNREACHABLE, MISCONFIGURED = 3, 4
+
+
+def preflight(options: Options) -> int:
+    """0 and the banner, or the exit status with the reason logged: 3 no database or tables, 4 configuration."""
+    connection = connections[options.database]
+    if not connection.settings_dict["AUTOCOMMIT"]:
+        logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
+        return MISCONFIGURED
+    try:
+        found = retry_transient(lambda: vendor(options.database), using=options.database)
+        if not found.supported:
+            logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
+            return MISCONFIGURED
+        missing = retry_transient(lambda: _unmigrated(options.database), using=options.database)
+        isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
+        wrong = [] if missing else retry_transient(lambda: _wrong(options.database), using=options.database)
+        packet = retry_transient(lambda: packet_problem(connection, load()), using=options.database)
+    except (Error, DatabaseBusy) as error:
+        logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
+        return UNREACHABLE
+    if missing:
+        logger.error(
+            "the tables of %s are not there on %r. Run: python manage.py migrate --database %s",
+            ", ".join(missing),
+            options.database,
+            options.database,
+        )
+        return UNREACHABLE
+    for text, hint in wrong:
+        logger.error("%s %s", text, hint)
+    if wrong:
+        return MISCONFIGURED
+    if packet is not None:
+        logger.warning("%s %s", packet[1], packet[2])
+    _banner(options, found.describe(connection), found.claim_strategy, isolation)
+    return 0
+
+
+def _unmigrated(using: str) -> list[str]:
+    executor = MigrationExecutor(connections[using])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+
+
+def _wrong(using: str) -> list[tuple[str, str]]:
+    """What `check --database` calls an error, and what to do."""
+    found = [*vendor(using).problems(connections[using]), *missing_indexes(using), *id_range(using)]
+    return [(text, hint) for code, text, hint in found if code.startswith("E")]
+
+
+def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:
+    logger.info("jobqueue %s on Django %s, %s (%s)", jobqueue.__version__, django.__version__, database, strategy)
+    logger.info(
+        "worker %s:%s: %d x %d, queues %s, lease %s renewed every %s, isolation %s",
+        options.name,
+        options.boot_id,
+        options.processes,
+        options.concurrency,
+        options.selection,
+        format_seconds(options.lease_seconds),
+        format_seconds(options.heartbeat_seconds),
+        isolation,
+    )

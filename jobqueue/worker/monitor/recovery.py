@@ -1,0 +1,120 @@
+"""Settles what a dead child left behind: its jobs run again, or end, as the board says how far they had come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django.db import connections
+
+from jobqueue import transitions
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.transitions import Lease
+from jobqueue.transitions.leases import free_of
+from jobqueue.worker.shared.scoreboard import OVERTIME, Board, Hold, State
+from jobqueue.worker.shared.worker_options import Options
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+class Recovery:
+    """Looks for dead children on the board.
+
+    `unlocked_seconds`: how long to wait for the server to end the sessions of one. `retired` is told its name and why
+    it died; nothing here waits for the table of workers. `goes_on` is called after each step.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        board: Board,
+        unlocked_seconds: float,
+        retired: Callable[[str, str], None],
+        goes_on: Callable[[], None],
+    ) -> None:
+        self._options, self._board, self._using = options, board, options.database
+        self._unlocked_seconds, self._retired, self._goes_on = unlocked_seconds, retired, goes_on
+
+    def settle_dead(self) -> None:
+        """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
+        for index, region in enumerate(self._board.regions):
+            if region.state == State.DEAD:
+                self._settle_child(index, region)
+                region.state = State.EMPTY
+                # Children die seldom: nobody is to pay for a session that waits for it.
+                connections[self._using].close()
+                self._board.bells.ring()
+
+    def _settle_child(self, index: int, region: Any) -> None:
+        name = self._options.child_name(index, region.generation)
+        in_hand = self._board.in_hand(index)
+        holds: dict[Hold, list[Lease]] = defaultdict(list)
+        for lease in self._left_by(name):
+            entry = in_hand.get((lease.job_id, lease.fence))
+            holds[Hold.FREE if entry is None else Hold(entry.hold)].append(lease)
+        how = _death(region.wait_status)
+        returned = holds.pop(Hold.RETURNED, [])
+        results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
+        transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
+        failed = holds.pop(Hold.FAILED, [])
+        for lease in failed:
+            _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
+            self._goes_on()
+        ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
+        problem: JobQueueError
+        late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
+        if late:
+            # Known who is to blame: its neighbours run again without a charge.
+            holds[Hold.OVER] += [lease for lease in ran if lease not in late]
+            ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
+        else:
+            problem = JobLost(f"its worker process {name} {how} while it ran")
+        for lease in ran:
+            transitions.fail_many([lease], error=problem)
+            self._goes_on()
+        rest = [lease for group in holds.values() for lease in group]
+        transitions.release_many(rest)
+        region.failed += len(ran) + len(failed)
+        region.claimed -= len(holds[Hold.WAITING])
+        if not region.exit:
+            self._retired(name, "killed at the end of --shutdown-timeout" if region.blameless else how)
+        if returned or failed or ran or rest:
+            logger.warning(
+                "%s %s: %d jobs had returned, %d failed, %d charged, %d given back",
+                *(name, how, len(returned), len(failed), len(ran), len(rest)),
+            )
+
+    def _left_by(self, name: str) -> list[Lease]:
+        """The leases of a dead child, as soon as the server has noticed its death and unlocked their rows.
+
+        A statement of the dead may go on there for long: leases that it still locks are left to run out.
+        """
+        until = time.monotonic() + min(self._unlocked_seconds, self._options.heartbeat_seconds)
+        while True:
+            held = transitions.held_by(name, using=self._using)
+            free = free_of(held)
+            self._goes_on()
+            if len(free) == len(held) or time.monotonic() > until:
+                return free
+            time.sleep(0.02)
+
+
+def _fail_as_told(lease: Lease, entry: Any) -> None:
+    """Write down the failure of a run whose process died before it could."""
+    delay = entry.delay_seconds if entry.delay_seconds >= 0 else None
+    with suppress(LeaseLost):
+        transitions.fail(lease, error=entry.kept_failure(), delay_seconds=delay, retry=not entry.final)
+
+
+def _death(wait_status: int) -> str:
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
+    return f"exited with status {os.waitstatus_to_exitcode(wait_status)}"

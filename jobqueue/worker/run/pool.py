@@ -1,0 +1,298 @@
+"""The job threads and the coroutine lane of one child process."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from itertools import chain
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from jobqueue.tasks import registry
+from jobqueue.transitions import Lease
+from jobqueue.worker.run import job_fork as forked
+from jobqueue.worker.run.batch import calls_of, perform_call
+from jobqueue.worker.run.coroutines import Lane
+from jobqueue.worker.run.mailbox import Mailbox
+from jobqueue.worker.run.perform import Ending, Outcome, Run, is_coroutine
+from jobqueue.worker.run.timeouts import Together, Watch
+from jobqueue.worker.run.waiting import Call, Taken, Waiting
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold
+
+STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go back: others may have a free thread
+
+
+class Pool:
+    """Takes leases, runs them in `threads` threads or as coroutines, hands outcomes to the settler, wakes the claimer.
+
+    Every lease that is taken has a place on the board until settled().
+    """
+
+    def __init__(self, entries: Any, threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
+        self._free = list(entries)
+        self._in_threads: dict[tuple[int, int], Any] = {}
+        # The second and further leases of a call; the first one stands for it in _in_threads.
+        self._beside: dict[tuple[int, int], Any] = {}
+        self._in_lane: dict[tuple[int, int], Any] = {}
+        self._stopping = stopping
+        #: whether nobody looks after leases: then the end of one's time is the end of it
+        self.unkept: Callable[[], bool] = lambda: False
+        self._todo = Waiting()
+        self._ended: Mailbox[Outcome] = Mailbox()
+        self._bell: Mailbox[None] = Mailbox()
+        self._written: dict[tuple[int, int], Callable[[], object]] = {}
+        self._watches: list[Watch] = []
+        self._refused: SimpleQueue[Lease] = SimpleQueue()
+        self._lane = Lane(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
+        self._coroutines = coroutines
+        if registry.knows_coroutines():
+            # Now, while it is clear what to do if there is no room for a thread.
+            self._lane.open()
+        #: the claimer is woken when no more than this many calls wait for a thread
+        self.low_water = 0
+        self._rung = False
+        self.allowed = threads
+        # Since when each thread runs what it runs; 0 while it runs nothing.
+        self._busy_since = [0.0] * threads
+        self._begin_by: dict[tuple[int, int], float] = {}
+        self._raised = threading.Condition()
+        for number in range(threads):
+            # Daemons: a job that never returns must not keep the process from leaving.
+            threading.Thread(target=self._work, args=[number], name=f"job-{number + 1}", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that no thread has taken yet."""
+        return len(self._todo)
+
+    @property
+    def moving(self) -> int:
+        """How many threads are free, or have begun what they run a moment ago: only on those can others wait."""
+        since = time.monotonic() - STALLED_SECONDS / 2
+        return sum(not busy or busy > since for busy in self._busy_since[: self.allowed])
+
+    @property
+    def held(self) -> int:
+        """Leases in hand: waiting, running, or ended and not settled."""
+        return len(self._in_threads) + len(self._beside) + len(self._in_lane)
+
+    @property
+    def in_threads(self) -> int:
+        """Calls that run in job threads, and leases that wait for one."""
+        waiting = sum(entry.hold == Hold.WAITING for entry in list(self._beside.values())) if self._beside else 0
+        return _unended(self._in_threads) + waiting
+
+    @property
+    def places(self) -> int:
+        """How many more coroutines may be claimed.
+
+        None while a blocked loop has not begun those that it has, and none in a process that knows no coroutine.
+        """
+        idle = self._lane.waiting or not registry.knows_coroutines()
+        return 0 if idle else self._coroutines - _unended(self._in_lane)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether more ends may come at any moment: leases wait for a thread, or coroutines run."""
+        return bool(self.waiting or self._in_lane)
+
+    @property
+    def room(self) -> int:
+        """How many more leases the board can hold."""
+        return len(self._free)
+
+    def allow(self, threads: int) -> None:
+        """Let only the first `threads` threads take jobs; what runs goes on, and a thread that waits takes one more."""
+        with self._raised:
+            self.allowed = threads
+            self._raised.notify_all()
+
+    def take(self, leases: Sequence[Lease], threads_room: int, places: int, claimed_at: float) -> Taken:
+        """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls.
+
+        `claimed_at` (monotonic) is not after the moment at which their leases began.
+        """
+        sync, surplus = list(leases), []
+        if registry.knows_coroutines():
+            sync = [lease for lease in leases if not is_coroutine(lease)]
+            coroutines = [lease for lease in leases if is_coroutine(lease)] if len(sync) < len(leases) else []
+            for lease in coroutines[: max(0, places)]:
+                self._lane.submit(lease, self._hold(lease, self._in_lane, claimed_at))
+            surplus += coroutines[max(0, places) :]
+        calls, alone = calls_of(sync)
+        for call in calls[: max(0, threads_room)]:
+            entries = [self._hold(call[0], self._in_threads, claimed_at)]
+            entries += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
+            # From now on, and not from the claim: a claim that was slow must not send all of it back.
+            self._todo.add(Call(call, entries, time.monotonic()))
+        surplus += chain.from_iterable(calls[max(0, threads_room) :])
+        return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
+
+    def keys(self) -> set[tuple[int, int]]:
+        """(job_id, fence) of every lease that is held now."""
+        return {*self._in_threads, *self._beside, *self._in_lane}
+
+    def settled(self, leases: Iterable[Lease]) -> None:
+        """The ends of these leases are written: their places on the board are free."""
+        for lease in leases:
+            key = lease.job_id, lease.fence
+            for held in (self._in_threads, self._in_lane, self._beside):
+                if (entry := held.pop(key, None)) is not None:
+                    break
+            if entry is not None:
+                entry.hold, entry.job_id = Hold.FREE, 0
+                self._free.append(entry)
+            self._begin_by.pop(key, None)
+            if (free := self._written.pop(key, None)) is not None:
+                free()
+
+    def loop_runs(self) -> bool:
+        """Whether the event loop has answered since this was asked before: no coroutine blocks it."""
+        return self._lane.answers()
+
+    def take_back(self) -> list[Lease]:
+        """The leases that were not started; they will not be."""
+        return self._lane.take_back() + self._todo.take_back()
+
+    def take_back_late(self, run_seconds: float) -> list[Lease]:
+        """Those of them that others should have a chance to run: they have waited for long, or will.
+
+        The age of the oldest decides, whatever else begins meanwhile; and of a list that will surely take long, when
+        each job runs for `run_seconds`, only its beginning is kept.
+        """
+        leases = self._lane.take_back() if self._lane.oldest_seconds() >= STALLED_SECONDS else []
+        if self._todo.oldest_seconds() >= STALLED_SECONDS:
+            return leases + self._todo.take_back()
+        if len(self._todo) * run_seconds > STALLED_SECONDS * self.allowed:
+            leases += self._todo.take_back(keep=int(STALLED_SECONDS / 2 * self.moving / run_seconds))
+        return leases
+
+    def take_refused(self) -> list[Lease]:
+        """Those that were not started because they must not be any more."""
+        leases: list[Lease] = []
+        with suppress(Empty):
+            while True:
+                leases.append(self._refused.get_nowait())
+        return leases
+
+    def wake(self) -> None:
+        """End the claimer's current or next wait(). Safe in a signal handler."""
+        self._bell.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Return when there is something to do for the claimer, or after `seconds`."""
+        self._bell.take(seconds)
+        self._rung = False
+
+    def ended(self, seconds: float) -> list[Outcome]:
+        """Outcomes in the order they ended, as soon as there is one; [] after `seconds` without."""
+        return self._ended.take(seconds)
+
+    def enforce_limits(self) -> None:
+        """Raise SoftTimeout in the threads whose job has run for too long."""
+        for watch in self._watches:
+            watch.enforce()
+
+    def _hold(self, lease: Lease, where: dict[tuple[int, int], Any], claimed_at: float) -> Any:
+        entry = self._free.pop()
+        entry.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
+        entry.fence, entry.flags, entry.job_id = lease.fence, 0, lease.job_id
+        entry.hold = Hold.WAITING
+        if lease.expires_at is not None:
+            self._begin_by[lease.job_id, lease.fence] = (
+                claimed_at + (lease.expires_at - lease.locked_at).total_seconds()
+            )
+        where[lease.job_id, lease.fence] = entry
+        return entry
+
+    def _asked_to_stop(self, entry: Any) -> bool:
+        lapsed = time.monotonic() > entry.lease_until and self.unkept()
+        return lapsed or bool(entry.flags & (LOST | CANCEL)) or self._stopping()
+
+    def _fit(self, lease: Lease, entry: Any) -> bool:
+        """Whether it may start; else it is given back.
+
+        After a pause of this process another may have run it; whoever canceled it does not want it any more; and if
+        its expires_at has come, the next claim that meets it ends it.
+        """
+        begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf
+        if time.monotonic() < min(entry.lease_until, begin_by) and not entry.flags & (LOST | CANCEL):
+            return True
+        self._refused.put(lease)
+        self.wake()
+        return False
+
+    def _next(self) -> tuple[list[Lease], list[Any]]:
+        """The next call, without what must not start; waits for one."""
+        while True:
+            call = self._todo.next()
+            fit = [pair for pair in zip(call.leases, call.entries, strict=True) if self._fit(*pair)]
+            if fit:
+                return [lease for lease, _ in fit], [entry for _, entry in fit]
+
+    def _work(self, number: int) -> None:
+        watch = Watch()
+        self._watches.append(watch)
+        while True:
+            if number >= self.allowed:
+                with self._raised:
+                    self._raised.wait_for(lambda: number < self.allowed)
+            self._busy_since[number] = 0.0
+            leases, entries = self._next()
+            self._busy_since[number] = time.monotonic()
+            # From here on the jobs count as started, whatever happens to this process.
+            for entry in entries:
+                entry.hold = Hold.RUNNING
+            self._ask_for_more()
+            outcomes = self._run(leases, entries, watch)
+            if forked.is_forked():
+                forked.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
+            # From here on they did not kill this process, and what returned need not run again.
+            for outcome, entry in zip(outcomes, entries, strict=True):
+                outcome.note_on(entry)
+            self._end(outcomes)
+
+    def _run(self, leases: list[Lease], entries: list[Any], watch: Watch) -> list[Outcome]:
+        entry = entries[0] if len(entries) == 1 else Together(entries)
+        try:
+            # Its own context: no time zone or language that it activates reaches the next job.
+            run = Run(entry, watch, partial(self._asked_to_stop, entries[0]), context := Context())
+            return context.run(perform_call, leases, run)
+        except BaseException as error:
+            return [Outcome(lease, Ending.FAILED, 0.0, error=error) for lease in leases]
+
+    def _end(self, outcomes: list[Outcome]) -> None:
+        if not outcomes[0].ack_each:
+            self._ended.put(*outcomes)
+            self._ask_for_more()
+            return
+        written = [threading.Event() for _ in outcomes]
+        for outcome, event in zip(outcomes, written, strict=True):
+            self._hand_over(outcome, event.set)
+        self._ask_for_more()
+        for event in written:
+            event.wait()
+
+    def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
+        if outcome.ack_each:
+            self._written[outcome.key] = free
+            self._ended.put(outcome)
+        else:
+            self._ended.put(outcome)
+            free()
+
+    def _ask_for_more(self) -> None:
+        # Once per wait(): waking the claimer for every job would cost more than the jobs.
+        if len(self._todo) <= self.low_water and not self._rung:
+            self._rung = True
+            self._bell.put(None)
+
+
+def _unended(held: dict[tuple[int, int], Any]) -> int:
+    # list() first: the settler takes entries out meanwhile.
+    return sum(entry.hold <= Hold.RUNNING for entry in list(held.values()))

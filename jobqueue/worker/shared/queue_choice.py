@@ -1,0 +1,120 @@
+"""Which queues a worker serves: names with weights, '*' for all, '-name' for all but that one."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jobqueue.exceptions import InvalidValue
+from jobqueue.transitions.claiming.candidates import Head
+from jobqueue.transitions.claiming.heads import Heads, WaitingNames
+from jobqueue.validation import check_queue
+
+WEIGHT_MAX = 1000
+
+
+@dataclass(slots=True)
+class Selection:
+    """Order among queues: by weight, larger first; queues of one weight take turns."""
+
+    weights: dict[str, int] = field(default_factory=dict)
+    every: int | None = None
+    excluded: frozenset[str] = frozenset()
+    _turn: int = 0
+    _served: dict[str, int] = field(default_factory=dict)
+    _fed: set[int] = field(default_factory=set)
+    _known: WaitingNames = field(default_factory=WaitingNames)
+    _heads: Heads = field(default_factory=Heads)
+
+    def heads(self, using: str, *, guess: bool = False) -> list[Head]:
+        """The heads of the queues in which jobs wait, best queue first; of one weight, least recently served first.
+
+        With `guess` a job was committed a moment ago. If there is but one queue it is there, and nobody need look.
+        """
+        if guess and len(likely := self._likely()) == 1:
+            return [Head(likely.pop(), None, all_due=False)]
+        names = self.names(using)
+        waiting = self._heads.of(names, using=using)
+        self._known.had_jobs(head.queue for head in waiting)
+        rank = {name: place for place, name in enumerate(names)}
+        # What waits nowhere is forgotten, or a worker would remember every name there ever was.
+        self._served = {head.queue: self._served.get(head.queue, 0) for head in waiting}
+        self._turn += 1
+        self._fed.clear()
+        return sorted(waiting, key=lambda h: (-self._weight_of(h.queue), self._served[h.queue], rank[h.queue]))
+
+    def asked(self, queue: str, *, brought: bool) -> None:
+        """`queue` was asked for jobs after heads(). It has had its turn, unless one of its weight brought some before.
+
+        So each of two busy queues is the first every other time, whoever else is there and has nothing that is due.
+        """
+        weight = self._weight_of(queue)
+        if weight not in self._fed:
+            self._served[queue] = self._turn
+            if brought:
+                self._fed.add(weight)
+
+    def names(self, using: str) -> list[str]:
+        """The queues to look at now, heaviest first.
+
+        '*' stands for those in which jobs wait, also those that only plain SQL used, found by index seeks.
+        """
+        names = set(self.weights)
+        if self.every is not None:
+            names.update(self._known.find(using))
+        return sorted(names - self.excluded, key=lambda name: (-self._weight_of(name), name))
+
+    def _weight_of(self, queue: str) -> int:
+        return self.weights.get(queue, self.every or 0)
+
+    def _likely(self) -> set[str]:
+        """The queues that may have jobs, as far as is known without a look."""
+        return {*self.weights, *(self._known.lately() if self.every is not None else ())} - self.excluded
+
+    def forget(self) -> None:
+        """There may be other names: the next look reads them again."""
+        self._known.forget()
+
+    def serves(self, queue: str) -> bool:
+        """Whether names() may give `queue`."""
+        return queue not in self.excluded and (self.every is not None or queue in self.weights)
+
+    def __str__(self) -> str:
+        parts = [name if weight == 1 else f"{name}:{weight}" for name, weight in self.weights.items()]
+        if self.every is not None:
+            parts.append("*" if self.every == 1 else f"*:{self.every}")
+        return ", ".join(parts + [f"-{name}" for name in sorted(self.excluded)])
+
+
+def parse(texts: Sequence[str]) -> Selection:
+    """The Selection of arguments such as ["mail", "web:5,*"] or ["-mail"]. Nothing, or only exclusions, means '*'.
+
+    Raises InvalidValue for what is not a queue name or weight.
+    """
+    weights: dict[str, int] = {}
+    every: int | None = None
+    excluded: set[str] = set()
+    for part in [part.strip() for text in texts for part in text.split(",")]:
+        if (unicodedata.category(part[:1] or "x") == "Pd" and not part.startswith("-")) or part.startswith("\u2212"):
+            raise InvalidValue(f"{part!r} begins with a typographic dash; type a plain - for options and exclusions")
+        if not part:
+            raise InvalidValue("a queue name is empty; write --queues a,b or leave the option out for all queues")
+        if part.startswith("-"):
+            excluded.add(check_queue(part[1:]))
+            continue
+        name, _, weight = part.partition(":")
+        number = _weight(weight, part) if _ else 1
+        if name == "*":
+            every = number
+        else:
+            weights[check_queue(name)] = number
+    if not weights and every is None:
+        every = 1
+    return Selection(weights, every, frozenset(excluded))
+
+
+def _weight(text: str, part: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WEIGHT_MAX):
+        raise InvalidValue(f"{part!r}: the weight after ':' must be a whole number from 1 to {WEIGHT_MAX}")
+    return int(text)

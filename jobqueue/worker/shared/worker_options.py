@@ -1,0 +1,80 @@
+"""What a runworker command was asked to do."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from os import getpid
+
+from jobqueue.worker.shared.queue_choice import Selection
+
+#: sessions of the queue's database: the keeper's threads renew, settle what the dead left, keep house, and listen
+KEEPERS = 4
+#: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
+PER_CHILD = 5
+SILENT_SECONDS_MIN = 2.0  # on a busy machine the keeper of very short leases is slow, and does not hang
+
+
+def default_name() -> str:
+    """host:pid of this process, printable and short enough to be stored."""
+    host = "".join(c if c.isprintable() and c.isascii() else "?" for c in socket.gethostname())
+    return f"{host[:60] or 'localhost'}:{getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All times in seconds. None = no limit."""
+
+    selection: Selection
+    database: str
+    concurrency: int = 4
+    async_concurrency: int = 100
+    processes: int = 1
+    name: str = field(default_factory=default_name)
+    # Random per start: a name that comes again must never be taken for this worker.
+    boot_id: str = field(default_factory=lambda: secrets.token_hex(4))
+    lease_seconds: float = 60.0
+    heartbeat_seconds: float = 15.0
+    batch_size: int = 100
+    poll_low_seconds: float = 0.05
+    poll_high_seconds: float = 0.2
+    once: bool = False
+    drain: bool = False
+    max_jobs: int | None = None
+    max_seconds: float | None = None
+    max_rss_bytes: int | None = None
+    recycle_jobs: int | None = None
+    recycle_seconds: float | None = None
+    idle_exit_seconds: float | None = None
+    shutdown_seconds: float = 30.0
+    on_timeout: str = "release"
+    reaper: bool = True
+    db_retry_seconds: float | None = None
+    fail_on_error: bool = False
+    adaptive: bool = True
+    reload: bool = False
+    probe_port: int | None = None
+
+    @property
+    def connections_max(self) -> int:
+        """Most sessions of the queue's database."""
+        return KEEPERS + self.processes * (PER_CHILD + self.concurrency)
+
+    @property
+    def silent_seconds(self) -> float:
+        """A keeper that does nothing for so long hangs: there is time for another one before the leases end."""
+        return max(SILENT_SECONDS_MIN, self.lease_seconds / 2)
+
+    def child_name(self, index: int, generation: int) -> str:
+        """The name one incarnation of one child puts into locked_by; never used twice."""
+        return f"{self.name}:{self.boot_id}/{index + 1}.{generation}"
+
+    def quota(self, index: int) -> int | None:
+        """How many jobs child `index` may start: max_jobs shared out evenly."""
+        if self.once:
+            return 1
+        if self.max_jobs is None:
+            return None
+        share, rest = divmod(self.max_jobs, self.processes)
+        return share + (1 if index < rest else 0)
