@@ -5,7 +5,7 @@ Settings checks run always; checks tagged "database" look at the server and run 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
@@ -13,16 +13,20 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import conf
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
-from jobqueue.db.packets import packet_problem
-from jobqueue.indexes import missing_indexes
+from jobqueue.db.packets import packet_bytes
 from jobqueue.models import Job
-from jobqueue.models.id_range import id_range
 
 SKEW_SECONDS = 5.0
+#: the highest id that Django's lookups, other languages and PostgreSQL know; MySQL's column goes on to twice as much
+ID_MAX = 2**63 - 1
+_NEAR = ID_MAX // 10 * 9
+# Bulk inserts and acks put as many texts into one statement.
+_STATEMENT_BYTES = 4 * 1024 * 1024
 
 
 def register() -> None:
@@ -119,8 +123,7 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         id="jobqueue.I010",
     )
     packet = packet_problem(connection, conf.read(getattr(settings, "JOBQUEUE", {}))[0])
-    facts = [*found.problems(connection), *missing_indexes(alias), *id_range(alias), *([packet] if packet else [])]
-    for code, text, hint in facts:
+    for code, text, hint in [*problems(alias), *([packet] if packet else [])]:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())
@@ -130,6 +133,58 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
             hint="Leases and due times use the database's clock only and stay right; times in logs will not match.",
             id="jobqueue.W024",
         )
+
+
+def problems(alias: str) -> list[tuple[str, str, str]]:
+    """(check id, text, hint) of each problem of the server, the session, the indexes and the ids of `alias`."""
+    return [*vendor(alias).problems(connections[alias]), *_missing_indexes(alias), *_id_range(alias)]
+
+
+def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> tuple[str, str, str] | None:
+    """What is wrong if the longest payload or result cannot be sent: (check id, text, hint)."""
+    limit = packet_bytes(connection)
+    sizes = {"MAX_PAYLOAD_BYTES": settings.max_payload_bytes, "MAX_RESULT_BYTES": settings.max_result_bytes}
+    name = max(sizes, key=sizes.__getitem__)
+    # JSON of nothing but quotes is twice as long when it is sent.
+    needed = 2 * sizes[name] + _STATEMENT_BYTES
+    if limit is None or limit >= needed:
+        return None
+    return (
+        "W027",
+        f"max_allowed_packet is {limit}: a statement with {name} = {sizes[name]} bytes can be longer, and the server "
+        "cuts the connection for it. Such a job is not enqueued, or ends FAILED although its work is done.",
+        f"SET GLOBAL max_allowed_packet = {needed} (and in the server's configuration), or lower JOBQUEUE['{name}'].",
+    )
+
+
+def _missing_indexes(alias: str) -> Iterator[tuple[str, str, str]]:
+    connection, table = connections[alias], Job._meta.db_table
+    with connection.cursor() as cursor:
+        if table not in connection.introspection.table_names(cursor):
+            return
+        present = connection.introspection.get_constraints(cursor, table)
+    wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}
+    for name in sorted(wanted - set(present)):
+        yield (
+            "E012",
+            f"The index {name} is missing on {table}: claims would read, and lock, far more than they take.",
+            "Somebody dropped it; create it again as docs/reference/sql.md shows.",
+        )
+
+
+def _id_range(alias: str) -> Iterator[tuple[str, str, str]]:
+    connection, table = connections[alias], Job._meta.db_table
+    with connection.cursor() as cursor:
+        if table not in connection.introspection.table_names(cursor):
+            return
+    following = vendor(alias).next_id(connection, table)
+    hint = "Somebody has raised the table's counter; set it back, see docs/reference/checks.md."
+    if following > ID_MAX:
+        text = f"The next id of {table} is {following}, above {ID_MAX}: such jobs could be neither renewed nor acked."
+        yield "E014", text, hint
+    elif following > _NEAR:
+        text = f"The next id of {table} is {following}; jobs above {ID_MAX} could be neither renewed nor acked."
+        yield "W026", text, hint
 
 
 def check_tables(

@@ -21,9 +21,9 @@ ROOMS = [
     "transitions.leases", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "locks", "idempotency", "inspect",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
-    "log_format", "maintenance",
+    "log_format", "maintenance", "checks",
     "worker.shared", "worker.run", "worker.child", "worker.monitor", "worker",
-    "allocate", "bulk", "counter", "fencing", "transactions", "checks", "backends",
+    "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

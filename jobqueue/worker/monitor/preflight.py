@@ -9,14 +9,12 @@ from django.db import Error, connections
 from django.db.migrations.executor import MigrationExecutor
 
 import jobqueue
+from jobqueue.checks import packet_problem, problems
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.packets import packet_problem
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.indexes import missing_indexes
-from jobqueue.models.id_range import id_range
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -68,8 +66,7 @@ def _unmigrated(using: str) -> list[str]:
 
 def _wrong(using: str) -> list[tuple[str, str]]:
     """What `check --database` calls an error, and what to do."""
-    found = [*vendor(using).problems(connections[using]), *missing_indexes(using), *id_range(using)]
-    return [(text, hint) for code, text, hint in found if code.startswith("E")]
+    return [(text, hint) for code, text, hint in problems(using) if code.startswith("E")]
 
 
 def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:
