@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from django.db import connections, models
+from django.db import IntegrityError, connections, models
 
-from jobqueue import allocation_records as records
 from jobqueue.db import vendor
-from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.binary import place
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.writable import M, check_changes, check_queryset, show
+from jobqueue.db.writable import M, check_changes, check_queryset
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
+from jobqueue.models import Allocation
 from jobqueue.validation import check_int, check_key
 
 N_MAX = 10_000
@@ -22,6 +23,10 @@ _ROUNDS = 8
 
 class _Short(Exception):
     """Fewer than n rows were free, but others may only be locked: look again, waiting."""
+
+
+class _Overtaken(Exception):
+    """Another transaction committed the same request or changed the same rows first: look again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,11 @@ def take(
 
 
 def _take(request: _Request[M]) -> list[M]:
-    # Only outside a transaction is a plain read fresh. First "any left?", then "answered before?": the other way
-    # round, a twin of this request that takes the last row in between would make this one say sold out.
+    # Only outside a transaction is a plain read fresh. Stock is checked before the record of the request: in the other
+    # order, a duplicate request could take the last row in between, and this one would report "sold out".
     alone = not in_callers_transaction(connections[request.using])
     sold_out = alone and not request.queryset.exists()
-    read, skip_locked = records.recorded, connections[request.using].features.has_select_for_update_skip_locked
+    read, skip_locked = _recorded, connections[request.using].features.has_select_for_update_skip_locked
     for _ in range(_ROUNDS):
         same = None if request.key is None else read(request.queryset.model, request.key, using=request.using)
         if same is not None or sold_out:
@@ -68,8 +73,8 @@ def _take(request: _Request[M]) -> list[M]:
         except _Short:
             # Rolled back first: those who wait hold nothing, and all lock in the same order.
             skip_locked = False
-        except records.Overtaken:
-            read = records.recorded if alone else records.twin
+        except _Overtaken:
+            read = _recorded if alone else _recorded_meanwhile
     raise DatabaseBusy(
         f"other transactions were faster {_ROUNDS} times, or committed what this one's snapshot cannot see. "
         "Nothing was handed out; redo the whole transaction."
@@ -80,10 +85,10 @@ def _attempt(request: _Request[M], skip_locked: bool) -> list[M]:
     with vendor(request.using).transaction(connections[request.using]):
         if request.key is None:
             return _stamp(request, skip_locked)
-        # The record comes first, so that a twin of this request waits for it before it has locked any row.
-        record = records.begin(request.queryset.model, request.key, using=request.using)
+        # The record comes first, so that a duplicate request waits for it before it has locked any row.
+        record = _begin(request.queryset.model, request.key, using=request.using)
         rows = _stamp(request, skip_locked)
-        records.complete(record, rows, using=request.using)
+        _complete(record, rows, using=request.using)
         return rows
 
 
@@ -96,13 +101,13 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
         rows = _each_once(rows, request.n)
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])
         if vendor(request.using).update_locked(mine, request.changes) != len(rows):
-            raise records.Overtaken
+            raise _Overtaken
         if mine.exists():
             raise InvalidValue(
                 f"with the changes {sorted(request.changes)} a row still matches the queryset and would be handed out "
                 "again. Nothing was written; filter on a column that the changes set."
             )
-        show(queryset.model, rows, request.changes, using=request.using)
+        _show(queryset.model, rows, request.changes, using=request.using)
     return rows
 
 
@@ -115,3 +120,72 @@ def _each_once(rows: list[M], n: int) -> list[M]:
             "written; filter with Exists() instead."
         )
     return found
+
+
+def _show(model: type[M], rows: Sequence[M], changes: Mapping[str, Any], *, using: str) -> None:
+    """Put the written changes on the instances; what the database computed is read back."""
+    computed = [name for name, value in changes.items() if hasattr(value, "resolve_expression")]
+    fresh = {}
+    if computed:
+        fresh = model._base_manager.using(using).only(*computed).in_bulk([row.pk for row in rows])
+    for name, value in changes.items():
+        field: Any = model._meta.get_field(name)
+        for row in rows:
+            if name in computed:
+                setattr(row, field.attname, getattr(fresh[row.pk], field.attname))
+            elif not field.is_relation:
+                setattr(row, name, field.to_python(value))
+            else:
+                setattr(row, name if isinstance(value, models.Model) else field.attname, value)
+
+
+def _recorded(model: type[M], request_id: bytes, *, using: str) -> list[M] | None:
+    """The rows given to `request_id` as they are now, in their order; None if this snapshot shows no answer."""
+    record = Allocation.objects.using(using).filter(table_label=model._meta.db_table, request_id=request_id).first()
+    return None if record is None else _read(model, record, model._base_manager.using(using).all())
+
+
+def _begin(model: type[M], request_id: bytes, *, using: str) -> Allocation:
+    """A new record without rows. Waits for an open transaction with the same request; raises _Overtaken if it commits.
+
+    After _Overtaken the transaction (or savepoint) around this call must be rolled back.
+    """
+    record = Allocation(table_label=model._meta.db_table, request_id=request_id, row_ids=[])
+    try:
+        record.save(using=using, force_insert=True)
+    except IntegrityError:
+        raise _Overtaken from None
+    return record
+
+
+def _recorded_meanwhile(model: type[M], request_id: bytes, *, using: str) -> list[M] | None:
+    """The rows another transaction has just committed for `request_id`, past this one's snapshot where that can be.
+
+    A shared lock: losers that wait together hold one each already, and would deadlock over an exclusive one.
+    """
+    quote = connections[using].ops.quote_name
+    key = vendor(using).binary_parameter(connections[using], request_id)
+    sql = f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = {place(key)} "
+    sql += vendor(using).shared_lock_sql
+    found = list(Allocation.objects.using(using).raw(sql, [model._meta.db_table, key]))
+    # A plain read could show the rows as they were before the other transaction changed them.
+    return _read(model, found[0], model._base_manager.using(using).select_for_update()) if found else None
+
+
+def _complete(record: Allocation, rows: Sequence[models.Model], *, using: str) -> None:
+    """Write down what was handed out; nothing handed out leaves no record."""
+    mine = Allocation.objects.using(using).filter(pk=record.pk)
+    if rows:
+        mine.update(row_ids=[_text(row) for row in rows])
+    else:
+        mine.delete()
+
+
+def _text(row: models.Model) -> str:
+    return str(row._meta.pk.value_to_string(row))
+
+
+def _read(model: type[M], record: Allocation, rows: models.QuerySet[M]) -> list[M]:
+    key: Any = model._meta.pk
+    found = {_text(row): row for row in rows.filter(pk__in=[key.to_python(text) for text in record.row_ids])}
+    return [found[text] for text in record.row_ids if text in found]

@@ -1,8 +1,8 @@
-"""What allocate.take() accepts, and how its changes show on the instances it returns."""
+"""The querysets and changes that allocate.take() and jobqueue.bulk accept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from django.core.exceptions import FieldDoesNotExist
@@ -67,20 +67,3 @@ def check_changes(model: type[models.Model], changes: object) -> Mapping[str, An
                 f"changes: {name!r} is not a column of {model.__name__} that can be set. Nothing was written."
             )
     return changes
-
-
-def show(model: type[M], rows: Sequence[M], changes: Mapping[str, Any], *, using: str) -> None:
-    """Put the written changes on the instances; what the database computed is read back."""
-    computed = [name for name, value in changes.items() if hasattr(value, "resolve_expression")]
-    fresh = {}
-    if computed:
-        fresh = model._base_manager.using(using).only(*computed).in_bulk([row.pk for row in rows])
-    for name, value in changes.items():
-        field: Any = model._meta.get_field(name)
-        for row in rows:
-            if name in computed:
-                setattr(row, field.attname, getattr(fresh[row.pk], field.attname))
-            elif not field.is_relation:
-                setattr(row, name, field.to_python(value))
-            else:
-                setattr(row, name if isinstance(value, models.Model) else field.attname, value)
