@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connections, models, router
 
 from jobqueue.db import vendor
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.writable import check_changes, filters_by_window
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue

@@ -11,8 +11,7 @@ from django.db.models import Sum
 
 from jobqueue.context.single_database import refuse_transaction_elsewhere
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of
-from jobqueue.db.our_tables import our_tables
+from jobqueue.db.alias import alias_of, our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import CounterShard
 from jobqueue.validation import check_int, check_lock_name

@@ -14,9 +14,10 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
-from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.db.retry import close_if_ended, count
-from jobqueue.db.unswallowed import unswallowed
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.retry import count
+from jobqueue.db.sockets import close_if_ended
+from jobqueue.db.user_code import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
 from jobqueue.outside import OutsideCallWarning, forbid_outside_calls
 from jobqueue.validation import check_int, check_seconds

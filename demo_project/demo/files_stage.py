@@ -19,7 +19,7 @@ from demo_project.sources.models import Effect, SourceFile
 from demo_project.sources.tasks import read_source
 from jobqueue import transitions
 from jobqueue.models import Job, JobAttempt
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 
 DEADLINE_SECONDS = 180
 LOOK_SECONDS = 0.02

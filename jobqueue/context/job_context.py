@@ -18,8 +18,8 @@ from django.db import connections, transaction
 from jobqueue.context.progress import Reporter, new_progress
 from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
-from jobqueue.db.open_transaction import in_manual_transaction
-from jobqueue.db.unswallowed import unswallowed
+from jobqueue.db.callers_transaction import in_manual_transaction
+from jobqueue.db.user_code import unswallowed
 from jobqueue.exceptions import InsideTransaction, WrongDatabase
 from jobqueue.payload import JSON
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import Error
 
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.failures import storable
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.exceptions import NotSupported, TransactionRequired, WrongDatabase
 
 # Comments may come before the first word; after WITH the statement that writes may be anywhere.

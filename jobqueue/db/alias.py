@@ -1,11 +1,21 @@
-"""Which database a call is about."""
+"""Which database a call is about, and the error for a database that does not have our tables."""
 
 from __future__ import annotations
 
-from django.db import connections
+import re
+from types import TracebackType
+
+from django.apps import apps
+from django.db import DatabaseError, connections
 
 from jobqueue.conf import load
-from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.db import fault_vendor
+from jobqueue.exceptions import InvalidType, InvalidValue, WrongDatabase
+
+# MySQL and MariaDB, PostgreSQL; SQLite has words only.
+_CODES = {"1146", "42P01"}
+_WORDS = "no such table"
+_NAME = re.compile(r"\bjob_\w+")
 
 
 def alias_of(using: str | None) -> str:
@@ -18,3 +28,39 @@ def alias_of(using: str | None) -> str:
         known = ", ".join(sorted(connections.settings))
         raise InvalidValue(f"the database {using!r} is not in DATABASES ({known}). Nothing was written.")
     return using
+
+
+class _NotThere(WrongDatabase, DatabaseError):
+    """What commands and loops expect from a database that they cannot use, too."""
+
+
+class our_tables:
+    """Raise WrongDatabase for a table of ours that is not on `using`, which is not the queue's database; a block.
+
+    The queue's database itself has the usual error: there the migrations are missing.
+    """
+
+    # Not a @contextmanager: every enqueue passes here.
+
+    __slots__ = ("_using",)
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, DatabaseError) or self._using == (queue := load().database):
+            return
+        if fault_vendor(self._using).error_code(error) not in _CODES and _WORDS not in str(error):
+            return
+        found = _NAME.search(str(error))
+        if found and any(found[0] == model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()):
+            raise _NotThere(
+                f"the table {found[0]} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
+                f"Nothing was written. It must stand beside your rows to share their transaction: let the router make "
+                f"jobqueue's tables on {self._using!r} too, and run migrate --database {self._using}."
+            ) from error

@@ -13,8 +13,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db.binary import Parameters, place
 from jobqueue.db.brief_waits import BriefWaits
-from jobqueue.db.held import HeldLocks
-from jobqueue.db.lock_report import LockMonitor
+from jobqueue.db.lock_facts import HeldLocks, LockMonitor
 from jobqueue.db.seeks import Seeks
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 

@@ -4,77 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import DateTimeField, Expression, Field, Lookup, QuerySet
+from django.db.models import DateTimeField, Expression, QuerySet
 from django.db.models.sql import UpdateQuery
 
 from jobqueue.db import vendor
 from jobqueue.db.binary import place
-
-
-class Slot(Expression):
-    """Stands in a queryset for a value that each run brings, by name."""
-
-    def __init__(self, name: str, field: Field[Any, Any]) -> None:
-        super().__init__(output_field=field)
-        self.name = name
-
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """A parameter; the slot itself is what marks its place."""
-        return "%s", [self]
-
-    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
-        """The SQL and parameters of one value."""
-        parameter = self.output_field.get_db_prep_save(value, connection)
-        return place(parameter), [parameter]
-
-
-class Keys(Slot):
-    """A slot for integers behind IN; they are written into the text, which drivers send far faster than parameters."""
-
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """In parentheses."""
-        return "(%s)", [self]
-
-    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
-        """1,2,3."""
-        return ",".join(str(int(key)) for key in value), []
-
-
-if TYPE_CHECKING:
-    _Lookup = Lookup[Any]
-else:
-    # Generic in its type stubs only.
-    _Lookup = Lookup
-
-
-class AnyOf(_Lookup):
-    """expression IN (the keys of a slot)."""
-
-    lookup_name = "any_of"
-    prepare_rhs = False
-
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """Keys brings the parentheses."""
-        left, left_params = self.process_lhs(compiler, connection)
-        right, right_params = self.process_rhs(compiler, connection)
-        return f"{left} IN {right}", [*left_params, *right_params]
-
-
-class AnyOfArray(_Lookup):
-    """expression = ANY (the one column of a subquery, which runs once and before anything else)."""
-
-    lookup_name = "any_of_array"
-    prepare_rhs = False
-
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """A plan that joined the subquery could run it again for every row, and take more rows than its LIMIT."""
-        left, left_params = self.process_lhs(compiler, connection)
-        right, right_params = self.process_rhs(compiler, connection)
-        return f"{left} = ANY (ARRAY{right})", [*left_params, *right_params]
+from jobqueue.db.expressions import Slot
 
 
 class Prepared:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
-import select
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import Error, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
+from jobqueue.db.alias import our_tables
 from jobqueue.db.base import Fault
-from jobqueue.db.open_transaction import in_callers_transaction
-from jobqueue.db.our_tables import our_tables
+from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
 
@@ -79,31 +78,6 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
                 ) from error
             time.sleep(random.uniform(0.5, 1.0) * min(0.5, 0.01 * 2**attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def close_if_ended(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection that the server has ended while it was idle, without a round trip."""
-    if connection.connection is not None and has_ended(connection.connection, connection):
-        connection.close()
-
-
-def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
-    """Whether the server has ended `session`, the driver's of `connection`, while it was idle; without a round trip.
-
-    Between statements the server sends nothing, so a readable socket means end of file or a farewell. Found out here,
-    it costs a reconnection; found out by a write, nobody could tell whether that write happened.
-    """
-    fileno = getattr(session, "fileno", None)
-    if fileno is None:
-        return False
-    try:
-        waiting = select.poll()
-        # psycopg refuses to tell when it has noticed the end itself.
-        with connection.wrap_database_errors:
-            waiting.register(fileno(), select.POLLIN)
-        return bool(waiting.poll(0))
-    except (OSError, ValueError, Error, AttributeError):
-        return True
 
 
 def met(error: Error, *, using: str) -> None:

@@ -17,10 +17,10 @@ from jobqueue.conf import load
 from jobqueue.context.single_database import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
-from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.unswallowed import unswallowed
+from jobqueue.db.user_code import unswallowed
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored

@@ -10,7 +10,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.held import HeldLock, HeldLocks, LockKind
+from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue, TransactionRequired
 from jobqueue.inspect import svg as picture
 from jobqueue.inspect import wording as words

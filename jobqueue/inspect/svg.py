@@ -7,7 +7,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jobqueue.db.held import HeldLock, LockKind
+from jobqueue.db.lock_facts import HeldLock, LockKind
 from jobqueue.inspect.wording import counts, key_of
 
 if TYPE_CHECKING:

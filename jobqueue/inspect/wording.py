@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from jobqueue.db.held import HeldLock, LockKind
+from jobqueue.db.lock_facts import HeldLock, LockKind
 
 if TYPE_CHECKING:
     from jobqueue.inspect.footprint import Footprint

@@ -13,10 +13,11 @@ from typing import Any
 from django.db.models import BooleanField, ExpressionWrapper, FloatField, Q, QuerySet
 
 from jobqueue.db.alias import alias_of
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import TokenField
-from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.db.prepared import Prepared, Slot, prepare_change_by_key, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable

@@ -16,9 +16,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of
-from jobqueue.db.open_transaction import in_test_case
-from jobqueue.db.our_tables import our_tables
+from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Patience
 from jobqueue.lockstats import recorder as metrics

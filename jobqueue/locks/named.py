@@ -13,8 +13,8 @@ from django.db import Error, connections
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
-from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.db.retry import close_if_ended
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock

@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobqueue.conf import load
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.lockstats.counters import Book, Tally
 from jobqueue.lockstats.tables import Finding, keep_findings, write_stats
 

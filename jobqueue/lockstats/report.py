@@ -12,7 +12,7 @@ from django.db.models import F, Max, QuerySet, Sum
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.db.lock_report import LockWait, SlowStatement
+from jobqueue.db.lock_facts import LockWait, SlowStatement
 from jobqueue.exceptions import NotSupported
 from jobqueue.lockstats.counters import FIGURES, Tally
 from jobqueue.models import LockFinding, LockRow, LockStat

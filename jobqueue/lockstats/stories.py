@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from jobqueue.db import fault_vendor
-from jobqueue.db.lock_report import Deadlock
+from jobqueue.db.lock_facts import Deadlock
 from jobqueue.lockstats import recorder as metrics
 from jobqueue.lockstats.tables import Finding
 from jobqueue.models import LockFinding

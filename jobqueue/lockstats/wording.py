@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import translation
 from django.utils.translation import gettext
 
-from jobqueue.db.lock_report import LockWait
+from jobqueue.db.lock_facts import LockWait
 from jobqueue.durations import format_seconds
 from jobqueue.models import LockFinding
 

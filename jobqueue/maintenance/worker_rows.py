@@ -13,7 +13,8 @@ from django.db.models.functions import Coalesce
 
 import jobqueue
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.db.prepared import Prepared, Slot, prepare_change
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_change
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import Worker

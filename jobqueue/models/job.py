@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -17,12 +19,35 @@ from jobqueue.db.fields import (
     UnsignedBigAutoField,
     UtcDateTimeField,
 )
-from jobqueue.models.querysets import JobQuerySet
 
 
 def _lease(*, given: bool) -> Q:
     columns = ("locked_by", "lock_token", "locked_at", "lock_until")
     return Q(**{f"{column}__isnull": not given for column in columns})
+
+
+class JobQuerySet(models.QuerySet[Any]):
+    """Job.objects: the states people ask for. It only reads, so its methods are adjectives."""
+
+    def ready(self) -> JobQuerySet:
+        """Waiting: due, delayed, gated or parked."""
+        return self.filter(status=0)
+
+    def due(self) -> JobQuerySet:
+        """Waiting and allowed to run now, by the database's clock."""
+        return self.filter(status=0, gate=0, run_at__lte=UtcNow())
+
+    def leased(self) -> JobQuerySet:
+        """Held by a worker."""
+        return self.filter(status=1)
+
+    def expired(self) -> JobQuerySet:
+        """Held, but the lease has run out: reap takes these."""
+        return self.filter(status=1, lock_until__lt=UtcNow())
+
+    def dead(self) -> JobQuerySet:
+        """FAILED: no attempt left, or a result that could not be stored."""
+        return self.filter(status=3)
 
 
 class Job(models.Model):

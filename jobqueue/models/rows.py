@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from django.db.models import BigIntegerField, F
 from django.db.models.lookups import Exact
 
-from jobqueue.db.prepared import AnyOf, Keys
-from jobqueue.db.unindexed import Unindexed
+from jobqueue.db.expressions import AnyOf, Keys, Unindexed
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 
 
 def in_state(ids: Iterable[int], status: int, *, using: str) -> JobQuerySet:

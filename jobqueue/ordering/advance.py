@@ -20,13 +20,14 @@ from django.db.models import BigIntegerField, Case, F, Model, Value, When
 from jobqueue import wakeup as doorbell
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.open_transaction import in_open_transaction
-from jobqueue.db.prepared import AnyOf, Keys, Prepared, prepare_change, prepare_rows
+from jobqueue.db.expressions import AnyOf, Keys
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, LanePlace
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state
 from jobqueue.ordering import lanes
 from jobqueue.ordering.cursor import LaneFloors

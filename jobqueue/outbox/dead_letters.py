@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from jobqueue.db.alias import alias_of
+from jobqueue.db.alias import alias_of, our_tables
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent

@@ -14,7 +14,7 @@ from django.db import Error, connections, transaction
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.unswallowed import unswallowed
+from jobqueue.db.user_code import unswallowed
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.failures import summary
 from jobqueue.outbox import outcomes as settling

@@ -9,10 +9,9 @@ from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db import vendor_of
-from jobqueue.db.alias import alias_of
+from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.holding import hold_key
-from jobqueue.db.open_transaction import in_callers_transaction
-from jobqueue.db.our_tables import our_tables
 from jobqueue.db.prepared import PreparedInsert
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey

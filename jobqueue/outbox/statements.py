@@ -10,8 +10,9 @@ from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
+from jobqueue.db.expressions import AnyOf, Keys, Slot
 from jobqueue.db.fields import TokenField, UtcDateTimeField
-from jobqueue.db.prepared import AnyOf, Keys, Prepared, Slot, prepare_change_by_key, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.models import OutboxEvent
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue.db.cutting import cut
+from jobqueue.db.sockets import cut
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import outcomes as settling
 from jobqueue.outbox.claiming import Batch

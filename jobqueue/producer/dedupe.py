@@ -11,7 +11,7 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)

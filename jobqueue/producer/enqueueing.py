@@ -19,8 +19,8 @@ from django.db import Error, IntegrityError, connections, transaction
 from jobqueue import wakeup as doorbell
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
-from jobqueue.db.open_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
 from jobqueue.payload import JSON, encode

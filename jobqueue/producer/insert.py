@@ -12,8 +12,9 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
-from jobqueue.db.prepared import Prepared, Slot, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.ordering.gate import KEY_GATE, SCHEDULED, WAITS
 
 # One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).

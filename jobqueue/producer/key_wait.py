@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from django.db import OperationalError, connections
 
 from jobqueue.db import vendor
-from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.exceptions import DatabaseBusy
 
 # In autocommit mode a shorter limit of the session is tried again until the time is over; this is the least.

@@ -19,7 +19,7 @@ from jobqueue.compat import (
     task_backends,
 )
 from jobqueue.context.progress import Progress, read_progress
-from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
 from jobqueue.failures import FailureCause

@@ -11,7 +11,7 @@ from jobqueue.compat import normalize_json
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.validation import check_instant, check_key
 
 _SHOWN = 20

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from django.db import connections
 
 from jobqueue.db.alias import alias_of
-from jobqueue.db.open_transaction import in_test_case
+from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.exceptions import InvalidValue
 from jobqueue.testing import simulated
 from jobqueue.validation import check_int

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from django.db import connections
 
 from jobqueue.db.alias import alias_of
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.models import Job
 from jobqueue.signals import job_enqueued
 from jobqueue.testing.draining import Drained

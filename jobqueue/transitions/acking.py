@@ -11,10 +11,10 @@ from django.db.models import F
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.by_key import ByKey
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import AnyOfArray, ByKey, Slot
 from jobqueue.db.fields import Encoded, TokenField
-from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary

@@ -9,7 +9,7 @@ from functools import partial
 
 from django.db import connections, transaction
 
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.transitions.leases import Lease
 
 Hear = Callable[[Lease], None]

@@ -13,13 +13,13 @@ from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import vendor
+from jobqueue.db.alias import our_tables
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import LONG_AGO
-from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import connections, transaction
 
 from jobqueue.db import vendor
-from jobqueue.db.open_transaction import in_callers_transaction
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.transitions.leases import Lease, held
 

@@ -11,9 +11,8 @@ from django.db import IntegrityError, connections, transaction
 
 from jobqueue import wakeup as doorbell
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of
+from jobqueue.db.alias import alias_of, our_tables
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.our_tables import our_tables
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job

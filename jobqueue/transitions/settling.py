@@ -13,7 +13,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.ordering.advance import go_on
 from jobqueue.signals import job_canceled, job_parked, send

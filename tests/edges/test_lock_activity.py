@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from jobqueue.db.lock_report import Deadlock, LockWait, Party
+from jobqueue.db.lock_facts import Deadlock, LockWait, Party
 from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder as metrics
 from jobqueue.lockstats.stories import story_finding

@@ -7,7 +7,7 @@ from django.db import connection, connections
 
 from jobqueue import signals
 from jobqueue.db import vendor
-from jobqueue.db.lock_report import MYSQL_QUOTES, without_values
+from jobqueue.db.lock_facts import MYSQL_QUOTES, without_values
 from jobqueue.db.mysql.innodb_status import read_deadlock
 from jobqueue.db.retry import count
 from jobqueue.exceptions import NotSupported

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_facts import HeldLocks
 from jobqueue.db.mysql.innodb_text import RECORD_LOCKS, MonitorReader
 from jobqueue.exceptions import NotSupported
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_report import MYSQL_QUOTES, LockWait, SlowStatement, without_values
+from jobqueue.db.lock_facts import MYSQL_QUOTES, LockWait, SlowStatement, without_values
 from jobqueue.db.mysql.monitor import NO_PROCESS_RIGHT, MySQLMonitor, ask
 
 # Instants of INNODB_TRX have the zone of the server's host and no fractions, so they are only compared to each other.

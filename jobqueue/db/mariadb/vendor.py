@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.base import M, Vendor
-from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_facts import HeldLocks
 from jobqueue.db.mariadb.held import mariadb_held
 from jobqueue.db.mariadb.monitor import MariaDBMonitor
 from jobqueue.db.mysql.vendor import MySQL

@@ -6,7 +6,7 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import first_arg
-from jobqueue.db.held import HeldLock, HeldLocks, LockKind, innodb_lock
+from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind, innodb_lock
 from jobqueue.exceptions import NotSupported
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from jobqueue.db.lock_report import MYSQL_QUOTES, Deadlock, Party, without_values
-from jobqueue.db.lock_report import marked as _
+from jobqueue.db.lock_facts import MYSQL_QUOTES, Deadlock, Party, without_values
+from jobqueue.db.lock_facts import marked as _
 from jobqueue.db.mysql.innodb_text import MonitorReader
 
 _SECTION = re.compile(r"^LATEST DETECTED DEADLOCK\n-+\n(.*?)(?=^-{3,}\n[A-Z ]+\n-{3,}$|\Z)", re.MULTILINE | re.DOTALL)

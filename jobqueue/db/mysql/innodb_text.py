@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from jobqueue.db.held import HeldLock, LockKind, innodb_lock
+from jobqueue.db.lock_facts import HeldLock, LockKind, innodb_lock
 
 _NAME = r"`((?:[^`]|``)*)`(?: /\*.*?\*/)?"
 _TABLE = re.compile(rf"^TABLE LOCK table `([^`]*)`\.{_NAME} trx id \S+ lock mode (\S+)")

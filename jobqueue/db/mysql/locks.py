@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
 from jobqueue.db.binary import place
 from jobqueue.db.ended_wait import wait_ended
-from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_facts import HeldLocks
 from jobqueue.db.mysql.held import mysql_held
 from jobqueue.db.mysql.monitor import MySQLMonitor
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL

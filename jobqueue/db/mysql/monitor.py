@@ -8,8 +8,8 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import first_arg
-from jobqueue.db.lock_report import MYSQL_QUOTES, Deadlock, LockMonitor, LockWait, SlowStatement, without_values
-from jobqueue.db.lock_report import marked as _
+from jobqueue.db.lock_facts import MYSQL_QUOTES, Deadlock, LockMonitor, LockWait, SlowStatement, without_values
+from jobqueue.db.lock_facts import marked as _
 from jobqueue.db.mysql.innodb_status import read_deadlock
 from jobqueue.exceptions import NotSupported
 

@@ -16,9 +16,9 @@ from django.db.utils import DatabaseError
 
 from jobqueue.db.base import Fault, M, Q, first_arg
 from jobqueue.db.binary import Hex, HexText
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import collation, padding_problem, server_problems
-from jobqueue.db.open_transaction import in_callers_transaction
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.held import HeldLock, HeldLocks, LockKind
+from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind
 
 _TABLES = (
     "SELECT c.oid, c.oid::regclass::text, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "

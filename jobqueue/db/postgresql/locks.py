@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, stale_snapshot
 from jobqueue.db.ended_wait import wait_ended
-from jobqueue.db.held import HeldLocks
+from jobqueue.db.lock_facts import HeldLocks
 from jobqueue.db.mutex_floor import MUTEX_FLOOR
 from jobqueue.db.postgresql.held import postgresql_held
 from jobqueue.db.postgresql.monitor import PostgreSQLMonitor

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_report import Deadlock, LockMonitor, LockWait, Party, SlowStatement, statement_of, without_values
-from jobqueue.db.lock_report import marked as _
+from jobqueue.db.lock_facts import Deadlock, LockMonitor, LockWait, Party, SlowStatement, statement_of, without_values
+from jobqueue.db.lock_facts import marked as _
 from jobqueue.exceptions import NotSupported
 
 # A wait for a row is a wait for its last writer's transaction; the row itself is what the waiter holds a tuple lock on.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from jobqueue.db.leftovers import tidied
+from jobqueue.db.user_code import tidied
 from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event

@@ -11,10 +11,11 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField
-from jobqueue.db.prepared import Prepared, Slot, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 
 INDEX = "ix_pick"
 NAMES_MAX = 2**31 - 1

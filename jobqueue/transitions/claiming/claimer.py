@@ -10,7 +10,7 @@ from django.db import Error
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.open_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.transitions.claiming import candidates

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
-from jobqueue.db.prepared import Slot
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobqueue.exceptions import JobExpired
 from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.ordering.advance import go_on
 from jobqueue.signals import job_canceled, send
 from jobqueue.transitions.claiming.request import Row

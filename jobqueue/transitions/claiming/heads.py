@@ -16,7 +16,8 @@ from typing import Any
 from django.db.models import FloatField
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.db.prepared import Prepared, Slot
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import LEVEL, Head
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from django.db.models import F
 
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
-from jobqueue.db.prepared import Slot
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.transitions.claiming.cursor import NO_FLOOR, Floor

@@ -14,10 +14,11 @@ from django.db.models import QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
-from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.models import Job
-from jobqueue.models.querysets import JobQuerySet
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import starving_levels

@@ -14,7 +14,8 @@ from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import retry, vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
-from jobqueue.db.prepared import AnyOfArray, Prepared, Slot, prepare_change_returning
+from jobqueue.db.expressions import AnyOfArray, Slot
+from jobqueue.db.prepared import Prepared, prepare_change_returning
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job

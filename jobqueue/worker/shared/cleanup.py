@@ -10,8 +10,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.retry import has_ended
 from jobqueue.db.sessions import sessions_of
+from jobqueue.db.sockets import has_ended
 
 _DOUBTED = "_jobqueue_doubted"
 

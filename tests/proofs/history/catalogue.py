@@ -119,7 +119,7 @@ GUARDS = [
     ),
     _mutant(
         "the reaper takes leases that are good",
-        "models/querysets.py",
+        "models/job.py",
         "return self.filter(status=1, lock_until__lt=UtcNow())",
         "return self.filter(status=1)",
         REAP,

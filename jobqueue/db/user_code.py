@@ -1,4 +1,4 @@
-"""What code that is not ours leaves open in the connections of its thread."""
+"""What a function of the user leaves behind: a transaction that is still open, a database error that it caught."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import connections
+from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
+from jobqueue.db import vendor
 from jobqueue.db.sessions import sessions_of
 
 # What MySQL can be told without beginning a transaction that does not end by itself, while autocommit is on.
@@ -98,3 +99,32 @@ def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:
         connection.close()
     if connection.connection is not None or connection.in_atomic_block:
         del connections[connection.alias]
+
+
+@contextmanager
+def unswallowed(using: str) -> Iterator[None]:
+    """A block inside a transaction: raise at its end the error that it swallowed, if nothing would be committed.
+
+    Without it the end would look like a commit: a transaction that Django has marked for a rollback, or that the server
+    has given up, ends without a word. set_rollback(True) without an error is left alone: somebody wants that.
+    """
+    connection, errors = connections[using], list[Error]()
+
+    def watch(execute: Any, *statement: Any) -> Any:
+        try:
+            return execute(*statement)
+        except Error as error:
+            errors.append(error)
+            raise
+
+    with connection.execute_wrapper(watch):
+        yield
+    undone_by = vendor(using).undone_by(connection, errors)
+    if undone_by is None and errors and transaction.get_rollback(using=using):
+        undone_by = errors[-1]
+    if undone_by is not None:
+        undone_by.add_note(
+            "This was caught, but it has undone the whole transaction: nothing is stored. "
+            "Put what may fail into a transaction.atomic() of its own."
+        )
+        raise undone_by

@@ -1,0 +1,54 @@
+"""The sockets of the drivers' sessions: notice that the server has ended one, and end one from another thread."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from contextlib import suppress
+from typing import Any
+
+from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def close_if_ended(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that the server has ended while it was idle, without a round trip."""
+    if connection.connection is not None and has_ended(connection.connection, connection):
+        connection.close()
+
+
+def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server has ended `session`, the driver's of `connection`, while it was idle; without a round trip.
+
+    Between statements the server sends nothing, so a readable socket means end of file or a farewell. Found out here,
+    it costs a reconnection; found out by a write, nobody could tell whether that write happened.
+    """
+    fileno = getattr(session, "fileno", None)
+    if fileno is None:
+        return False
+    try:
+        waiting = select.poll()
+        # psycopg refuses to tell when it has noticed the end itself.
+        with connection.wrap_database_errors:
+            waiting.register(fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
+    except (OSError, ValueError, Error, AttributeError):
+        return True
+
+
+def cut(connection: BaseDatabaseWrapper) -> None:
+    """Let the server undo what is open in this session, called by another thread than the one that uses it.
+
+    The socket is shut down; the driver's object is left alone, for it may be in use. The thread's next statement fails.
+    """
+    session: Any = connection.connection
+    if session is None:
+        return
+    with suppress(Exception):
+        if hasattr(session, "fileno"):
+            with socket.socket(fileno=os.dup(session.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        else:
+            # SQLite: no server, and its own lock makes this safe.
+            session.close()
