@@ -9,8 +9,8 @@ from typing import Any, Generic
 from django.db import IntegrityError, connections, models
 
 from jobqueue.db import vendor
-from jobqueue.db.binary import place
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.writable import M, check_changes, check_queryset
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
@@ -165,7 +165,9 @@ def _recorded_meanwhile(model: type[M], request_id: bytes, *, using: str) -> lis
     """
     quote = connections[using].ops.quote_name
     key = vendor(using).binary_parameter(connections[using], request_id)
-    sql = f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = {place(key)} "
+    sql = (
+        f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = {placeholder(key)} "
+    )
     sql += vendor(using).shared_lock_sql
     found = list(Allocation.objects.using(using).raw(sql, [model._meta.db_table, key]))
     # A plain read could show the rows as they were before the other transaction changed them.

@@ -11,7 +11,7 @@ from django.db.models import Sum
 
 from jobqueue.context.single_database import refuse_transaction_elsewhere
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import CounterShard
 from jobqueue.validation import check_int, check_lock_name
@@ -64,7 +64,7 @@ class ShardedCounter:
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""
         rows = CounterShard.objects.using(self.using).filter(counter_key=self.name)
-        with our_tables(self.using):
+        with explain_missing_table(self.using):
             return int(rows.aggregate(sum=Sum("total"))["sum"] or 0)
 
     async def aadd(self, n: int = 1) -> None:

@@ -15,9 +15,9 @@ from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
 from jobqueue.db.callers_transaction import in_open_transaction
-from jobqueue.db.retry import count
+from jobqueue.db.retry import count_retry
 from jobqueue.db.sockets import close_if_ended
-from jobqueue.db.user_code import unswallowed
+from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
 from jobqueue.outside import OutsideCallWarning, forbid_outside_calls
 from jobqueue.validation import check_int, check_seconds
@@ -98,7 +98,7 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
                     f"{name}() was tried {attempts} times, each time undone by the database. Nothing is stored."
                 )
                 raise
-            count(using, fault_vendor(using).error_code(error), attempt, error)
+            count_retry(using, fault_vendor(using).error_code(error), attempt, error)
             time.sleep(random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.02 * 2**attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -114,7 +114,7 @@ class _Once:
         connection, server = connections[self.using], vendor(self.using)
         with server.timed_transaction(connection, self.seconds):
             transaction.on_commit(self._commit, using=self.using)
-            with unswallowed(self.using), forbid_outside_calls():
+            with raise_swallowed_errors(self.using), forbid_outside_calls():
                 value = work()
         return value
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import plain, span
 from jobqueue.conf import load
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 
 LABELS: dict[str, Any] = {
     "ready": _("ready"),
@@ -69,7 +69,7 @@ def what_next(job: Any) -> str:
 
 
 def _holds_up_its_key(job: Any) -> bool:
-    places = LanePlace.objects.using(load().database)
+    places = LaneEntry.objects.using(load().database)
     return job.ordering_key is not None and places.filter(job_id=job.pk).exists()
 
 

@@ -19,7 +19,7 @@ from jobqueue.context.progress import Reporter, new_progress
 from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_manual_transaction
-from jobqueue.db.user_code import unswallowed
+from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, WrongDatabase
 from jobqueue.payload import JSON
 
@@ -140,7 +140,11 @@ class JobContext:
         with vendor(alias).timed_transaction(connections[alias], None):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
-            with refuse_writes_elsewhere(alias, "finish()"), refuse_commits(alias, "finish()"), unswallowed(alias):
+            with (
+                refuse_writes_elsewhere(alias, "finish()"),
+                refuse_commits(alias, "finish()"),
+                raise_swallowed_errors(alias),
+            ):
                 yield
             self.tell_progress()
             transitions.ack(self.lease, result=stored)

@@ -34,7 +34,7 @@ class _NotThere(WrongDatabase, DatabaseError):
     """What commands and loops expect from a database that they cannot use, too."""
 
 
-class our_tables:
+class explain_missing_table:
     """Raise WrongDatabase for a table of ours that is not on `using`, which is not the queue's database; a block.
 
     The queue's database itself has the usual error: there the migrations are missing.

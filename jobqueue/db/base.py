@@ -11,9 +11,9 @@ from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from jobqueue.db.binary import Parameters, place
 from jobqueue.db.brief_waits import BriefWaits
 from jobqueue.db.lock_facts import HeldLocks, LockMonitor
+from jobqueue.db.parameters import Parameters, placeholder
 from jobqueue.db.seeks import Seeks
 from jobqueue.exceptions import NotSupported, StaleSnapshot
 
@@ -144,7 +144,7 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """The id of the committed row with this queue and dedupe key, whatever this transaction's snapshot shows."""
         quote = connection.ops.quote_name
         digits = self.binary_parameter(connection, key)
-        where = f"queue = %s AND dedupe_key = {place(digits)}"
+        where = f"queue = %s AND dedupe_key = {placeholder(digits)}"
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT id FROM {quote(table)} WHERE {where} {self.shared_lock_sql}", [queue, digits])
             row = cursor.fetchone()
@@ -276,7 +276,7 @@ class Vendor(Parameters, BriefWaits, Seeks):
     ) -> tuple[str, list[Any]]:
         quote = connection.ops.quote_name
         names = ", ".join(quote(c) for c in columns)
-        values = ", ".join("(" + ", ".join(map(place, row)) + ")" for row in rows)
+        values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
         return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
 
 

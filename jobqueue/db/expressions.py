@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Expression, Field, Func, IntegerField, Lookup
 
 from jobqueue.db import vendor_of
-from jobqueue.db.binary import place
 from jobqueue.db.fields import PayloadField
+from jobqueue.db.parameters import placeholder
 
 
 class Slot(Expression):
@@ -25,7 +25,7 @@ class Slot(Expression):
     def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
         """The SQL and parameters of one value."""
         parameter = self.output_field.get_db_prep_save(value, connection)
-        return place(parameter), [parameter]
+        return placeholder(parameter), [parameter]
 
 
 class Keys(Slot):

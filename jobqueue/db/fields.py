@@ -14,7 +14,7 @@ from django.db.models import lookups
 from django.utils.dateparse import parse_datetime
 
 from jobqueue.db import vendor_of
-from jobqueue.db.binary import place
+from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
@@ -62,15 +62,15 @@ class NameField(models.CharField):
 
 
 class _Placed:
-    """A field whose values stand at binary.place() in INSERT, UPDATE and Value()."""
+    """A field whose values stand at placeholder() in INSERT, UPDATE and Value()."""
 
     def get_placeholder(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> str:
         """Of a value for the driver, or of an expression."""
-        return place(value)
+        return placeholder(value)
 
     def get_placeholder_sql(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
         """The same, under the name and in the form that Django 6.1 asks for."""
-        return compiler.compile(value) if hasattr(value, "as_sql") else (place(value), (value,))
+        return compiler.compile(value) if hasattr(value, "as_sql") else (placeholder(value), (value,))
 
 
 class ErrorField(_Placed, models.TextField):
@@ -87,7 +87,7 @@ class ErrorField(_Placed, models.TextField):
         return parameters
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """Readable in the text of a statement: see binary.py."""
+        """Readable in the text of a statement: see parameters.py."""
         found = super().get_db_prep_value(value, connection, prepared)
         return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
 
@@ -104,7 +104,7 @@ class _BytesField(_Placed, models.BinaryField):
         return None if value is None else bytes(value)
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """Readable in the text of a statement: see binary.py."""
+        """Readable in the text of a statement: see parameters.py."""
         return None if value is None else vendor_of(connection).binary_parameter(connection, value)
 
 
@@ -115,14 +115,14 @@ else:
 
 
 class _PlacedLookup(_Mixin):
-    """A lookup whose values stand at binary.place(); Django's own know %s only."""
+    """A lookup whose values stand at placeholder(); Django's own know %s only."""
 
     def get_db_prep_lookup(self, value: Any, connection: Any) -> Any:
         sql, params = super().get_db_prep_lookup(value, connection)
-        return (place(params[0]) if len(params) == 1 else sql), params
+        return (placeholder(params[0]) if len(params) == 1 else sql), params
 
     def resolve_expression_parameter(self, compiler: Any, connection: Any, sql: str, param: Any) -> Any:
-        found: Any = super().resolve_expression_parameter(compiler, connection, place(param), param)  # type: ignore[misc]
+        found: Any = super().resolve_expression_parameter(compiler, connection, placeholder(param), param)  # type: ignore[misc]
         return found
 
 

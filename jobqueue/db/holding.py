@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections, models, transaction
 
 from jobqueue.db import vendor
-from jobqueue.db.binary import place
+from jobqueue.db.parameters import placeholder
 
 
 def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
@@ -19,7 +19,7 @@ def hold_key(model: type[models.Model], key: bytes, using: str) -> None:
     field: Any = model._meta.pk
     with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
         parameter = field.get_db_prep_save(key, connections[using])
-        cursor.execute(_sql(model, place(parameter), using), [parameter])
+        cursor.execute(_sql(model, placeholder(parameter), using), [parameter])
 
 
 @cache

@@ -12,8 +12,8 @@ from django.db.models import DateTimeField, Expression, QuerySet
 from django.db.models.sql import UpdateQuery
 
 from jobqueue.db import vendor
-from jobqueue.db.binary import place
 from jobqueue.db.expressions import Slot
+from jobqueue.db.parameters import placeholder
 
 
 class Prepared:
@@ -87,7 +87,7 @@ class PreparedInsert:
 
     def run(self, connection: BaseDatabaseWrapper, values: Sequence[Any]) -> int:
         """The id of a row with these values, one per column, each as the driver takes it."""
-        sql = self._start + ", ".join(map(place, values)) + self._end
+        sql = self._start + ", ".join(map(placeholder, values)) + self._end
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(sql, values)
             return int(cursor.fetchone()[0] if self._returns else cursor.lastrowid)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from django.db import Error, connections
 
 from jobqueue.db import fault_vendor
-from jobqueue.db.alias import our_tables
+from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.base import Fault
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.sockets import close_if_ended
@@ -41,7 +41,7 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
     never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
     runs once and every error is let out: only the owner can redo it (a deadlock rolled all of it back).
     """
-    with our_tables(using):
+    with explain_missing_table(using):
         if in_callers_transaction(connections[using]):
             return work()
         return _redone(work, using, repeatable)
@@ -62,7 +62,7 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
             fault = Fault.GONE if left_off else reader.fault(error)
             if fault is None:
                 raise
-            count(using, reader.error_code(error), attempt, error)
+            count_retry(using, reader.error_code(error), attempt, error)
             if fault is Fault.GONE:
                 unsure = not repeatable and (left_off or not reader.never_sent(error))
                 connection.close()
@@ -80,16 +80,16 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def met(error: Error, *, using: str) -> None:
+def count_error(error: Error, *, using: str) -> None:
     """Count an error after which the transaction is not redone; a session that is gone is closed."""
     reader = fault_vendor(using)
-    count(using, reader.error_code(error), 1, error)
+    count_retry(using, reader.error_code(error), 1, error)
     connection = connections[using]
     if reader.fault(error) is Fault.GONE and not in_callers_transaction(connection):
         connection.close()
 
 
-def count(using: str, code: str, attempt: int, error: BaseException | None = None) -> None:
+def count_retry(using: str, code: str, attempt: int, error: BaseException | None = None) -> None:
     """Count one redone transaction and tell the receivers of transaction_retried."""
     with _counting:
         retries[code] += 1

@@ -37,7 +37,7 @@ def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
         return True
 
 
-def cut(connection: BaseDatabaseWrapper) -> None:
+def end_session(connection: BaseDatabaseWrapper) -> None:
     """Let the server undo what is open in this session, called by another thread than the one that uses it.
 
     The socket is shut down; the driver's object is left alone, for it may be in use. The thread's next statement fails.

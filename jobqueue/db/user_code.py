@@ -22,7 +22,7 @@ class LeftOpen(TransactionManagementError):
 
 
 @contextmanager
-def tidied(using: str) -> Iterator[None]:
+def close_left_open(using: str) -> Iterator[None]:
     """A block of somebody else's code. What it leaves open in a connection of this thread is undone and closed.
 
     Raises LeftOpen then, unless the block raises itself. Costs no round trip, but on MySQL and MariaDB one or two where
@@ -102,7 +102,7 @@ def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:
 
 
 @contextmanager
-def unswallowed(using: str) -> Iterator[None]:
+def raise_swallowed_errors(using: str) -> Iterator[None]:
     """A block inside a transaction: raise at its end the error that it swallowed, if nothing would be committed.
 
     Without it the end would look like a commit: a transaction that Django has marked for a rollback, or that the server

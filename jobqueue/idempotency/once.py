@@ -20,7 +20,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.user_code import unswallowed
+from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
@@ -134,7 +134,7 @@ class Once:
         else:
             _entered(alias).add(self)
             block.guards = ExitStack()
-            block.guards.enter_context(unswallowed(alias))
+            block.guards.enter_context(raise_swallowed_errors(alias))
             block.guards.enter_context(refuse_writes_elsewhere(alias, "once()", advice=_ADVICE, locks=True))
         return self
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from django.db import connections
 
 from jobqueue.db import vendor
-from jobqueue.db.binary import place
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
+from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DatabaseBusy, InProgress
 from jobqueue.idempotency.keys import StoredKey
 from jobqueue.locks.deadline import Patience
@@ -100,7 +100,7 @@ def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerpr
     names = ("digest", "label", "fingerprint")
     row = [fields.get_field(n).get_db_prep_save(v, connection) for n, v in zip(names, values, strict=True)]
     table = quote(IdempotencyRecord._meta.db_table)
-    sql = f"INSERT INTO {table} ({', '.join(names)}, expires_at) VALUES ({', '.join(map(place, row))}, {expires})"
+    sql = f"INSERT INTO {table} ({', '.join(names)}, expires_at) VALUES ({', '.join(map(placeholder, row))}, {expires})"
     params = [*row, float(ttl_seconds)]
     found = vendor(using).insert_once(connection, table, row[0], sql, params, timeout_seconds)
     if found is None:
@@ -135,5 +135,5 @@ def _read(key: StoredKey, using: str, suffix: str = "") -> list[IdempotencyRecor
     table = connection.ops.quote_name(IdempotencyRecord._meta.db_table)
     sql = f"SELECT *, CASE WHEN expires_at > {found.now_sql} THEN 1 ELSE 0 END AS is_alive FROM {table} "
     digest = found.binary_parameter(connection, key.digest)
-    sql += f"WHERE digest = {place(digest)} {suffix}"
+    sql += f"WHERE digest = {placeholder(digest)} {suffix}"
     return list(IdempotencyRecord.objects.using(using).raw(sql, [digest]))

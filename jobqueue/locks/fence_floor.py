@@ -10,8 +10,8 @@ from django.db.models import QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.binary import place
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import LockFloor, LockRow
 from jobqueue.validation import check_int
@@ -39,7 +39,7 @@ def _insert(values: list[Any], using: str) -> bool:
     block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
     try:
         with block, connection.cursor() as cursor:
-            cursor.execute(_insert_sql([place(value) for value in values], using), values)
+            cursor.execute(_insert_sql([placeholder(value) for value in values], using), values)
             return bool(cursor.rowcount)
     except IntegrityError:
         return True

@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Patience
@@ -112,7 +112,7 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
     patience = Patience(seconds)
     for key in sorted(set(keys)):
         waited = Patience(None)
-        with our_tables(alias):
+        with explain_missing_table(alias):
             got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds())
         if not got:
             metrics.failed(KIND, key, waited.waited_seconds())

@@ -1,51 +1,70 @@
-
-import jobqueue.db.clock
-import jobqueue.db.fields
 from django.db import migrations, models
+
+from jobqueue.db import fields, vendor_of
+from jobqueue.db.clock import UtcNow
+
+
+class AddIndexWhereUpdatesStay(migrations.AddIndex):
+    """AddIndex, except where an UPDATE of an indexed column adds an entry to every index of the row.
+
+    There a lock that is taken again and again became slower with each turn while a snapshot was open. The sweeper scans
+    the table instead: it is small.
+    """
+
+    def database_forwards(self, app_label, schema_editor, from_state, to_state):
+        if not vendor_of(schema_editor.connection).copies_updated_rows:
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label, schema_editor, from_state, to_state):
+        if not vendor_of(schema_editor.connection).copies_updated_rows:
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
 
 
 class Migration(migrations.Migration):
 
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
             name='Job',
             fields=[
-                ('id', jobqueue.db.fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
-                ('queue', jobqueue.db.fields.NameField(max_length=64, verbose_name='queue')),
-                ('status', jobqueue.db.fields.TinyIntegerField(choices=[(0, 'ready'), (1, 'processing'), (2, 'done'), (3, 'failed'), (4, 'canceled')], db_default=0, default=0, verbose_name='status')),
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('queue', fields.NameField(max_length=64, verbose_name='queue')),
+                ('status', fields.TinyIntegerField(choices=[(0, 'ready'), (1, 'processing'), (2, 'done'), (3, 'failed'), (4, 'canceled')], db_default=0, default=0, verbose_name='status')),
                 ('priority', models.IntegerField(db_default=0, verbose_name='priority')),
-                ('run_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='run at')),
+                ('run_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='run at')),
                 ('attempts', models.IntegerField(db_default=0, verbose_name='attempts')),
                 ('max_attempts', models.IntegerField(db_default=25, verbose_name='max attempts')),
-                ('payload', jobqueue.db.fields.PayloadField(verbose_name='payload')),
-                ('result', jobqueue.db.fields.PayloadField(null=True, verbose_name='result')),
-                ('last_error', jobqueue.db.fields.ErrorField(null=True, verbose_name='last error')),
-                ('cause', jobqueue.db.fields.NameField(max_length=16, null=True, verbose_name='cause')),
-                ('locked_by', jobqueue.db.fields.NameField(max_length=128, null=True, verbose_name='locked by')),
-                ('lock_token', jobqueue.db.fields.TokenField(null=True, verbose_name='lock token')),
-                ('locked_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='locked at')),
-                ('lock_until', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='lock until')),
+                ('payload', fields.PayloadField(verbose_name='payload')),
+                ('result', fields.PayloadField(null=True, verbose_name='result')),
+                ('last_error', fields.ErrorField(null=True, verbose_name='last error')),
+                ('cause', fields.NameField(max_length=16, null=True, verbose_name='cause')),
+                ('locked_by', fields.NameField(max_length=128, null=True, verbose_name='locked by')),
+                ('lock_token', fields.TokenField(null=True, verbose_name='lock token')),
+                ('locked_at', fields.UtcDateTimeField(null=True, verbose_name='locked at')),
+                ('lock_until', fields.UtcDateTimeField(null=True, verbose_name='lock until')),
                 ('lease_seconds', models.FloatField(null=True, verbose_name='lease seconds')),
                 ('fence', models.BigIntegerField(db_default=0, verbose_name='fence')),
-                ('dedupe_key', jobqueue.db.fields.KeyField(null=True, verbose_name='dedupe key')),
-                ('released_key', jobqueue.db.fields.KeyField(null=True, verbose_name='released key')),
-                ('task', jobqueue.db.fields.NameField(max_length=255, null=True, verbose_name='task')),
-                ('gate', jobqueue.db.fields.TinyIntegerField(db_default=0, verbose_name='gate')),
-                ('wait_reason', jobqueue.db.fields.NameField(max_length=200, null=True, verbose_name='wait reason')),
+                ('expires_at', fields.UtcDateTimeField(null=True, verbose_name='expires at')),
+                ('options', fields.PayloadField(null=True, verbose_name='options')),
+                ('progress', fields.PayloadField(null=True, verbose_name='progress')),
+                ('dedupe_key', fields.KeyField(null=True, verbose_name='dedupe key')),
+                ('released_key', fields.KeyField(null=True, verbose_name='released key')),
+                ('ordering_key', fields.KeyField(null=True, verbose_name='ordering key')),
+                ('task', fields.NameField(max_length=255, null=True, verbose_name='task')),
+                ('gate', fields.TinyIntegerField(db_default=0, verbose_name='gate')),
+                ('wait_reason', fields.NameField(max_length=200, null=True, verbose_name='wait reason')),
                 ('allowance', models.IntegerField(null=True, verbose_name='allowance')),
                 ('crashes', models.IntegerField(db_default=0, verbose_name='crashes')),
                 ('epoch', models.IntegerField(db_default=0, verbose_name='epoch')),
-                ('cancel_requested_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='cancel requested at')),
-                ('last_started_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='last started at')),
-                ('last_worker', jobqueue.db.fields.NameField(max_length=128, null=True, verbose_name='last worker')),
-                ('created_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='created at')),
-                ('updated_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='updated at')),
-                ('finished_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='finished at')),
+                ('cancel_requested_at', fields.UtcDateTimeField(null=True, verbose_name='cancel requested at')),
+                ('last_started_at', fields.UtcDateTimeField(null=True, verbose_name='last started at')),
+                ('last_worker', fields.NameField(max_length=128, null=True, verbose_name='last worker')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('updated_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='updated at')),
+                ('finished_at', fields.UtcDateTimeField(null=True, verbose_name='finished at')),
             ],
             options={
                 'verbose_name': 'job',
@@ -53,22 +72,23 @@ class Migration(migrations.Migration):
                 'db_table': 'job_queue',
                 'permissions': [('retry_job', 'Can retry jobs'), ('cancel_job', 'Can cancel jobs'), ('discard_job', 'Can discard jobs'), ('release_job', 'Can release leases'), ('view_payload', 'Can view payloads and results'), ('pause_queue', 'Can pause queues')],
                 'indexes': [models.Index(fields=['queue', 'status', 'gate', 'priority', 'run_at', 'id'], name='ix_pick'), models.Index(fields=['status', 'lock_until'], name='ix_lease'), models.Index(fields=['locked_by', 'status'], name='ix_worker')],
-                'constraints': [models.UniqueConstraint(fields=('queue', 'dedupe_key'), name='uq_queue_dedupe'), models.CheckConstraint(condition=models.Q(('status__range', (0, 4))), name='ck_job_status'), models.CheckConstraint(condition=models.Q(models.Q(('status', 1), _negated=True), models.Q(('lock_token__isnull', False), ('lock_until__isnull', False), ('locked_by__isnull', False)), _connector='OR'), name='ck_job_lease')],
+                'constraints': [models.UniqueConstraint(fields=('queue', 'dedupe_key'), name='uq_queue_dedupe'), models.CheckConstraint(condition=models.Q(('status__range', (0, 4))), name='ck_job_status'), models.CheckConstraint(condition=models.Q(models.Q(models.Q(('lock_token__isnull', False), ('lock_until__isnull', False), ('locked_at__isnull', False), ('locked_by__isnull', False)), ('status', 1)), models.Q(models.Q(('status', 1), _negated=True), models.Q(('lock_token__isnull', True), ('lock_until__isnull', True), ('locked_at__isnull', True), ('locked_by__isnull', True))), _connector='OR'), name='ck_job_lease')],
             },
         ),
         migrations.CreateModel(
             name='JobAttempt',
             fields=[
-                ('id', jobqueue.db.fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
-                ('job_id', jobqueue.db.fields.JobIdField(verbose_name='job')),
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('job_id', fields.JobIdField(verbose_name='job')),
                 ('attempt', models.IntegerField(verbose_name='attempt')),
                 ('fence', models.BigIntegerField(verbose_name='fence')),
-                ('worker', jobqueue.db.fields.NameField(max_length=128, null=True, verbose_name='worker')),
-                ('started_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='started at')),
-                ('ended_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='ended at')),
-                ('cause', jobqueue.db.fields.NameField(max_length=16, verbose_name='cause')),
-                ('error_class', jobqueue.db.fields.NameField(default='', max_length=255, verbose_name='error class')),
-                ('error', jobqueue.db.fields.ErrorField(verbose_name='error')),
+                ('worker', fields.NameField(max_length=128, null=True, verbose_name='worker')),
+                ('started_at', fields.UtcDateTimeField(null=True, verbose_name='started at')),
+                ('ended_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='ended at')),
+                ('cause', fields.NameField(max_length=16, verbose_name='cause')),
+                ('error_class', fields.NameField(default='', max_length=255, verbose_name='error class')),
+                ('error', fields.ErrorField(verbose_name='error')),
+                ('log', fields.ErrorField(null=True, verbose_name='log')),
             ],
             options={
                 'verbose_name': 'attempt',
@@ -78,21 +98,50 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='LaneEntry',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('lane', models.BigIntegerField(verbose_name='lane')),
+                ('halted', models.BooleanField(db_default=False, default=False, verbose_name='halted')),
+                ('job', models.OneToOneField(db_constraint=False, null=True, on_delete=models.DO_NOTHING, related_name='+', to='jobqueue.job')),
+            ],
+            options={
+                'verbose_name': 'lane entry',
+                'verbose_name_plural': 'lane entries',
+                'db_table': 'job_lane',
+                'indexes': [models.Index(fields=['lane', 'id'], name='ix_lane_entry')],
+            },
+        ),
+        migrations.CreateModel(
+            name='OrderingKey',
+            fields=[
+                ('digest', fields.KeyField(primary_key=True, serialize=False, verbose_name='digest')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+            ],
+            options={
+                'verbose_name': 'ordering key',
+                'verbose_name_plural': 'ordering keys',
+                'db_table': 'job_ordering_key',
+                'indexes': [models.Index(fields=['created_at'], name='ix_ordering_key_age')],
+            },
+        ),
+        migrations.CreateModel(
             name='Worker',
             fields=[
-                ('id', jobqueue.db.fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
-                ('name', jobqueue.db.fields.NameField(max_length=128, verbose_name='name')),
-                ('host', jobqueue.db.fields.NameField(max_length=255, verbose_name='host')),
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('name', fields.NameField(max_length=128, verbose_name='name')),
+                ('host', fields.NameField(max_length=255, verbose_name='host')),
                 ('pid', models.BigIntegerField(verbose_name='pid')),
                 ('supervisor_pid', models.BigIntegerField(verbose_name='supervisor pid')),
-                ('boot_id', jobqueue.db.fields.NameField(max_length=32, verbose_name='boot id')),
-                ('queues', jobqueue.db.fields.NameField(max_length=1000, verbose_name='queues')),
+                ('boot_id', fields.NameField(max_length=32, verbose_name='boot id')),
+                ('queues', fields.NameField(max_length=1000, verbose_name='queues')),
                 ('concurrency', models.IntegerField(verbose_name='concurrency')),
-                ('version', jobqueue.db.fields.NameField(max_length=32, verbose_name='version')),
-                ('started_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='started at')),
-                ('heartbeat_at', jobqueue.db.fields.UtcDateTimeField(db_default=jobqueue.db.clock.UtcNow(), verbose_name='last heartbeat')),
-                ('stopped_at', jobqueue.db.fields.UtcDateTimeField(null=True, verbose_name='stopped at')),
-                ('stop_reason', jobqueue.db.fields.NameField(default='', max_length=200, verbose_name='stop reason')),
+                ('version', fields.NameField(max_length=32, verbose_name='version')),
+                ('started_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='started at')),
+                ('heartbeat_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last heartbeat')),
+                ('heartbeat_seconds', models.FloatField(null=True, verbose_name='seconds between heartbeats')),
+                ('stopped_at', fields.UtcDateTimeField(null=True, verbose_name='stopped at')),
+                ('stop_reason', fields.NameField(default='', max_length=200, verbose_name='stop reason')),
             ],
             options={
                 'verbose_name': 'worker',
@@ -101,5 +150,177 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['stopped_at', 'heartbeat_at'], name='ix_worker_alive')],
                 'constraints': [models.UniqueConstraint(fields=('name',), name='uq_worker_name')],
             },
+        ),
+        migrations.CreateModel(
+            name='IdempotencyRecord',
+            fields=[
+                ('digest', fields.KeyField(primary_key=True, serialize=False, verbose_name='digest')),
+                ('label', fields.NameField(max_length=255, verbose_name='key')),
+                ('fingerprint', fields.KeyField(null=True, verbose_name='fingerprint')),
+                ('result', fields.PayloadField(null=True, verbose_name='result')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('expires_at', fields.UtcDateTimeField(verbose_name='expires at')),
+            ],
+            options={
+                'verbose_name': 'idempotency record',
+                'verbose_name_plural': 'idempotency records',
+                'db_table': 'job_idempotency',
+                'indexes': [models.Index(fields=['expires_at'], name='ix_idempotency_expiry')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Allocation',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('table_label', fields.NameField(max_length=255, verbose_name='table')),
+                ('request_id', fields.KeyField(verbose_name='request id')),
+                ('row_ids', models.JSONField(verbose_name='row ids')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+            ],
+            options={
+                'verbose_name': 'allocation',
+                'verbose_name_plural': 'allocations',
+                'db_table': 'job_allocation',
+                'constraints': [models.UniqueConstraint(fields=('table_label', 'request_id'), name='uq_allocation_request')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CounterShard',
+            fields=[
+                ('pk', models.CompositePrimaryKey('counter_key', 'shard', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('counter_key', fields.NameField(max_length=255, verbose_name='counter')),
+                ('shard', models.SmallIntegerField(verbose_name='shard')),
+                ('total', models.BigIntegerField(db_default=0, default=0, verbose_name='total')),
+            ],
+            options={
+                'verbose_name': 'counter part',
+                'verbose_name_plural': 'counter parts',
+                'db_table': 'job_counter',
+            },
+        ),
+        migrations.CreateModel(
+            name='MutexRow',
+            fields=[
+                ('lock_key', fields.NameField(max_length=255, primary_key=True, serialize=False, verbose_name='lock key')),
+                ('takes', models.BigIntegerField(db_default=0, default=0, verbose_name='times taken')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('taken_at', fields.UtcDateTimeField(null=True, verbose_name='taken at')),
+            ],
+            options={
+                'verbose_name': 'mutex',
+                'verbose_name_plural': 'mutexes',
+                'db_table': 'job_mutex',
+            },
+        ),
+        migrations.CreateModel(
+            name='LockRow',
+            fields=[
+                ('lock_key', fields.NameField(max_length=255, primary_key=True, serialize=False, verbose_name='lock key')),
+                ('fence', models.BigIntegerField(verbose_name='fence')),
+                ('owner', fields.NameField(max_length=255, verbose_name='owner')),
+                ('owner_token', fields.TokenField(null=True, verbose_name='token')),
+                ('acquired_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='acquired at')),
+                ('expires_at', fields.UtcDateTimeField(verbose_name='expires at')),
+            ],
+            options={
+                'verbose_name': 'lock',
+                'verbose_name_plural': 'locks',
+                'db_table': 'job_lock',
+            },
+        ),
+        migrations.CreateModel(
+            name='LockFloor',
+            fields=[
+                ('id', models.SmallIntegerField(primary_key=True, serialize=False)),
+                ('fence', models.BigIntegerField(verbose_name='fence')),
+            ],
+            options={
+                'verbose_name': 'lock floor',
+                'verbose_name_plural': 'lock floors',
+                'db_table': 'job_lock_floor',
+            },
+        ),
+        migrations.CreateModel(
+            name='LockStat',
+            fields=[
+                ('id', fields.TokenField(primary_key=True, serialize=False)),
+                ('counted_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='counted at')),
+                ('kind', fields.NameField(max_length=16, verbose_name='kind of lock')),
+                ('lock_key', fields.NameField(max_length=255, verbose_name='lock key')),
+                ('acquired', models.BigIntegerField(default=0, verbose_name='acquired')),
+                ('contended', models.BigIntegerField(default=0, verbose_name='had to wait')),
+                ('failed', models.BigIntegerField(default=0, verbose_name='not acquired')),
+                ('released', models.BigIntegerField(default=0, verbose_name='released')),
+                ('reentries', models.BigIntegerField(default=0, verbose_name='came back after its end')),
+                ('wait_us', models.BigIntegerField(default=0, verbose_name='time waited')),
+                ('wait_us_max', models.BigIntegerField(default=0, verbose_name='longest wait')),
+                ('held_us', models.BigIntegerField(default=0, verbose_name='time held')),
+                ('held_us_max', models.BigIntegerField(default=0, verbose_name='longest hold')),
+            ],
+            options={
+                'verbose_name': 'lock activity',
+                'verbose_name_plural': 'lock activity',
+                'db_table': 'job_lock_stat',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['counted_at'], name='ix_lock_stat_age')],
+            },
+        ),
+        migrations.CreateModel(
+            name='LockFinding',
+            fields=[
+                ('id', fields.TokenField(primary_key=True, serialize=False)),
+                ('kind', fields.NameField(choices=[('deadlock', 'deadlock'), ('wait', 'lock wait'), ('slow', 'slow locking statement'), ('ttl', 'lock shorter than its job')], max_length=16, verbose_name='kind')),
+                ('first_seen_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='first seen')),
+                ('last_seen_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last seen')),
+                ('seconds', models.FloatField(null=True, verbose_name='seconds')),
+                ('detail', models.JSONField(verbose_name='details')),
+            ],
+            options={
+                'verbose_name': 'lock finding',
+                'verbose_name_plural': 'lock findings',
+                'db_table': 'job_lock_finding',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['kind', 'last_seen_at'], name='ix_lock_finding_kind'), models.Index(fields=['last_seen_at'], name='ix_lock_finding_age')],
+            },
+        ),
+        migrations.CreateModel(
+            name='OutboxEvent',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('topic', fields.NameField(max_length=255, verbose_name='topic')),
+                ('key', fields.KeyField(null=True, verbose_name='key')),
+                ('payload', fields.PayloadField(verbose_name='payload')),
+                ('lane', models.BigIntegerField(null=True, verbose_name='lane')),
+                ('due_at', fields.UtcDateTimeField(db_default=UtcNow(), null=True, verbose_name='due at')),
+                ('lock_token', fields.TokenField(null=True, verbose_name='token')),
+                ('attempts', models.IntegerField(db_default=0, default=0, verbose_name='attempts')),
+                ('last_error', fields.ErrorField(null=True, verbose_name='last error')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('processed_at', fields.UtcDateTimeField(null=True, verbose_name='processed at')),
+                ('failed_at', fields.UtcDateTimeField(null=True, verbose_name='set aside at')),
+            ],
+            options={
+                'verbose_name': 'outbox event',
+                'verbose_name_plural': 'outbox events',
+                'db_table': 'job_outbox',
+                'indexes': [models.Index(fields=['lane', 'id'], name='ix_outbox_lane'), models.Index(fields=['lane', 'due_at', 'id'], name='ix_outbox_due'), models.Index(fields=['processed_at'], name='ix_outbox_processed'), models.Index(fields=['failed_at'], name='ix_outbox_failed')],
+            },
+        ),
+        migrations.CreateModel(
+            name='OutboxKey',
+            fields=[
+                ('key', fields.KeyField(primary_key=True, serialize=False, verbose_name='key')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+            ],
+            options={
+                'verbose_name': 'outbox key',
+                'verbose_name_plural': 'outbox keys',
+                'db_table': 'job_outbox_key',
+                'indexes': [models.Index(fields=['created_at'], name='ix_outbox_key_age')],
+            },
+        ),
+        AddIndexWhereUpdatesStay(
+            model_name='lockrow',
+            index=models.Index(fields=['expires_at'], name='ix_lock_expiry'),
         ),
     ]

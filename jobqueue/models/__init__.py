@@ -7,7 +7,7 @@ from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
 from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import LockFloor, LockRow, MutexRow
-from jobqueue.models.ordering import LanePlace, OrderingKey
+from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
 
@@ -17,7 +17,7 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
-    "LanePlace",
+    "LaneEntry",
     "LockFinding",
     "LockFloor",
     "LockRow",

@@ -75,7 +75,7 @@ class LockRow(models.Model):
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
         indexes = [
-            # sweep(): free locks, oldest first. Not on PostgreSQL, see migration 0011.
+            # sweep(): free locks, oldest first. Not on PostgreSQL, see migration 0001.
             models.Index(fields=["expires_at"], name="ix_lock_expiry"),
         ]
 

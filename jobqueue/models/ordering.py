@@ -9,7 +9,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import KeyField, UnsignedBigAutoField, UtcDateTimeField
 
 
-class LanePlace(models.Model):
+class LaneEntry(models.Model):
     """A job's place in the lane of its ordering key, until it has ended; the lowest id is the lane's head.
 
     Only the head's job may have gate 0. Written by enqueue and the transitions, which remove those of ended jobs.
@@ -25,11 +25,11 @@ class LanePlace(models.Model):
 
     class Meta:
         db_table = "job_lane"
-        verbose_name = _("place in a lane")
-        verbose_name_plural = _("places in lanes")
+        verbose_name = _("lane entry")
+        verbose_name_plural = _("lane entries")
         indexes = [
             # lanes.active(): one seek per lane; transitions.lanes: the first places of each
-            models.Index(fields=["lane", "id"], name="ix_lane_place"),
+            models.Index(fields=["lane", "id"], name="ix_lane_entry"),
         ]
 
     def __str__(self) -> str:

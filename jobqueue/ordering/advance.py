@@ -26,7 +26,7 @@ from jobqueue.db.expressions import AnyOf, Keys
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state
 from jobqueue.ordering import lanes
@@ -175,7 +175,7 @@ def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_S
         if len(wanted) < _DEPTH_MAX:
             wanted |= {step.head.id, *step.ended}
     with vendor(using).transaction(connections[using]):
-        mine = _lock(LanePlace, wanted, using)
+        mine = _lock(LaneEntry, wanted, using)
         # Read again: what was seen before the lock may be over.
         now = [step for step in _steps(seen, using, floors).values() if {step.head.id, *step.ended} <= mine]
         opening = {step.opened.job_id for step in now if step.opened}
@@ -198,7 +198,7 @@ def _locking(model: type[Model], using: str) -> Prepared:
 
 
 def _write(steps: Collection[_Step], using: str) -> None:
-    places = LanePlace.objects.using(using)
+    places = LaneEntry.objects.using(using)
     if ended := [place_id for step in steps for place_id in step.ended]:
         vendor(using).delete_by_key(places, sorted(ended))
     if halted := [step.halted for step in steps if step.halted]:

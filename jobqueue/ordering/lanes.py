@@ -14,7 +14,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.holding import hold_key
-from jobqueue.models import Job, LanePlace, OrderingKey
+from jobqueue.models import Job, LaneEntry, OrderingKey
 
 LOWEST = -1
 #: lanes of one statement
@@ -47,16 +47,16 @@ def hold(keys: Iterable[tuple[str, bytes]], using: str) -> None:
 def join(places: Sequence[tuple[int, int]], using: str) -> None:
     """Add (lane, job id) to the ends of their lanes. Their keys must be held."""
     connection, most = connections[using], vendor(using).insert_rows_max
-    table = LanePlace._meta.db_table
+    table = LaneEntry._meta.db_table
     for start in range(0, len(places), most):
         vendor(using).insert(connection, table, ["lane", "job_id"], places[start : start + most])
 
 
 def active(after: int, *, using: str, limit: int) -> list[int]:
     """Up to `limit` lanes above `after` in which jobs are, in order: one index seek each, however many jobs wait."""
-    table = connections[using].ops.quote_name(LanePlace._meta.db_table)
+    table = connections[using].ops.quote_name(LaneEntry._meta.db_table)
     with connections[using].cursor() as cursor:
-        cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_lane_place"), [after, limit])
+        cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_lane_entry"), [after, limit])
         return [row[0] for row in cursor.fetchall()]
 
 
@@ -65,7 +65,7 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
     found: dict[int, Place] = {}
     wanted = sorted(after.items())
     quote = connections[using].ops.quote_name
-    places, jobs = quote(LanePlace._meta.db_table), quote(Job._meta.db_table)
+    places, jobs = quote(LaneEntry._meta.db_table), quote(Job._meta.db_table)
     for start in range(0, len(wanted), WINDOW):
         with connections[using].cursor() as cursor:
             cursor.execute(*vendor(using).next_in_lanes_sql(places, jobs, wanted[start : start + WINDOW]))
@@ -76,7 +76,7 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
 
 def front(lane: int, *, using: str, depth: int) -> list[Place]:
     """The first `depth` places of one lane. Locks nothing."""
-    rows = LanePlace.objects.using(using).filter(lane=lane).order_by("lane", "id")
+    rows = LaneEntry.objects.using(using).filter(lane=lane).order_by("lane", "id")
     columns = ("id", "lane", "job_id", "halted", "job__status", "job__gate", "job__queue")
     return [Place(*row) for row in rows.values_list(*columns)[:depth]]
 

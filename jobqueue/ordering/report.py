@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Min, Q
 
 from jobqueue.db.clock import read_now
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 
 _COLUMNS = ("lane", "job_id", "halted", "job__queue", "job__ordering_key", "job__status", "job__run_at")
 
@@ -40,11 +40,11 @@ def stuck_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list
     """The keys that a failed job holds up, those with the most jobs first. Reads as hot_keys()."""
     held = _of(queue, using).filter(Q(halted=True) | Q(job__status=Job.Status.FAILED))
     lanes = list(held.values_list("lane", flat=True)[:10_000])
-    return _states(LanePlace.objects.using(using).filter(lane__in=lanes), limit, using) if lanes else []
+    return _states(LaneEntry.objects.using(using).filter(lane__in=lanes), limit, using) if lanes else []
 
 
 def _of(queue: str | None, using: str) -> Any:
-    rows = LanePlace.objects.using(using)
+    rows = LaneEntry.objects.using(using)
     return rows if queue is None else rows.filter(job__queue=queue)
 
 
@@ -52,7 +52,7 @@ def _states(rows: Any, limit: int, using: str) -> list[KeyState]:
     counted = rows.values("lane").annotate(jobs=Count("id"), first=Min("id")).order_by("-jobs", "lane")[:limit]
     found = {row["first"]: row["jobs"] for row in counted}
     now = read_now(using)
-    heads = LanePlace.objects.using(using).filter(pk__in=list(found), job__queue__isnull=False)
+    heads = LaneEntry.objects.using(using).filter(pk__in=list(found), job__queue__isnull=False)
     states = [_state(found[pk], row, now) for pk, *row in heads.values_list("id", *_COLUMNS)]
     return sorted(states, key=lambda key: (-key.jobs, key.queue, key.ordering_key))
 

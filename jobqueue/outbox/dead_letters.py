@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
@@ -26,7 +26,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
     With policy "skip", later events of its key may have gone before it.
     """
     alias = alias_of(using)
-    with our_tables(alias):
+    with explain_missing_table(alias):
         event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False
@@ -48,7 +48,7 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
     `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
     """
     alias = alias_of(using)
-    with our_tables(alias):
+    with explain_missing_table(alias):
         event = aside(alias).filter(pk=event_id).first()
     if event is None:
         return False

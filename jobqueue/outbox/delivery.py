@@ -14,7 +14,7 @@ from django.db import Error, connections, transaction
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.user_code import unswallowed
+from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.failures import summary
 from jobqueue.outbox import outcomes as settling
@@ -133,7 +133,7 @@ class Delivery:
                 events
             ):
                 raise LeaseLost
-            with unswallowed(self._using):
+            with raise_swallowed_errors(self._using):
                 _raise_first(destination.send(events))
             if transaction.get_rollback(using=self._using):
                 raise transaction.TransactionManagementError("set_rollback(True) has undone the delivery.")

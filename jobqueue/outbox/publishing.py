@@ -9,7 +9,7 @@ from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db import vendor_of
-from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.holding import hold_key
 from jobqueue.db.prepared import PreparedInsert
@@ -45,7 +45,7 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
         )
     values = [name, vendor_of(connection).json_parameter(connection, text)]
-    with our_tables(alias):
+    with explain_missing_table(alias):
         if raw is None:
             return _without_key(alias).run(connection, [*values, lane])
         # Others wait before they publish with this key, so that ids follow commits.

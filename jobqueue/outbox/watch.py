@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue.db.sockets import cut
+from jobqueue.db.sockets import end_session
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import outcomes as settling
 from jobqueue.outbox.claiming import Batch
@@ -229,7 +229,7 @@ class Watch:
 
     def _free_rows(self, sending: Sending) -> None:
         if sending.in_transaction:
-            cut(sending.connection)
+            end_session(sending.connection)
 
     def _write(self, work: Callable[[], None], wait_seconds: float = WRITE_SECONDS) -> None:
         """Have `work` done on a connection of its own, one at a time; a database that hangs does not stop the watch."""

@@ -13,7 +13,7 @@ from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import vendor
-from jobqueue.db.alias import our_tables
+from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
@@ -73,7 +73,7 @@ def held(lease: Lease) -> JobQuerySet:
 def held_by(worker: str, *, using: str) -> list[Lease]:
     """Every lease that `worker` holds now, by index ix_worker, ids ascending; payloads are left out (None)."""
     rows = Job.objects.using(using).filter(locked_by=worker, status=Job.Status.PROCESSING).order_by("id")
-    with our_tables(using):
+    with explain_missing_table(using):
         return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
 
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connections, transaction
 
 from jobqueue import wakeup as doorbell
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of, our_tables
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -55,7 +55,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     """
     alias = alias_of(using)
     running = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING)
-    with our_tables(alias):
+    with explain_missing_table(alias):
         job: Job | None = retry_transient(running.first, using=alias)
     if job is None:
         return False

@@ -11,7 +11,7 @@ from django.db.models import F
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering import lanes
 from jobqueue.ordering.advance import go_on
 from jobqueue.ordering.gate import KEY_GATE, WAITS
@@ -43,7 +43,7 @@ def _resume(lane: int, using: str, seen: set[tuple[int, bool]]) -> bool:
             # The job first, as in retry; and its state as it is now, whatever this transaction's snapshot shows.
             jobs = Job.objects.using(using).filter(pk=head.job_id).select_for_update()
             status = jobs.values_list("status", flat=True).first()
-            place = LanePlace.objects.using(using).filter(pk=head.id)
+            place = LaneEntry.objects.using(using).filter(pk=head.id)
             if not place.select_for_update().values_list("pk", flat=True):
                 break
             if status == Job.Status.FAILED:
@@ -57,7 +57,7 @@ def return_to_lane(job: Job, using: str) -> dict[str, Any]:
     else at the end of its lane. In the transaction that makes it READY.
     """
     assert job.ordering_key is not None
-    places = LanePlace.objects.using(using)
+    places = LaneEntry.objects.using(using)
     found = places.filter(job_id=job.pk).values_list("pk", flat=True).first()
     # By its key, as whoever removes it does, and written: a snapshot from before must not remove it after us.
     if found is not None and places.filter(pk=found).update(halted=F("halted")):

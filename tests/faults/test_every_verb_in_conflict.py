@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from jobqueue import enqueue, enqueue_many, transitions
 from jobqueue.db import retry as redone
-from jobqueue.models import Job, JobAttempt, LanePlace, MutexRow
+from jobqueue.models import Job, JobAttempt, LaneEntry, MutexRow
 from jobqueue.signals import transaction_retried
 from jobqueue.transitions import claim, fail, reap
 from tests.blocking import somebody_waits
@@ -287,4 +287,4 @@ def test_an_enqueue_of_many_that_is_chosen_as_deadlock_victim_is_added_once():
             session(deadlock_timeout="'1s'")
     assert codes[:1] == [CODES[0]]
     assert len(found[0]) == 3
-    assert LanePlace.objects.count() == Job.objects.count() == 4
+    assert LaneEntry.objects.count() == Job.objects.count() == 4

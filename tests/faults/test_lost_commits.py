@@ -7,7 +7,7 @@ import pytest
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LeaseLost
-from jobqueue.models import Job, JobAttempt, LanePlace
+from jobqueue.models import Job, JobAttempt, LaneEntry
 from jobqueue.signals import job_canceled, job_reaped, lease_lost
 from jobqueue.transitions import (
     cancel,
@@ -182,7 +182,7 @@ def test_a_key_goes_on_after_a_resume_whose_commit_answer_was_lost(answer_lost):
     assert resume("q", "k") is True
     assert used
     assert claim_one().job_id == second
-    assert LanePlace.objects.count() == 1
+    assert LaneEntry.objects.count() == 1
 
 
 @finding("A14")

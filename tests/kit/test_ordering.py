@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import enqueue_many
-from jobqueue.models import LanePlace
+from jobqueue.models import LaneEntry
 from jobqueue.testing import drain, run_inline
 from tests.app import tasks
 
@@ -16,7 +16,7 @@ def test_drain_runs_the_jobs_of_a_key_in_order():
     found = drain()
     assert found.ok == 5
     assert [run.job_id for run in found.runs] == sorted(run.job_id for run in found.runs)
-    assert not LanePlace.objects.exists()
+    assert not LaneEntry.objects.exists()
 
 
 def test_drain_opens_what_was_enqueued_in_a_transaction_that_a_test_case_never_commits():
@@ -30,4 +30,4 @@ def test_run_inline_runs_them_at_once():
         tasks.add.using(ordering_key="k").enqueue(1, 2)
         tasks.add.using(ordering_key="k").enqueue(3, 4)
     assert inline.ok == 2
-    assert not LanePlace.objects.exists()
+    assert not LaneEntry.objects.exists()

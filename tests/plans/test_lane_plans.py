@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
 from jobqueue.maintenance import ordering_sweep as lane_keeper
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.advance import advance
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.transitions import ack_many, claim
@@ -49,7 +49,7 @@ def test_a_look_at_lanes_seeks_each_by_its_index(lanes):
     assert len(looks) == 4, "two before the lock and two after it"
     for text in looks:
         found = plan(run, text)
-        assert "ix_lane_place" in found, found
+        assert "ix_lane_entry" in found, found
         assert "filesort" not in found
         assert "temp b-tree" not in found
 
@@ -80,7 +80,7 @@ def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
 def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db):
     def reads(hot):
         Job.objects.all().delete()
-        LanePlace.objects.all().delete()
+        LaneEntry.objects.all().delete()
         wait_for_purge()
         enqueue_many("q", range(hot), ordering_key="hot")
         for key in range(20):
@@ -103,7 +103,7 @@ def handler_reads():
 
 def test_a_sweep_over_lanes_seeks_each_of_them(lanes):
     for look in sent(lambda: lane_keeper.Rounds().run_once(None, using="default")):
-        assert "ix_lane_place" in plan(run, look)
+        assert "ix_lane_entry" in plan(run, look)
 
 
 def test_a_hundred_lanes_go_on_with_the_same_number_of_statements_as_one(lanes):

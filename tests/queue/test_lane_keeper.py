@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance.ordering_sweep import Rounds
-from jobqueue.models import Job, LanePlace, LockRow
+from jobqueue.models import Job, LaneEntry, LockRow
 from jobqueue.transitions import claim
 from tests.marks import finding
 
@@ -62,6 +62,6 @@ def test_when_the_worker_that_looked_is_gone_another_goes_on():
 def test_without_keys_a_look_is_one_read_and_nobody_holds_the_turn():
     rounds = Rounds()
     assert opened(rounds) == 2
-    LanePlace.objects.all().delete()
+    LaneEntry.objects.all().delete()
     assert len(statements(rounds)) == 1
     assert len(claim("q", 10, worker="w")) == 2

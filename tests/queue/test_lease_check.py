@@ -1,19 +1,12 @@
 """The database itself keeps lease and state together, whoever writes."""
 
-from contextlib import contextmanager
-from importlib import import_module
-from pathlib import Path
-
 import pytest
-from django.apps import apps
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 
-from jobqueue import migrations
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import Job
-from tests.factories import claim_one, job, make_in_state, make_job, row, set_columns
-from tests.marks import committed, finding
-from tests.settings import VENDOR
+from tests.factories import claim_one, make_in_state, make_job, set_columns
+from tests.marks import finding
 
 LEASE = {"locked_by": "w", "lock_token": b"0123456789abcdef", "locked_at": UtcNow(), "lock_until": UtcNow()}
 
@@ -50,40 +43,3 @@ def test_a_row_does_not_leave_its_state_alone():
     make_job()
     refused(claim_one().job_id, status=Job.Status.READY)
     refused(make_job(), status=Job.Status.PROCESSING)
-
-
-@contextmanager
-def unchecked():
-    """For the block the table has no ck_job_lease; what it then holds is what the migration must cope with."""
-    (constraint,) = (one for one in Job._meta.constraints if one.name == "ck_job_lease")
-    if VENDOR == "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA ignore_check_constraints = ON")
-            yield
-            cursor.execute("PRAGMA ignore_check_constraints = OFF")
-        return
-    with connection.schema_editor() as editor:
-        editor.remove_constraint(Job, constraint)
-    try:
-        yield
-    finally:
-        with connection.schema_editor() as editor:
-            editor.add_constraint(Job, constraint)
-
-
-@committed
-def test_the_migration_tidies_rows_of_other_programs():
-    (name,) = (path.stem for path in Path(migrations.__file__).parent.glob("*lease_both_ways.py"))
-    migration = import_module(f"jobqueue.migrations.{name}")
-    make_job()
-    held, ready, whole = claim_one().job_id, make_job(), make_job("other")
-    before = row(whole)
-    with unchecked():
-        set_columns(held, locked_at=None)
-        set_columns(ready, locked_by="w", lock_token=b"0123456789abcdef")
-        with connection.schema_editor() as editor:
-            migration.tidy(apps, editor)
-    assert job(held).locked_at is not None
-    assert (job(held).status, job(held).locked_by) == (Job.Status.PROCESSING, "w")
-    assert (job(ready).locked_by, job(ready).lock_token) == (None, None)
-    assert row(whole) == before

@@ -9,7 +9,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import ordering_key_cleaner
 from jobqueue.maintenance import ordering_sweep as lane_keeper
-from jobqueue.models import Job, LanePlace, OrderingKey
+from jobqueue.models import Job, LaneEntry, OrderingKey
 from jobqueue.transitions import (
     ack,
     ack_many,
@@ -55,7 +55,7 @@ def kill(job_id, *, policy_settings=None):
 
 
 def places():
-    return list(LanePlace.objects.order_by("id").values_list("job_id", flat=True))
+    return list(LaneEntry.objects.order_by("id").values_list("job_id", flat=True))
 
 
 def test_only_the_first_job_of_a_key_is_claimed():
@@ -417,7 +417,7 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries)
     lease = claim_one()
     with django_assert_num_queries(1):
         ack(lease)
-    assert (LanePlace.objects.count(), OrderingKey.objects.count()) == (0, 0)
+    assert (LaneEntry.objects.count(), OrderingKey.objects.count()) == (0, 0)
 
 
 def test_old_key_rows_are_deleted_and_made_anew():

@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.maintenance import ordering_sweep as lane_keeper
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.advance import advance
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.producer import dedupe
@@ -32,7 +32,7 @@ def claimed():
 def check_lane():
     """At most one open job, the head; and a lane that goes on needs no sweep."""
     assert lane_keeper.run_once(None, using="default").jobs_opened == 0, "the key was left standing still"
-    places = LanePlace.objects.order_by("id").values_list("job__status", "job__gate")
+    places = LaneEntry.objects.order_by("id").values_list("job__status", "job__gate")
     alive = [place for place in places if place[0] in (Job.Status.READY, Job.Status.PROCESSING)]
     assert [gate for _, gate in alive[1:]] == [1] * (len(alive) - 1), "a job behind the head is open"
 
@@ -59,7 +59,7 @@ def test_a_second_enqueue_waits_for_the_first_transaction_and_comes_after_it(use
         assert other.is_blocked()
     second = other.result()
     assert claimed() == [first]
-    assert list(LanePlace.objects.order_by("id").values_list("job_id", flat=True)) == [first, second]
+    assert list(LaneEntry.objects.order_by("id").values_list("job_id", flat=True)) == [first, second]
 
 
 @needs_row_locks
@@ -92,7 +92,7 @@ def test_a_canceled_job_that_is_retried_while_the_one_before_it_ends_is_not_lost
         (lease,) = claim("q", 100, worker="w")
         assert lease.job_id == expected
         ack(lease)
-    assert not LanePlace.objects.exists()
+    assert not LaneEntry.objects.exists()
 
 
 @needs_row_locks
@@ -179,7 +179,7 @@ def test_cancels_of_the_whole_lane_at_once_leave_it_empty():
         ids = enqueue_many("q", range(5), ordering_key="k")
         assert all_at_once([lambda job_id=job_id: cancel(job_id) for job_id in ids]) == [True] * 5
         check_lane()
-        assert not LanePlace.objects.exists()
+        assert not LaneEntry.objects.exists()
 
 
 def test_enqueues_of_many_threads_with_rollbacks_run_in_the_order_of_their_places():
@@ -188,7 +188,7 @@ def test_enqueues_of_many_threads_with_rollbacks_run_in_the_order_of_their_place
             add(0)
 
     all_at_once([lambda: [add(n) for n in range(10)], lambda: [add(n) for n in range(10)], rolled_back, rolled_back])
-    expected = list(LanePlace.objects.order_by("id").values_list("job_id", flat=True))
+    expected = list(LaneEntry.objects.order_by("id").values_list("job_id", flat=True))
     seen = []
     while leases := claim("q", 100, worker="w"):
         assert len(leases) == 1
@@ -205,4 +205,4 @@ def advance_k():
 def discard_all():
     Job.objects.all().delete()
     lane_keeper.run_once(None, using="default")
-    assert not LanePlace.objects.exists()
+    assert not LaneEntry.objects.exists()

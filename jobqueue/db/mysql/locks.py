@@ -11,12 +11,12 @@ from django.db import Error, IntegrityError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import Vendor, first_arg, stale_snapshot
-from jobqueue.db.binary import place
 from jobqueue.db.ended_wait import wait_ended
 from jobqueue.db.lock_facts import HeldLocks
 from jobqueue.db.mysql.held import mysql_held
 from jobqueue.db.mysql.monitor import MySQLMonitor
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
+from jobqueue.db.parameters import placeholder
 
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
 _LIMITS = {1969, 3024, 1317}
@@ -65,7 +65,7 @@ class MySQLLocks(Vendor):
         with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, self.least_lock_wait_seconds)):
             try:
                 if timeout == 0 and self.least_lock_wait_seconds and self._locks_no_gaps(connection):
-                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {place(key)} FOR UPDATE NOWAIT", [key])
+                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {placeholder(key)} FOR UPDATE NOWAIT", [key])
                 cursor.execute(sql, params)
             except IntegrityError as error:
                 if first_arg(error) != 1062:

@@ -15,10 +15,10 @@ from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
 from jobqueue.db.base import Fault, M, Q, first_arg
-from jobqueue.db.binary import Hex, HexText
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import collation, padding_problem, server_problems
+from jobqueue.db.parameters import Hex, HexText
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
@@ -84,15 +84,15 @@ class MySQL(MySQLLocks):
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """Characters of four bytes as escapes: see binary.py."""
+        """Characters of four bytes as escapes: see parameters.py."""
         return text if text.isascii() else _FOUR_BYTES.sub(_escaped, text)
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """Hexadecimal digits where it has characters of four bytes: see binary.py."""
+        """Hexadecimal digits where it has characters of four bytes: see parameters.py."""
         return text if text.isascii() or not _FOUR_BYTES.search(text) else HexText(text.encode().hex())
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
-        """Hexadecimal digits: see binary.py."""
+        """Hexadecimal digits: see parameters.py."""
         return Hex(bytes(value).hex())
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:

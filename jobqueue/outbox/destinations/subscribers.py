@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from jobqueue.db.user_code import tidied
+from jobqueue.db.user_code import close_left_open
 from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
@@ -36,7 +36,7 @@ class Functions(Destination):
         try:
             for found in subscribers:
                 func = async_to_sync(found.func) if iscoroutinefunction(found.func) else found.func
-                with tidied(self._using):
+                with close_left_open(self._using):
                     func(event)
         except (DestinationDown, KeyboardInterrupt):
             raise

@@ -59,7 +59,7 @@ def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
         if not found:
             raise
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
-        retry.met(error, using=request.using)
+        retry.count_error(error, using=request.using)
     return _without_late(found)
 
 

@@ -346,8 +346,8 @@ TRANSACTIONS = [
     _mutant(
         "finish() swallows what the block swallowed",
         "context/job_context.py",
-        'refuse_commits(alias, "finish()"), unswallowed(alias):',
-        'refuse_commits(alias, "finish()"):',
+        "                raise_swallowed_errors(alias),\n",
+        "",
         "tests/queue/test_finish.py",
         "tests/faults",
         database="mysql",

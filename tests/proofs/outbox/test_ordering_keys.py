@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.models import Max
 
 from jobqueue import enqueue_many
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from tests.app import tasks
 from tests.marks import committed
@@ -115,7 +115,7 @@ def test_jobs_of_a_key_run_in_order_through_kills_and_pauses(run_worker, tmp_pat
     trouble.end()
     repeated = check(enqueuers, lines_of(evidence))
     # Taken out after the commit that ended the job; by the sweep where a kill came between the two.
-    wait_for(lambda: not LanePlace.objects.exists(), 60, "the last place in a lane to be taken out")
+    wait_for(lambda: not LaneEntry.objects.exists(), 60, "the last lane entry to be taken out")
     assert Job.objects.count() == sum(map(len, enqueuers.committed.values()))
     figure("workers", count)
     figure("jobs on keys", f"{total} on {keys}")
@@ -141,7 +141,7 @@ def test_a_hot_key_does_not_slow_the_others(run_worker, full, figure):
     for _ in range(rounds):
         for name, waiting in (("without", 0), ("with", hot)):
             Job.objects.all().delete()
-            LanePlace.objects.all().delete()
+            LaneEntry.objects.all().delete()
             hot_ids = enqueue_many(QUEUE, numbered(waiting), ordering_key="hot")
             for key in range(keys):
                 enqueue_many(QUEUE, numbered(others // keys), ordering_key=f"key-{key}")
@@ -170,7 +170,7 @@ def numbered(count):
 
 def drain_others(run_worker, hot_lane):
     """Seconds from the first job that ended to the last one of another key."""
-    rest = LanePlace.objects.exclude(lane=hot_lane)
+    rest = LaneEntry.objects.exclude(lane=hot_lane)
     before = rest.count()
     worker = run_worker("--concurrency", "4")
     wait_for(lambda: rest.count() < before, 60, "the first job")

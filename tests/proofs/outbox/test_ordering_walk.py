@@ -9,7 +9,7 @@ from django.db import Error, connection, transaction
 
 from jobqueue import enqueue, enqueue_many, transitions
 from jobqueue.maintenance import ordering_sweep as lane_keeper
-from jobqueue.models import Job, LanePlace
+from jobqueue.models import Job, LaneEntry
 from jobqueue.transitions import ack, claim, fail, resume, retry
 from tests.factories import claim_one, expire, lease_with
 from tests.faults.conftest import wait_until_gone
@@ -108,7 +108,7 @@ def test_a_process_that_dies_at_any_moment_leaves_a_lane_that_goes_on_in_order(n
     number = 0 if full else len(name) % 4
     while number <= len(passed) or not passed:
         number += 1 if full else 4
-        for model in (Job, LanePlace):
+        for model in (Job, LaneEntry):
             model.objects.all().delete()
         found = prepare()
         try:
@@ -123,12 +123,12 @@ def test_a_process_that_dies_at_any_moment_leaves_a_lane_that_goes_on_in_order(n
         where = f"dead {passed[number - 1]} ({number})" if number <= len(passed) else "alive"
         ended = end_all()
         left = Job.objects.filter(status__in=(Job.Status.READY, Job.Status.PROCESSING), queue="q")
-        if Job.objects.filter(status=Job.Status.FAILED, pk__in=LanePlace.objects.values("job_id")).exists():
+        if Job.objects.filter(status=Job.Status.FAILED, pk__in=LaneEntry.objects.values("job_id")).exists():
             assert ended == [], f"a failed head was overtaken, {where}"
             assert resume("q", "k"), where
             ended = end_all()
         assert not left.exists(), where
-        assert not LanePlace.objects.exists(), where
+        assert not LaneEntry.objects.exists(), where
         # A job that was left behind and retried comes last, all others in the order of their ids.
         ids = sorted(ended)
         moved = ids[1:] + ids[:1] if name.startswith("retry of one") and len(ids) == 3 else ids

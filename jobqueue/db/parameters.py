@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class Hex(str):
-    """Hexadecimal digits that stand for bytes; a statement must have them at place(), not at a bare %s."""
+    """Hexadecimal digits that stand for bytes; a statement must have them at placeholder(), not at a bare %s."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class HexText(Hex):
     __slots__ = ()
 
 
-def place(parameter: Any) -> str:
+def placeholder(parameter: Any) -> str:
     """The placeholder of a parameter."""
     if not isinstance(parameter, Hex):
         return "%s"
@@ -40,10 +40,10 @@ class Parameters:
         return text
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """What a statement takes for text that is stored and never compared, at binary.place() of it."""
+        """What a statement takes for text that is stored and never compared, at placeholder() of it."""
         return text
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
-        """What a statement takes for a binary column, at binary.place() of it."""
+        """What a statement takes for a binary column, at placeholder() of it."""
         found: Any = connection.Database.Binary(value)  # type: ignore[attr-defined]
         return found
