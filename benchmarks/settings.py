@@ -27,5 +27,5 @@ else:
 # Jobs of the queue bench_each get one committed ack each.
 JOBQUEUE = {
     "QUEUES": {"bench_each": {"ACK_EACH": True}},
-    "DOORBELL": os.environ.get("BENCH_DOORBELL", "auto"),
+    "WAKEUP": os.environ.get("BENCH_WAKEUP", "auto"),
 }

@@ -40,7 +40,7 @@ def register() -> None:
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease, E004 no
-    redis-py for its DOORBELL or REDIS_URL.
+    redis-py for its WAKEUP or REDIS_URL.
     """
     found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
     messages: list[checks.CheckMessage] = []
@@ -56,7 +56,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint=hint, id="jobqueue.E002"
             )
         )
-    used = ["JOBQUEUE['DOORBELL']"] * (found.doorbell not in ("auto", "off"))
+    used = ["JOBQUEUE['WAKEUP']"] * (found.wakeup not in ("auto", "off"))
     used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
     if used and find_spec("redis") is None:
         text = (

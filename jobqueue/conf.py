@@ -25,7 +25,7 @@ class QueueSettings:
     max_attempts: int | None = None
     ack_each: bool = False  # every job's end is committed by itself, before its thread starts another
     starve_seconds: float | None = None  # a job due for longer is taken before higher priorities
-    failed_head: str | None = None  # as FAILED_HEAD
+    on_key_failure: str | None = None  # as ON_KEY_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class OutboxSettings:
     lease_seconds: float = 60.0  # how long they stay with a relay that has fallen silent
     delivery_seconds: float | None = 300.0  # a delivery that takes longer is given up and charged; None = no limit
     max_attempts: int = 25  # failed deliveries before an event is set aside
-    poison: str = "block"  # what becomes of its key then: "block" = it waits, "skip" = it goes on
+    on_key_failure: str = "block"  # the key of a dead event waits for it ("block"), or does not ("skip")
     retention_seconds: float | None = 604_800.0  # how long delivered events are kept; None = for ever
     in_workers: bool = True  # every runworker process relays, too
 
@@ -58,14 +58,12 @@ class Settings:
     backoff_cap_seconds: float = 3600.0  # no wait is longer
     timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
     hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
-    failed_head: str = (
-        "block"  # a FAILED job's ordering key waits for it ("block"), for resume() ("halt"), or not ("skip")
-    )
+    on_key_failure: str = "block"  # the key of a FAILED job waits for the job ("block"), for resume() ("halt") or not
     log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
-    doorbell: str = "auto"  # how idle workers hear of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
+    wakeup: str = "auto"  # how idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
     lock_metrics_seconds: float | None = 86_400.0  # how long figures about locks are kept; None = nothing is counted
-    redis_url: str | None = None  # server of redis_lock(); None = the doorbell's, where that is a Redis URL
+    redis_url: str | None = None  # server of redis_lock(); None = WAKEUP, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
     outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay
 
@@ -89,10 +87,10 @@ class Settings:
         own = self.queues.get(queue)
         return own is not None and own.ack_each
 
-    def queue_failed_head(self, queue: str) -> str:
+    def queue_on_key_failure(self, queue: str) -> str:
         """What becomes of an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
         own = self.queues.get(queue)
-        return own.failed_head if own and own.failed_head else self.failed_head
+        return own.on_key_failure if own and own.on_key_failure else self.on_key_failure
 
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that do not say otherwise."""
@@ -157,7 +155,7 @@ def _read_outbox(raw: Mapping[Any, Any]) -> tuple[OutboxSettings, list[str]]:
     known = {f.name.upper(): f.name for f in dataclasses.fields(OutboxSettings)}
     problems = [f"OUTBOX: unknown key {key!r}" for key in raw if key not in known]
     values = {known[key]: value for key, value in raw.items() if key in known}
-    problems += [f"OUTBOX: {p}" for name, value in values.items() if (p := _problem(name, value))]
+    problems += [f"OUTBOX: {p}" for name, value in values.items() if (p := _problem(name, value, EVENT_POLICIES))]
     problems += [] if problems else [p for item in values.get("routes", {}).items() if (p := _route_problem(*item))]
     return (OutboxSettings(), problems) if problems else (OutboxSettings(**values), [])
 
@@ -174,6 +172,8 @@ def _route_problem(pattern: object, route: object) -> str | None:
     return None if known else f"{where} must be 'subscribers', 'queue:NAME', or the URL of a broker"
 
 
+#: what happens to the key of a failed job, and of a dead event
+KEY_POLICIES, EVENT_POLICIES = ("block", "halt", "skip"), ("block", "skip")
 _NULLABLE = {
     "outbox",
     "retention_seconds",
@@ -187,7 +187,7 @@ _NULLABLE = {
 }
 
 
-def _problem(name: str, value: object) -> str | None:
+def _problem(name: str, value: object, policies: tuple[str, ...] = KEY_POLICIES) -> str | None:
     key = name.upper()
     if value is None and name in _NULLABLE:
         return None
@@ -195,17 +195,14 @@ def _problem(name: str, value: object) -> str | None:
         return None if isinstance(value, str) and value else f"{key} must be a database alias"
     if name == "redis_url":
         return None if _is_redis(value) else f"{key} must be a redis://, rediss:// or unix:// URL, or None"
-    if name == "doorbell":
+    if name == "wakeup":
         # Without the value: a URL may hold a password.
         ok = value in ("auto", "off") or _is_redis(value)
         return None if ok else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
     if name in ("queues", "outbox", "routes"):
         return None if isinstance(value, Mapping) else f"{key} must be a dict"
-    if name == "poison":
-        return None if value in ("block", "skip") else f"{key} must be 'block' or 'skip', is {value!r}"
-    if name == "failed_head":
-        ok = value in ("block", "halt", "skip")
-        return None if ok else f"{key} must be 'block', 'halt' or 'skip', is {value!r}"
+    if name == "on_key_failure":
+        return None if value in policies else f"{key} must be {' or '.join(map(repr, policies))}, is {value!r}"
     if name in ("ack_each", "in_workers"):
         return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -15,7 +15,7 @@ if env.bool("JOBQUEUE_TEST_DEFAULT_BACKOFF", default=False):
 JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
 # {"name of a queue": seconds}
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
-JOBQUEUE["DOORBELL"] = env("JOBQUEUE_TEST_DOORBELL", default="auto")
+JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")
 JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]

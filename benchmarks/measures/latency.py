@@ -25,7 +25,7 @@ def run(bench: Bench) -> dict[str, Any]:
     }
     redis = os.environ.get("JOBQUEUE_TEST_REDIS_URL")
     if redis:
-        contestants["jobqueue, Redis doorbell"] = lambda: _ours(bench, redis)
+        contestants["jobqueue, Redis wake-up"] = lambda: _ours(bench, redis)
     for peer in bench.peers:
         contestants[peer.name] = lambda peer=peer: peer.attempt(lambda: peer.latency(bench)) or []  # type: ignore[misc]
     found = alternate(contestants, bench.plan.latency_rounds)
@@ -38,15 +38,15 @@ def run(bench: Bench) -> dict[str, Any]:
     return record
 
 
-def _ours(bench: Bench, doorbell: str = "auto") -> list[float]:
+def _ours(bench: Bench, wakeup: str = "auto") -> list[float]:
     from django.conf import settings
     from django.test import override_settings
 
     from benchmarks.tasks import stamp
 
     empty(bench.target, bench.connection, OURS)
-    rung = override_settings(JOBQUEUE={**settings.JOBQUEUE, "DOORBELL": doorbell})
-    with rung, workers.running(workers.runworker(), {**fresh(bench), "BENCH_DOORBELL": doorbell}):
+    rung = override_settings(JOBQUEUE={**settings.JOBQUEUE, "WAKEUP": wakeup})
+    with rung, workers.running(workers.runworker(), {**fresh(bench), "BENCH_WAKEUP": wakeup}):
         return arrivals(bench, lambda number: (stamp.enqueue(number), number)[1])
 
 

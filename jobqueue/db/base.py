@@ -53,7 +53,7 @@ class Vendor(Parameters, BriefWaits, Seeks):
     #: suffix of an INSERT that then returns the id, where the driver does not tell it by itself
     returning_id_sql = ""
     #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
-    takes_at_once = False
+    has_update_returning = False
     #: sessions can send each other words (NOTIFY)
     notifies = False
     #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
@@ -244,7 +244,7 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """From now on this session gets what is sent to `channel`. Needs `notifies`."""
         raise NotImplementedError
 
-    def heard(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
+    def notifications(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
         """What came in since the last call; waits up to `seconds` for something. Needs `notifies`."""
         raise NotImplementedError
 

@@ -35,7 +35,7 @@ _STRAYS_MAX = 1000
 def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = None) -> RedisLock:
     """redis-py's Lock on `name` (1-255 characters, exact), which ends by itself after `ttl_seconds`; with a fence.
 
-    The server is JOBQUEUE["REDIS_URL"], or DOORBELL where that is a URL. One server that forgets, or fails over to a
+    The server is JOBQUEUE["REDIS_URL"], or WAKEUP where that is a URL. One server that forgets, or fails over to a
     replica that lags, can let two holders in: use it where that costs work and not data, or check the fence.
     timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, ImproperlyConfigured, redis-py's RedisError.
     """
@@ -143,8 +143,8 @@ def _url() -> str:
     settings = load()
     if settings.redis_url is not None:
         return settings.redis_url
-    if settings.doorbell not in ("auto", "off"):
-        return settings.doorbell
+    if settings.wakeup not in ("auto", "off"):
+        return settings.wakeup
     raise ImproperlyConfigured(
         "redis_lock() needs a server: set JOBQUEUE['REDIS_URL'] to a redis://, rediss:// or unix:// URL."
     )

@@ -10,8 +10,8 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks import LeaseLock
 from jobqueue.ordering import lanes
-from jobqueue.ordering.advance import sweep
 from jobqueue.ordering.lanes import LOWEST
+from jobqueue.ordering.promote import sweep
 
 #: whoever has this lease lock looks at the lanes for all workers of the database
 LOCK_NAME = "jobqueue: looks for ordering keys that stand still"

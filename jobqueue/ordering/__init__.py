@@ -1,5 +1,5 @@
 """Ordering keys: jobs of one queue and key run strictly one after another.
 
-Below the transitions, which call advance.go_on() whenever the head of a key may have changed; the producer adds jobs
-to the ends of their lanes. Runs in whatever process enqueues, settles or sweeps.
+The producer appends jobs to the lane of their key; the transitions call promote.promote_next() after every change that
+may free the next job of a key. Imported by both. Runs in any process that enqueues, settles or sweeps.
 """

@@ -14,11 +14,11 @@ from jobqueue.ordering.lanes import Place
 
 # Places are added behind the last one and removed before the head, so none can appear below a head that was seen; but
 # what is known is not trusted for longer, nor by the sweep.
-FLOOR_SECONDS = 1.0
+CURSOR_SECONDS = 1.0
 _LANES_MAX = 10_000
 
 
-class LaneFloors:
+class LaneCursors:
     """The memory of one process: by lane the head that was seen last."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class LaneFloors:
         now = time.monotonic()
         if now >= self._good_until or len(self._heads) > _LANES_MAX:
             # All at once: lanes come and go, and the memory must not grow with them.
-            self._heads, self._good_until = {}, now + FLOOR_SECONDS
+            self._heads, self._good_until = {}, now + CURSOR_SECONDS
         return {lane: self._heads.get((using, lane), 1) - 1 for lane in lanes}
 
     def keep(self, heads: Mapping[int, Place], *, using: str) -> None:

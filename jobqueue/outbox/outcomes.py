@@ -57,7 +57,7 @@ def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) 
 
 def set_aside(event: Event, token: bytes, error: BaseException | str, *, using: str) -> None:
     """No more attempts. With a key and policy "block" it stays in its lane, and its key waits. Raises LeaseLost."""
-    gone = event.key is None or load().outbox_settings.poison == "skip"
+    gone = event.key is None or load().outbox_settings.on_key_failure == "skip"
     changes = _ENDED if gone else {"lock_token": None, "due_at": None}
     if not _settle(event, token, {**changes, "failed_at": UtcNow(), **_charge(event, error)}, using):
         raise LeaseLost

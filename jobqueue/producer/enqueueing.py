@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import Error, IntegrityError, connections, transaction
 
-from jobqueue import wakeup as doorbell
+from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -282,11 +282,11 @@ def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:
     # By this host's clock, which is enough for a hint: a wrong one costs a look, or the wait for the next poll.
     now = datetime.now(UTC)
     for queue in {job.queue for job in jobs if not job.gate and (job.run_at is None or job.run_at <= now)}:
-        doorbell.ring(queue, using)
+        wakeup.notify(queue, using)
     if any(job.ordering_key for job in jobs):
-        from jobqueue.ordering.advance import go_on
+        from jobqueue.ordering.promote import promote_next
 
-        go_on(((job.queue, job.ordering_key) for job in jobs), using=using)
+        promote_next(((job.queue, job.ordering_key) for job in jobs), using=using)
     if job_enqueued.receivers:
         from jobqueue.models import Job
 

@@ -20,10 +20,10 @@ from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTim
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.models.rows import any_in_state, in_state
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done, send
-from jobqueue.transitions.hearing import tell_acked
+from jobqueue.transitions.ack_observers import notify_ack_observer
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
 from jobqueue.transitions.locked import passes_locked
 
@@ -40,7 +40,7 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     """
     if _ack_group(lease.using, lease.token, [lease], [encode_result(result)], again=False):
         raise lost(lease, "ack")
-    go_on([(lease.queue, lease.ordering_key)], using=lease.using)
+    promote_next([(lease.queue, lease.ordering_key)], using=lease.using)
     _announce([lease])
 
 
@@ -71,7 +71,7 @@ def ack_many(
             texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
             gone += _ack_group(using, token, chunk, texts, again=again, locked=locked)
             # Now: the next statement may fail.
-            go_on(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
+            promote_next(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
     for lease in gone:
         lost(lease, "ack")
     missing = {(lease.job_id, lease.fence) for lease in [*gone, *(locked or ())]}
@@ -152,7 +152,7 @@ def _ack_group(
 
 def _write_done(using: str, token: bytes, ids: list[int], results: Mapping[int, Encoded], passing: bool) -> int:
     """How many of the jobs were held and are DONE now; `passing` leaves those that somebody has locked."""
-    at_once = passing and vendor(using).takes_at_once
+    at_once = passing and vendor(using).has_update_returning
     if passing and not at_once:
         # By itself, so that its locks are given back with its answer: a transaction would be four round trips more.
         free = {job_id for (job_id,) in _free(using).rows(ids=ids, token=token)}
@@ -201,7 +201,7 @@ def is_done_by(lease: Lease) -> bool:
 
 
 def _announce(leases: Sequence[Lease]) -> None:
-    tell_acked(leases)
+    notify_ack_observer(leases)
     if job_done.receivers:
         for lease in leases:
             facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}

@@ -17,7 +17,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType
 from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.signals import job_canceled, job_dead, job_failed, send
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, held, lost
 from jobqueue.validation import INT_MAX, check_seconds
@@ -148,7 +148,7 @@ def _fail(
 
     status = retry_transient(write, using=lease.using)
     if status is not None:
-        go_on([(lease.queue, lease.ordering_key)], using=lease.using)
+        promote_next([(lease.queue, lease.ordering_key)], using=lease.using)
         _announce(lease, status, cause, delay)
     return None if status is None else Job.Status(status)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from jobqueue import wakeup as doorbell
+from jobqueue import wakeup
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
@@ -17,7 +17,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.signals import job_canceled, send
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.resuming import return_to_lane
@@ -63,7 +63,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
         release(lease_of(job, alias))
     except LeaseLost:
         return False
-    doorbell.ring(job.queue, alias)
+    wakeup.notify(job.queue, alias)
     return True
 
 
@@ -105,8 +105,8 @@ def _tell(job: Job, column: str, using: str) -> None:
     if column == "finished_at":
         send(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
     elif column == "run_at":
-        doorbell.ring(job.queue, using)
-    go_on([(job.queue, job.ordering_key)], using=using)
+        wakeup.notify(job.queue, using)
+    promote_next([(job.queue, job.ordering_key)], using=using)
 
 
 def _rows(job_id: int, using: str) -> Any:

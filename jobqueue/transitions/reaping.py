@@ -18,7 +18,7 @@ from jobqueue.exceptions import JobLost
 from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.rows import in_state
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.signals import job_canceled, job_dead, job_reaped, send
 from jobqueue.transitions.earlier_tries import charged_fences
 from jobqueue.transitions.failing import attempt_row, failed_columns, one_more
@@ -55,7 +55,7 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     tries: list[dict[Job.Status, list[Lease]]] = []
     outcomes = retry_transient(partial(_reap, limit, alias, tries), using=alias)
     for status, leases in outcomes.items():
-        go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)
+        promote_next(((lease.queue, lease.ordering_key) for lease in leases), using=alias)
         for lease in leases:
             _announce(lease, status)
     sizes = {status: len(leases) for status, leases in outcomes.items()}

@@ -13,8 +13,8 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering import lanes
-from jobqueue.ordering.advance import go_on
 from jobqueue.ordering.gate import KEY_GATE, WAITS
+from jobqueue.ordering.promote import promote_next
 from jobqueue.validation import check_key, check_queue
 
 
@@ -28,7 +28,7 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
     seen: set[tuple[int, bool]] = set()
     done = retry_transient(partial(_resume, lanes.lane_of(check_queue(queue), raw), alias, seen), using=alias)
     if done:
-        go_on([(queue, raw)], using=alias)
+        promote_next([(queue, raw)], using=alias)
     return done
 
 

@@ -15,7 +15,7 @@ from jobqueue.failures import storable
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.signals import job_canceled, job_parked, send
 from jobqueue.transitions.earlier_tries import ended_uncharged
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, held, lost
@@ -82,7 +82,7 @@ def _settle(
         status = None if verb == "cancel" and status is not Job.Status.CANCELED else status
     if status is None:
         raise lost(lease, verb)
-    go_on([(lease.queue, lease.ordering_key)], using=lease.using)
+    promote_next([(lease.queue, lease.ordering_key)], using=lease.using)
     if status is Job.Status.CANCELED:
         send(job_canceled, Job, **_facts(lease))
     return status
@@ -95,7 +95,7 @@ def _give_back_many(
     gone: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         ended = _give_back_group(using, token, group, changes)
-        go_on(((lease.queue, lease.ordering_key) for lease in group), using=using)
+        promote_next(((lease.queue, lease.ordering_key) for lease in group), using=using)
         for lease in group:
             status = ended.get(lease.job_id)
             if status is Job.Status.CANCELED:

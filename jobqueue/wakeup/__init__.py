@@ -1,8 +1,9 @@
-"""Tell idle workers that a job was committed, so that they look at once instead of at their next poll.
+"""Wakes idle workers when a job is committed, so that they look at the queue at once instead of at their next poll.
 
-A ring is a hint and nothing more: it may be lost, doubled or forged, and costs at most a look at the queue or the wait
-that there would be without it. Rings are sent after the commit, never inside the caller's transaction: there a NOTIFY
-would hold a lock of the whole server until the commit is on the disk, and could make that commit fail.
+A wake-up is only a hint. It may be lost, duplicated or forged; the cost is one extra look at the queue, or the delay of
+the next poll. It is sent after the commit and never inside the caller's transaction, where a NOTIFY would hold a
+server-wide lock until the commit is on disk and could make that commit fail. Any process may send; the monitor process
+of a worker subscribes.
 """
 
 from __future__ import annotations
@@ -14,61 +15,61 @@ from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.wakeup.base import Bell
-from jobqueue.wakeup.postgres import NotifyBell
-from jobqueue.wakeup.redis import RedisBell
+from jobqueue.wakeup.base import Notifier
+from jobqueue.wakeup.postgres import PostgresNotifier
+from jobqueue.wakeup.redis import RedisNotifier
 
-__all__ = ["QUIET_SECONDS", "Bell", "answer", "bell_of", "ring"]
+__all__ = ["QUIET_SECONDS", "Notifier", "notifier_of", "notify", "on_notify"]
 
-#: a process rings once in this time for one queue; workers look a second time after it, for what came meanwhile
+#: A process sends at most one wake-up per queue in this time. Workers look again when it is over.
 QUIET_SECONDS = 0.02
 _QUEUES_MAX = 10_000
 
-_rung: dict[tuple[str, str], float] = {}
-_answer: Callable[[str, str], None] | None = None
+_notified_at: dict[tuple[str, str], float] = {}
+_callback: Callable[[str, str], None] | None = None
 
 
-def ring(queue: str, using: str) -> None:
-    """When the transaction on `using` commits: wake workers of `queue`. Not when it rolls back. Never raises.
+def notify(queue: str, using: str) -> None:
+    """Wake workers of `queue` when the transaction on `using` commits; immediately in autocommit mode. Never raises.
 
-    At once in autocommit mode; not at all where Django does not see the commit (autocommit turned off by hand).
+    Sends nothing after a rollback, nor where Django does not see the commit (autocommit turned off by hand).
     """
-    bell = bell_of(using)
-    if bell is None and _answer is None:
+    notifier = notifier_of(using)
+    if notifier is None and _callback is None:
         return
 
-    def ring_now() -> None:
-        if _answer is not None:
-            _answer(queue, using)
-        if bell is not None and not _rang_just_now(queue, using):
-            bell.ring(queue)
+    def send() -> None:
+        if _callback is not None:
+            _callback(queue, using)
+        if notifier is not None and not _just_notified(queue, using):
+            notifier.notify(queue)
 
     connection = connections[using]
     if connection.in_atomic_block or connection.get_autocommit():
-        connection.on_commit(ring_now, robust=True)
+        connection.on_commit(send, robust=True)
 
 
-def answer(hear: Callable[[str, str], None]) -> None:
-    """From now on call hear(queue, using) for every ring of this process: it needs no messenger."""
-    global _answer
-    _answer = hear
+def on_notify(callback: Callable[[str, str], None]) -> None:
+    """Call callback(queue, using) for every wake-up that this process sends, also where no notifier is configured."""
+    global _callback
+    _callback = callback
 
 
-def bell_of(using: str) -> Bell | None:
-    """The messenger that JOBQUEUE["DOORBELL"] chose for the queue on `using`; None = workers only poll."""
-    chosen = load().doorbell
+def notifier_of(using: str) -> Notifier | None:
+    """The notifier that JOBQUEUE["WAKEUP"] selects for the queue on `using`; None: workers only poll."""
+    chosen = load().wakeup
     if chosen == "off":
         return None
     if chosen == "auto":
-        return NotifyBell(using) if fault_vendor(using).notifies else None
-    return RedisBell.at(chosen)
+        return PostgresNotifier(using) if fault_vendor(using).notifies else None
+    return RedisNotifier.at(chosen)
 
 
-def _rang_just_now(queue: str, using: str) -> bool:
+def _just_notified(queue: str, using: str) -> bool:
     now = time.monotonic()
-    if now - _rung.get((using, queue), -QUIET_SECONDS) < QUIET_SECONDS:
+    if now - _notified_at.get((using, queue), -QUIET_SECONDS) < QUIET_SECONDS:
         return True
-    if len(_rung) >= _QUEUES_MAX:
-        _rung.clear()
-    _rung[using, queue] = now
+    if len(_notified_at) >= _QUEUES_MAX:
+        _notified_at.clear()
+    _notified_at[using, queue] = now
     return False

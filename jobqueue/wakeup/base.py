@@ -1,31 +1,31 @@
-"""What a messenger can do."""
+"""The interface of a notifier."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-#: the channel of all rings; the text is the queue's name
+#: the channel of all wake-ups; the text of a message is the queue's name
 CHANNEL = "jobqueue"
 
 
-class Ear(Protocol):
-    """A connection that listens, for one thread. Every method may raise what its driver raises."""
+class Subscription(Protocol):
+    """A connection that receives wake-ups, for one thread. Every method may raise what its driver raises."""
 
-    def heard(self, seconds: float) -> list[str]:
-        """The names of the queues that were rung for since the last call; waits up to `seconds` for one."""
+    def receive(self, seconds: float) -> list[str]:
+        """The queues named by the messages since the last call; waits up to `seconds` for the first one."""
 
     def check(self) -> None:
-        """Ask the other side for a sign of life."""
+        """Send a request, so that a connection that is no longer alive raises here or in receive()."""
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
 
 
-class Bell(Protocol):
-    """One way of reaching workers in other processes."""
+class Notifier(Protocol):
+    """Sends wake-ups to workers in other processes."""
 
-    def ring(self, queue: str) -> None:
-        """Send the queue's name to everybody who listens. Never raises, and does not wait long."""
+    def notify(self, queue: str) -> None:
+        """Send the queue's name to every subscriber. Never raises, and returns within a fraction of a second."""
 
-    def listen(self) -> Ear:
-        """A new connection that listens. Raises NotSupported where that cannot be, ever."""
+    def subscribe(self) -> Subscription:
+        """Open a new connection that receives. Raises NotSupported where this can never work."""

@@ -1,4 +1,4 @@
-"""LISTEN and NOTIFY of the queue's own database."""
+"""Wake-ups by LISTEN and NOTIFY on the queue's own database."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.wakeup.base import CHANNEL
 
-logger = logging.getLogger("jobqueue.doorbell")
+logger = logging.getLogger("jobqueue.wakeup")
 
 
-class NotifyBell:
-    """Rings on the caller's connection, listens on one of its own."""
+class PostgresNotifier:
+    """Notifies on the caller's connection; each subscription has its own."""
 
     def __init__(self, using: str) -> None:
         self._using = using
 
-    def ring(self, queue: str) -> None:
-        """A transaction of its own that writes nothing, so it costs a round trip and no wait for the disk."""
+    def notify(self, queue: str) -> None:
+        """NOTIFY in its own transaction, which writes nothing: one round trip and no wait for the disk."""
         try:
-            # The caller goes on after its commit: it must not meet a dead session that was ours to find.
+            # Retried, because the caller continues after its commit and must not be left with a dead connection.
             retry_transient(
                 lambda: vendor(self._using).notify(connections[self._using], CHANNEL, queue), using=self._using
             )
         except (Error, DatabaseBusy) as error:
-            logger.warning("workers could not be told of a new job (%s); they find it when they poll", error)
+            logger.warning("workers could not be notified of a new job (%s); they find it at their next poll", error)
 
-    def listen(self) -> NotifyEar:
-        """Raises django.db.Error when the database is away."""
-        return NotifyEar(self._using)
+    def subscribe(self) -> PostgresSubscription:
+        """Raises django.db.Error when the database is unreachable."""
+        return PostgresSubscription(self._using)
 
 
-class NotifyEar:
-    """A plain session made from Django's settings: not pooled, in autocommit mode.
+class PostgresSubscription:
+    """A session made from Django's settings, not pooled and in autocommit mode.
 
-    Raises NotSupported behind a pooler: LISTEN would stay with a session that the pooler lends to others.
+    Raises NotSupported behind a pooler: the pooler would lend the listening session to other clients.
     """
 
     def __init__(self, using: str) -> None:
@@ -50,21 +50,21 @@ class NotifyEar:
         try:
             if self._vendor.is_pooled(self._connection):
                 raise NotSupported(
-                    f"a pooler such as PgBouncer stands between this process and the database {using!r}, and what the "
-                    "server sends would go to whoever has the session then. Workers poll; for rings give them an alias "
-                    "that goes to the server directly, or use Redis."
+                    f"the database {using!r} is reached through a pooler such as PgBouncer, which delivers "
+                    "notifications to whichever client holds the session. Workers poll; for wake-ups configure an "
+                    "alias that connects to the server directly, or use Redis."
                 )
             self._vendor.listen(self._connection, CHANNEL)
         except BaseException:
             self._connection.close()
             raise
 
-    def heard(self, seconds: float) -> list[str]:
+    def receive(self, seconds: float) -> list[str]:
         """Raises django.db.Error when the session has ended."""
-        return self._vendor.heard(self._connection, seconds)
+        return self._vendor.notifications(self._connection, seconds)
 
     def check(self) -> None:
-        """A statement: on a connection that a firewall has forgotten nothing else would ever fail."""
+        """Run a statement: nothing else fails on a connection that a firewall has dropped silently."""
         with self._connection.cursor() as cursor:
             cursor.execute("SELECT 1")
 

@@ -1,90 +1,93 @@
-"""Publish and subscribe of a Redis server that may be away at any time."""
+"""Wake-ups by PUBLISH and SUBSCRIBE on a Redis server, which may be unreachable at any time."""
 
 from __future__ import annotations
 
 import logging
 import time
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jobqueue.wakeup.base import CHANNEL
 from jobqueue.wakeup.redis_client import connect
 
-logger = logging.getLogger("jobqueue.doorbell")
+if TYPE_CHECKING:
+    from redis import Redis
 
-WAIT_SECONDS = 0.25  # the most that a ring may take to connect, and then to be answered
-PAUSE_SECONDS = 10.0  # how long a failed process does without
+logger = logging.getLogger("jobqueue.wakeup")
+
+WAIT_SECONDS = 0.25  # limit for connecting, and again for the server's answer
+PAUSE_SECONDS = 10.0  # after a failure nothing is sent for this long
 
 
-class RedisBell:
-    """One server. Threads and forked processes may share it: redis-py's pool sees to that."""
+class RedisNotifier:
+    """One server. May be shared by threads and forked processes, because redis-py's connection pool may."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._client: Any = None
-        self._silent_until = 0.0
-        self._told = False
+        self._client: Redis | None = None
+        self._paused_until = 0.0
+        self._failed = False
 
     @staticmethod
     @cache
-    def at(url: str) -> RedisBell:
-        """The one bell of this process for `url`."""
-        return RedisBell(url)
+    def at(url: str) -> RedisNotifier:
+        """The only notifier of this process for `url`."""
+        return RedisNotifier(url)
 
-    def ring(self, queue: str) -> None:
-        """PUBLISH; after a failure nothing is tried for 10 s."""
-        if time.monotonic() < self._silent_until:
+    def notify(self, queue: str) -> None:
+        """PUBLISH. After a failure nothing is tried for 10 s."""
+        if time.monotonic() < self._paused_until:
             return
         try:
             if self._client is None:
-                self._client = connect(self._url, WAIT_SECONDS, "JOBQUEUE['DOORBELL']")
+                self._client = connect(self._url, WAIT_SECONDS, "JOBQUEUE['WAKEUP']")
             self._client.publish(CHANNEL, queue)
         except Exception as error:
-            # Whatever redis-py raises: the job is committed, and its enqueuer must not hear of this.
-            self._silent_until = time.monotonic() + PAUSE_SECONDS
-            if not self._told:
-                logger.warning("JOBQUEUE['DOORBELL'] cannot be rung (%s); workers find new jobs when they poll", error)
-            self._told = True
+            # Whatever redis-py raises: the job is committed, so its enqueuer must not see an error.
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+            if not self._failed:
+                logger.warning("no wake-up was sent to JOBQUEUE['WAKEUP'] (%s); workers poll until it works", error)
+            self._failed = True
         else:
-            if self._told:
-                logger.info("JOBQUEUE['DOORBELL'] can be rung again")
-            self._told = False
+            if self._failed:
+                logger.info("wake-ups are sent to JOBQUEUE['WAKEUP'] again")
+            self._failed = False
 
-    def listen(self) -> RedisEar:
+    def subscribe(self) -> RedisSubscription:
         """Raises what redis-py raises."""
-        return RedisEar(self._url)
+        return RedisSubscription(self._url)
 
 
-class RedisEar:
-    """A subscription."""
+class RedisSubscription:
+    """A connection that has subscribed to the channel."""
 
     def __init__(self, url: str) -> None:
-        # Commands of a listener may take their time; waiting for rings has its own limit.
-        self._client = connect(url, 5.0, "JOBQUEUE['DOORBELL']")
-        self._subscription = self._client.pubsub()
-        self._subscription.subscribe(CHANNEL)
-        self._asked = False
+        # For commands of the subscriber, which is in no hurry; receive() has its own limit.
+        self._client = connect(url, 5.0, "JOBQUEUE['WAKEUP']")
+        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
+        self._pubsub.subscribe(CHANNEL)
+        self._pinged = False
 
-    def heard(self, seconds: float) -> list[str]:
-        """Raises redis-py's ConnectionError when the server has gone."""
+    def receive(self, seconds: float) -> list[str]:
+        """Raises redis-py's ConnectionError when the connection is lost."""
         queues = []
-        message = self._subscription.get_message(timeout=seconds)
+        message = self._pubsub.get_message(timeout=seconds)
         while message is not None:
-            self._asked = False
+            self._pinged = False
             if message["type"] == "message":
                 data = message["data"]
                 queues.append(data if isinstance(data, str) else data.decode(errors="replace"))
-            message = self._subscription.get_message(timeout=0)
+            message = self._pubsub.get_message(timeout=0)
         return queues
 
     def check(self) -> None:
-        """PING; heard() sees the answer. Raises TimeoutError when the last one was not answered."""
-        if self._asked:
+        """PING; receive() reads the answer. Raises TimeoutError when the previous PING was not answered."""
+        if self._pinged:
             raise TimeoutError("no answer to PING")
-        self._asked = True
-        self._subscription.ping()
+        self._pinged = True
+        self._pubsub.ping()
 
     def close(self) -> None:
-        """Give up the subscription and its connection."""
-        self._subscription.close()
+        """Close the subscription and its connection."""
+        self._pubsub.close()
         self._client.close()

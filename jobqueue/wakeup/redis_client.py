@@ -1,17 +1,20 @@
-"""The one place that imports redis-py."""
+"""The only module that imports redis-py."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
+if TYPE_CHECKING:
+    from redis import Redis
 
-def connect(url: str, wait_seconds: float, setting: str) -> Any:
-    """A redis-py client for `url`, which connects when it is first used; `setting` is where the URL came from.
 
-    Raises ImproperlyConfigured without redis-py. Commands and connecting take up to `wait_seconds`, and are not
-    repeated: a ring that comes late is worth nothing, and a lock is asked for again by whoever waits for it.
+def connect(url: str, wait_seconds: float, setting: str) -> Redis:
+    """A redis-py client for `url`, which connects on first use. `setting` names the setting that holds the URL.
+
+    Raises ImproperlyConfigured without redis-py. `wait_seconds` limits connecting and each command. Commands are not
+    retried: a late wake-up is worthless, and the caller of a lock retries by itself.
     """
     try:
         from redis import Redis

@@ -64,7 +64,7 @@ def test_only_keys_that_are_held_up_with_stuck():
 
 
 def test_a_halted_key_is_held_up_although_its_job_was_retried(settings):
-    settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "halt"}
+    settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "halt"}
     dead, second = enqueue_many("q", range(2), ordering_key="k")
     kill_head()
     retry(dead)

@@ -148,8 +148,8 @@ def test_a_server_that_is_away_is_redis_pys_error(settings):
         pytest.fail("there is no server")
 
 
-def test_the_doorbells_server_is_used_where_there_is_no_other(settings):
-    settings.JOBQUEUE = {"DOORBELL": "redis://127.0.0.1:1/0"}
+def test_the_server_of_wakeup_is_used_where_there_is_no_other(settings):
+    settings.JOBQUEUE = {"WAKEUP": "redis://127.0.0.1:1/0"}
     assert redis_lock("k", 60).name == "k"
 
 

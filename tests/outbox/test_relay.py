@@ -109,7 +109,7 @@ def test_a_failed_event_holds_back_its_key_only_and_is_repeated_after_the_back_o
 @pytest.mark.parametrize("policy", ["block", "skip"])
 def test_a_poison_event_is_set_aside_after_its_attempts_and_its_key_waits_or_goes_on(listen, policy):
     heard = listen("t", lambda e: e.payload == "bad" and broken(e))
-    with outbox(MAX_ATTEMPTS=3, POISON=policy):
+    with outbox(MAX_ATTEMPTS=3, ON_KEY_FAILURE=policy):
         bad, good = say("t", "bad", "k"), say("t", "good", "k")
         loose = say("t", "bad")
         for _ in range(5):

@@ -83,7 +83,7 @@ def test_an_unknown_database_is_bad_usage(capsys):
         {"ROUTES": {"a,b": "subscribers"}},
         {"ROUTES": {7: "subscribers"}},
         {"BATCH_SIZE": 0},
-        {"POISON": "eat"},
+        {"ON_KEY_FAILURE": "eat"},
         {"TYPO": 1},
         [],
     ],

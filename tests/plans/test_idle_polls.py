@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, LaneEntry
-from jobqueue.ordering.advance import advance, go_on
 from jobqueue.ordering.lanes import lane_of
+from jobqueue.ordering.promote import promote, promote_next
 from jobqueue.transitions import ack_many, claim
 from jobqueue.worker.shared.queue_choice import parse
 from tests.factories import make_job, set_columns
@@ -127,11 +127,11 @@ def test_the_head_of_a_hot_key_is_found_without_the_places_it_had_since_an_old_s
         enqueue_many("q", [None] * 5000, ordering_key="hot")
     Job.objects.update(status=Job.Status.CANCELED)
     lane = lane_of("q", b"hot")
-    advance([lane], using="default")
+    promote([lane], using="default")
     assert not LaneEntry.objects.exists()
     enqueue_many("q", [1, 2], ordering_key="hot")
     # The first look of each second is a whole one.
-    assert cheapest(lambda: go_on([("q", b"hot")], using="default")) < (40 if VENDOR == "mariadb" else 60)
+    assert cheapest(lambda: promote_next([("q", b"hot")], using="default")) < (40 if VENDOR == "mariadb" else 60)
 
 
 @finding("B3")

@@ -7,8 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue_many
 from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LaneEntry
-from jobqueue.ordering.advance import advance
 from jobqueue.ordering.lanes import lane_of
+from jobqueue.ordering.promote import promote
 from jobqueue.transitions import ack_many, claim
 from tests.marks import committed, finding
 from tests.plans.test_plans import plan
@@ -70,9 +70,9 @@ def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
     if not INNODB:
         pytest.skip("rows read by index are counted by InnoDB")
     wanted = [lane_of("q", b"hot")]
-    advance(wanted, using="default")
+    promote(wanted, using="default")
     before = handler_reads()
-    advance(wanted, using="default")
+    promote(wanted, using="default")
     assert handler_reads() - before < 30
 
 

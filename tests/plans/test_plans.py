@@ -9,9 +9,8 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
-from jobqueue.transitions.claiming import aging as starving
-from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.select_then_update import lock_due, lock_starving
+from jobqueue.transitions.claiming import aging, candidates
+from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
 
@@ -72,7 +71,7 @@ def test_a_claim_writes_by_the_primary_key(run):
     found = [text for text in statements(lambda: claim("q", 10, worker="w")) if text.startswith("UPDATE")]
     assert len(found) == 1
     check(run, found[0], {"sqlite": "integer primary key", "postgres": "job_queue_pkey"}.get(VENDOR, "primary"))
-    if vendor("default").takes_at_once:
+    if vendor("default").has_update_returning:
         check(run, found[0], "ix_pick")
 
 
@@ -87,12 +86,12 @@ def test_the_rows_of_one_level_come_by_ix_pick(run):
 
 def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 600}}}
-    starving._next_look.clear()
+    aging._next_look.clear()
     Job.objects.filter(queue="q", status=0, priority=0, run_at__lt=UtcNowPlus(0)).update(run_at=UtcNowPlus(-3600))
 
     def look():
         with transaction.atomic():
-            assert list(lock_starving("q", 10, using="default")) == [0]
+            assert list(lock_aged("q", 10, using="default")) == [0]
             transaction.set_rollback(True)
 
     found = statements(look)
@@ -103,8 +102,8 @@ def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings)
 
 def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 86_400}}}
-    starving._next_look.clear()
-    found = statements(lambda: list(starving.starving_levels("q", using="default")))
+    aging._next_look.clear()
+    found = statements(lambda: list(aging.aged_levels("q", using="default")))
     # Delayed jobs alone make a level, too.
     assert len(found) == 2 * (LEVELS + 1) + 1
     for statement in found:

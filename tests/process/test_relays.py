@@ -112,7 +112,7 @@ def test_a_subscriber_that_is_slower_than_the_lease_runs_once(relays, begun):
 def test_after_delivery_seconds_the_event_is_charged_and_the_relay_begins_anew(relays, begun, kind):
     hung = say(f"odd.{kind}", key="h")
     behind = say("fine", key="h")
-    (group,) = relays(LEASE_SECONDS=30, DELIVERY_SECONDS=1, MAX_ATTEMPTS=2, POISON="skip")
+    (group,) = relays(LEASE_SECONDS=30, DELIVERY_SECONDS=1, MAX_ATTEMPTS=2, ON_KEY_FAILURE="skip")
     wait_until(lambda: begun(hung), 6, what="the delivery")
     ids = [*fine_ones(), behind]
     wait_until(lambda: delivered(*ids), 8, what="the delivery of the others")

@@ -8,10 +8,9 @@ from jobqueue import enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.transitions import release
-from jobqueue.transitions.claiming import candidates, lone_levels
-from jobqueue.transitions.claiming import cursor as floors
+from jobqueue.transitions.claiming import candidates, cursor, single_priority
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.claimer import FLOOR_BATCH, Claimer
+from jobqueue.transitions.claiming.claimer import CURSOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
 from tests.marks import committed
 
@@ -21,9 +20,9 @@ pytestmark = committed
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever."""
-    monkeypatch.setattr(floors, "FLOOR_SECONDS", 6000)
-    monkeypatch.setattr(floors, "WALK_SECONDS", 600)
-    monkeypatch.setattr(lone_levels, "LONE_SECONDS", 6000)
+    monkeypatch.setattr(cursor, "CURSOR_SECONDS", 6000)
+    monkeypatch.setattr(cursor, "WALK_SECONDS", 600)
+    monkeypatch.setattr(single_priority, "SINGLE_PRIORITY_SECONDS", 6000)
 
 
 @pytest.fixture
@@ -31,14 +30,14 @@ def claimer():
     return Claimer("w", "default")
 
 
-def take(claimer, limit=FLOOR_BATCH):
+def take(claimer, limit=CURSOR_BATCH):
     return [lease.job_id for lease in claimer.claim("q", limit, lease_seconds=60)]
 
 
 @pytest.fixture
 def late(claimer):
     """A job that is due earlier than what the claimer has already taken."""
-    make_jobs(3 * FLOOR_BATCH)
+    make_jobs(3 * CURSOR_BATCH)
     take(claimer)
     job_id = make_job()
     set_columns(job_id, run_at="2020-01-01T00:00:00Z")
@@ -55,7 +54,7 @@ def test_a_job_that_was_announced_is_claimed_without_a_look(claimer):
     with CaptureQueriesContext(connection) as said:
         (lease,) = claimer.claim("q", 1, lease_seconds=60, head=UNLOOKED)
     assert lease.job_id == second
-    if vendor("default").takes_at_once:
+    if vendor("default").has_update_returning:
         assert len(said) == 1
 
 
@@ -82,22 +81,22 @@ def test_what_became_due_earlier_is_found_when_a_batch_comes_back_short(claimer,
 
 
 def test_what_became_due_earlier_is_found_after_a_second_whatever_the_backlog(claimer, late, monkeypatch):
-    later = floors.time.monotonic() + floors.FLOOR_SECONDS
-    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
+    later = cursor.time.monotonic() + cursor.CURSOR_SECONDS
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
     assert take(claimer)[0] == late
 
 
 def test_a_floor_that_moves_up_is_as_old_as_its_first_look(claimer, monkeypatch):
-    make_jobs(4 * FLOOR_BATCH)
-    first = floors.time.monotonic()
+    make_jobs(4 * CURSOR_BATCH)
+    first = cursor.time.monotonic()
     clock = [first]
-    monkeypatch.setattr(floors.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: clock[0])
     take(claimer)
-    clock[0] = first + 0.6 * floors.FLOOR_SECONDS
+    clock[0] = first + 0.6 * cursor.CURSOR_SECONDS
     take(claimer)
     late = make_job()
     set_columns(late, run_at="2020-01-01T00:00:00Z")
-    clock[0] = first + 1.1 * floors.FLOOR_SECONDS
+    clock[0] = first + 1.1 * cursor.CURSOR_SECONDS
     assert take(claimer)[0] == late
 
 
@@ -110,14 +109,14 @@ def test_small_claims_keep_the_exact_order(claimer):
 
 
 def test_a_higher_priority_is_taken_first_and_the_lower_one_goes_on_after_it(claimer):
-    low = make_jobs(2 * FLOOR_BATCH)
-    assert take(claimer) == low[:FLOOR_BATCH]
+    low = make_jobs(2 * CURSOR_BATCH)
+    assert take(claimer) == low[:CURSOR_BATCH]
     high = enqueue_many("q", range(3), priority=5)
-    assert take(claimer) == high + low[FLOOR_BATCH : 2 * FLOOR_BATCH - 3]
+    assert take(claimer) == high + low[CURSOR_BATCH : 2 * CURSOR_BATCH - 3]
 
 
 def test_a_level_with_a_floor_that_was_emptied_does_not_hide_the_next(claimer):
-    make_jobs(FLOOR_BATCH)
+    make_jobs(CURSOR_BATCH)
     low = enqueue_many("q", range(3), priority=-5)
     take(claimer)
     assert take(claimer) == low
@@ -125,29 +124,29 @@ def test_a_level_with_a_floor_that_was_emptied_does_not_hide_the_next(claimer):
 
 def test_a_batch_added_by_one_statement_goes_on_after_its_last_job(claimer):
     """Above the run_at alone lie all jobs of the statement, also those that were claimed and cannot be purged yet."""
-    ids = enqueue_many("q", range(3 * FLOOR_BATCH))
-    assert take(claimer) == ids[:FLOOR_BATCH]
+    ids = enqueue_many("q", range(3 * CURSOR_BATCH))
+    assert take(claimer) == ids[:CURSOR_BATCH]
     with CaptureQueriesContext(connection) as said:
-        assert take(claimer) == ids[FLOOR_BATCH : 2 * FLOOR_BATCH]
-    reads = [query["sql"] for query in said if f"LIMIT {FLOOR_BATCH}" in query["sql"]]
+        assert take(claimer) == ids[CURSOR_BATCH : 2 * CURSOR_BATCH]
+    reads = [query["sql"] for query in said if f"LIMIT {CURSOR_BATCH}" in query["sql"]]
     assert len(reads) == 1
-    assert str(ids[FLOOR_BATCH - 1]) in reads[0].split("WHERE", 1)[1]
-    assert take(claimer) == ids[2 * FLOOR_BATCH :]
+    assert str(ids[CURSOR_BATCH - 1]) in reads[0].split("WHERE", 1)[1]
+    assert take(claimer) == ids[2 * CURSOR_BATCH :]
 
 
 def test_jobs_due_later_follow_a_batch_added_by_one_statement(claimer):
-    first = enqueue_many("q", range(FLOOR_BATCH + 2))
-    later = make_jobs(FLOOR_BATCH)
-    assert take(claimer) == first[:FLOOR_BATCH]
-    assert take(claimer) == first[FLOOR_BATCH:] + later[: FLOOR_BATCH - 2]
+    first = enqueue_many("q", range(CURSOR_BATCH + 2))
+    later = make_jobs(CURSOR_BATCH)
+    assert take(claimer) == first[:CURSOR_BATCH]
+    assert take(claimer) == first[CURSOR_BATCH:] + later[: CURSOR_BATCH - 2]
 
 
 def test_each_queue_has_its_own_memory(claimer):
-    make_jobs(2 * FLOOR_BATCH)
+    make_jobs(2 * CURSOR_BATCH)
     take(claimer)
     (other,) = enqueue_many("other", [1])
     set_columns(other, run_at="2020-01-01T00:00:00Z")
-    assert [lease.job_id for lease in claimer.claim("other", FLOOR_BATCH, lease_seconds=60)] == [other]
+    assert [lease.job_id for lease in claimer.claim("other", CURSOR_BATCH, lease_seconds=60)] == [other]
 
 
 @pytest.fixture
@@ -155,15 +154,15 @@ def delayed_above(claimer):
     """Full batches of priority 0 below three levels that hold only delayed jobs; one has been taken."""
     for priority in (7, 8, 9):
         set_columns(make_job(priority=priority), run_at="2090-01-01T00:00:00Z")
-    make_jobs(4 * FLOOR_BATCH)
+    make_jobs(4 * CURSOR_BATCH)
     follow(claimer)
 
 
 def follow(claimer):
     """The ids of a batch, as a worker takes it: from the head that it was told."""
     (head,) = candidates.heads(["q"], using="default")
-    leases = claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)
-    assert len(leases) == FLOOR_BATCH
+    leases = claimer.claim("q", CURSOR_BATCH, lease_seconds=60, head=head)
+    assert len(leases) == CURSOR_BATCH
     return [lease.job_id for lease in leases]
 
 
@@ -179,8 +178,8 @@ def test_levels_of_delayed_jobs_are_not_looked_at_for_every_batch(claimer):
 def test_a_delayed_job_above_that_became_due_is_found_after_a_tenth_of_a_second(claimer, monkeypatch):
     due = Job.objects.get(priority=8)
     set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
-    later = floors.time.monotonic() + floors.WALK_SECONDS
-    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
+    later = cursor.time.monotonic() + cursor.WALK_SECONDS
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
     assert follow(claimer)[0] == due.pk
 
 
@@ -188,7 +187,7 @@ def test_a_delayed_job_above_that_became_due_is_found_after_a_tenth_of_a_second(
 def test_a_level_above_all_known_ones_is_found_at_once(claimer):
     job_id = make_job(priority=10)
     (head,) = candidates.heads(["q"], using="default")
-    assert claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)[0].job_id == job_id
+    assert claimer.claim("q", CURSOR_BATCH, lease_seconds=60, head=head)[0].job_id == job_id
 
 
 @pytest.mark.usefixtures("delayed_above")
@@ -197,4 +196,4 @@ def test_a_due_job_of_the_highest_level_is_found_at_once(claimer):
     due = Job.objects.get(priority=9)
     set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
     (head,) = candidates.heads(["q"], using="default")
-    assert claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)[0].job_id == due.pk
+    assert claimer.claim("q", CURSOR_BATCH, lease_seconds=60, head=head)[0].job_id == due.pk

@@ -297,20 +297,20 @@ class TestAFailedHead:
         assert places() == []
 
     def test_lets_the_next_one_go_with_skip(self, settings):
-        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "skip"}
+        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "skip"}
         first, second = add(2)
         kill(first)
         assert taken() == [second]
 
     def test_follows_the_policy_of_its_queue(self, settings):
-        queues = {"QUEUES": {"q": {"FAILED_HEAD": "skip"}}}
-        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "block", **queues}
+        queues = {"QUEUES": {"q": {"ON_KEY_FAILURE": "skip"}}}
+        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "block", **queues}
         first, second = add(2)
         kill(first)
         assert taken() == [second]
 
     def test_that_was_reaped_follows_the_policy_too(self, settings):
-        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "skip"}
+        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "skip"}
         first, second = add(2)
         set_columns(first, max_attempts=1)
         expire(take()[first])
@@ -319,7 +319,7 @@ class TestAFailedHead:
 
     @pytest.mark.parametrize("end", [lambda job_id: retry(job_id) and ack(claim_one()), discard])
     def test_halts_its_key_until_resume_with_halt(self, settings, end):
-        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "halt"}
+        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "halt"}
         first, second, third = add(3)
         kill(first)
         end(first)
@@ -332,7 +332,7 @@ class TestAFailedHead:
         assert taken() == [third]
 
     def test_is_left_behind_by_resume_with_halt(self, settings):
-        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "FAILED_HEAD": "halt"}
+        settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "halt"}
         first, second = add(2)
         kill(first)
         assert resume("q", "k") is True

@@ -127,7 +127,7 @@ def test_an_expired_job_is_canceled_by_the_claim_that_meets_it():
         job_canceled.disconnect(receive)
     ended = job(gone)
     # Where a claim is one statement, the job was taken before anybody could see that it is late.
-    fence = int(vendor("default").takes_at_once)
+    fence = int(vendor("default").has_update_returning)
     assert (state(gone), ended.cause, ended.attempts, ended.fence) == ("CANCELED", "expired", 0, fence)
     assert ended.finished_at is not None
     assert told == [gone]

@@ -5,8 +5,8 @@ import pytest
 from jobqueue import enqueue, enqueue_many
 from jobqueue.maintenance import ordering_sweep as lane_keeper
 from jobqueue.models import Job, LaneEntry
-from jobqueue.ordering.advance import advance
 from jobqueue.ordering.lanes import lane_of
+from jobqueue.ordering.promote import promote
 from jobqueue.producer import dedupe
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, resume, retry
 from tests.factories import claim_one, lease_with, undone
@@ -146,7 +146,7 @@ def test_many_that_advance_a_lane_open_one_job():
     for _ in range(ROUNDS):
         first, second, _third = enqueue_many("q", range(3), ordering_key="k")
         Job.objects.filter(pk=first).update(status=Job.Status.CANCELED)
-        opened = all_at_once([lambda: advance([lane_of("q", b"k")], using="default")] * 4)
+        opened = all_at_once([lambda: promote([lane_of("q", b"k")], using="default")] * 4)
         assert sum(opened) == 1
         check_lane()
         assert claimed() == [second]
@@ -168,7 +168,7 @@ def test_a_discard_beside_a_retry_keeps_one_job_open():
     for _ in range(ROUNDS):
         first, _second = enqueue_many("q", range(2), ordering_key="k")
         fail(lease_with(claim_one(), max_attempts=1), error="boom", retry=False)
-        all_at_once([lambda first=first: retry(first), lambda first=first: discard(first), lambda: advance_k()])
+        all_at_once([lambda first=first: retry(first), lambda first=first: discard(first), lambda: promote_k()])
         check_lane()
         assert len(claimed()) == 1
         discard_all()
@@ -198,8 +198,8 @@ def test_enqueues_of_many_threads_with_rollbacks_run_in_the_order_of_their_place
     assert len(seen) == 20
 
 
-def advance_k():
-    return advance([lane_of("q", b"k")], using="default")
+def promote_k():
+    return promote([lane_of("q", b"k")], using="default")
 
 
 def discard_all():

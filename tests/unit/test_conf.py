@@ -41,7 +41,7 @@ BAD = [
     ("BACKOFF_CAP_SECONDS", [0, -1, None]),
     ("DATABASE", ["", None, 5]),
     ("QUEUES", [None, [], "mail"]),
-    ("DOORBELL", [None, True, "", "on", "AUTO", "notify", "redis:", "redis://", "http://h/", "redis://h:x", "unix://"]),
+    ("WAKEUP", [None, True, "", "on", "AUTO", "notify", "redis:", "redis://", "http://h/", "redis://h:x", "unix://"]),
     ("LOG_LINES", [-1, 1.5, None, "x", True, 10_001]),
     ("WORKER_SILENT_SECONDS", [0, None, "x"]),
 ]
@@ -85,11 +85,11 @@ def test_a_bad_queue_entry_is_named(queues):
 @pytest.mark.parametrize(
     "value", ["auto", "off", "redis://h", "rediss://u:p@h:6380/1?x=y", "unix:///run/redis.sock", "redis://[::1]:6379"]
 )
-def test_a_doorbell_is_a_word_or_a_redis_url(value):
-    assert problems(DOORBELL=value) == []
+def test_wakeup_is_a_word_or_a_redis_url(value):
+    assert problems(WAKEUP=value) == []
 
 
-@pytest.mark.parametrize("key", ["DOORBELL", "REDIS_URL"])
+@pytest.mark.parametrize("key", ["WAKEUP", "REDIS_URL"])
 def test_a_wrong_url_is_not_repeated_with_its_password(key):
     assert "hunter2" not in problems(**{key: "reddis://:hunter2@host"})[0]
 

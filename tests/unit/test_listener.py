@@ -17,13 +17,13 @@ class Deaf:
     def __init__(self):
         self.listened, self.rung, self.thrice = itertools.count(1), 0, threading.Event()
 
-    def listen(self):
+    def subscribe(self):
         if next(self.listened) > 3:
             self.thrice.set()
             threading.Event().wait()
         return self
 
-    def heard(self, seconds):
+    def receive(self, seconds):
         raise ConnectionError("the session was ended")
 
     def close(self):
@@ -37,7 +37,7 @@ class Deaf:
 def deaf(monkeypatch):
     found = Deaf()
     monkeypatch.setattr(listener, "AWAY_SECONDS", 0.0)
-    monkeypatch.setattr(listener.doorbell, "bell_of", lambda using: found)
+    monkeypatch.setattr(listener.wakeup, "notifier_of", lambda using: found)
     return found
 
 

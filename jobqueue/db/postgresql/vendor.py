@@ -49,7 +49,7 @@ class PostgreSQL(PostgreSQLLocks):
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     for_share_sql = "FOR SHARE"
     returning_id_sql = "RETURNING id"
-    takes_at_once = True
+    has_update_returning = True
     notifies = True
     copies_updated_rows = True
     stores_utc_naive = False
@@ -138,7 +138,7 @@ class PostgreSQL(PostgreSQLLocks):
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
 
-    def heard(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
+    def notifications(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
         """Sleeps in poll() until the server sends something: psycopg's own wait looks ten times a second."""
         session: Any = connection.connection
         with connection.wrap_database_errors:

@@ -23,7 +23,7 @@ def look_is_due(queue: str, *, using: str) -> bool:
     return _seconds(queue) is not None and time.monotonic() >= _next_look.get((using, queue), 0.0)
 
 
-def starving_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
+def aged_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
     """(priority, its jobs that have been due for longer than STARVE_SECONDS, oldest first), lowest priority first.
 
     Nothing where the queue has no such setting. Else this process looks once a second: two non-locking index seeks

@@ -16,18 +16,18 @@ from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import NO_FLOOR, Floors
+from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors
 from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, announce_expired
-from jobqueue.transitions.claiming.lone_levels import LoneLevels
 from jobqueue.transitions.claiming.request import NOTHING, Request, Taken
-from jobqueue.transitions.claiming.select_then_update import take_in_steps
-from jobqueue.transitions.claiming.update_returning import take_at_once, take_from_top
+from jobqueue.transitions.claiming.select_then_update import select_then_update
+from jobqueue.transitions.claiming.single_priority import SinglePriorityCache
+from jobqueue.transitions.claiming.update_returning import take_from_top, update_returning
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import check_int, check_queue, check_seconds, check_worker
 
 LIMIT_MAX = 10_000
 PASSES_MAX = 10  # each may let the next job of an ordering key in, which has expired, too
-FLOOR_BATCH = 10  # smaller claims keep the exact order
+CURSOR_BATCH = 10  # smaller claims keep the exact order
 
 
 def claim(
@@ -58,7 +58,7 @@ class Claimer:
 
     def __init__(self, worker: str, using: str) -> None:
         self._worker, self._using = check_worker(worker), using
-        self._floors, self._lone = Floors(), LoneLevels()
+        self._cursors, self._lone = ScanCursors(), SinglePriorityCache()
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
         """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most, and over
@@ -67,9 +67,9 @@ class Claimer:
 
         `head` spares the look for the highest level.
         """
-        floors = self._floors if limit >= FLOOR_BATCH else None
+        cursors = self._cursors if limit >= CURSOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head, self._lone)
+        return _take(queue, limit, self._worker, lease_seconds, self._using, cursors, head, self._lone)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -87,16 +87,16 @@ def _take(
     worker: str,
     seconds: float,
     using: str,
-    floors: Floors | None = None,
+    cursors: ScanCursors | None = None,
     head: Head | None = None,
-    lone: LoneLevels | None = None,
+    lone: SinglePriorityCache | None = None,
 ) -> list[Lease]:
     """Passes until there are enough, or one has met no job that expired: behind those may be others."""
     leases: list[Lease] = []
     request = Request(queue, limit, limit, worker, seconds, using)
     for _ in range(PASSES_MAX):
         try:
-            taken = retry_transient(partial(_pass, request, floors, head, lone), using=using)
+            taken = retry_transient(partial(_pass, request, cursors, head, lone), using=using)
         except (Error, DatabaseBusy):
             if leases:
                 return leases
@@ -109,23 +109,23 @@ def _take(
     return leases
 
 
-def _pass(request: Request, floors: Floors | None, head: Head | None, lone: LoneLevels | None) -> Taken:
+def _pass(request: Request, cursors: ScanCursors | None, head: Head | None, lone: SinglePriorityCache | None) -> Taken:
     queue, using = request.queue, request.using
     starving = look_is_due(queue, using=using)
-    at_once = vendor(using).takes_at_once and request.look == request.limit and not starving
+    at_once = vendor(using).has_update_returning and request.look == request.limit and not starving
     if at_once and head and head.level is None:
         if (taken := take_from_top(request)).rows:
             return taken
         head = None
-    floor = floors.of(queue) if floors else NO_FLOOR
-    follows = floor.follows(head)
-    begin = Head(queue, floor.level, all_due=True) if follows else head
-    levels = candidates.due_levels(queue, using=using, surely=floor.level, head=begin)
+    cursor = cursors.of(queue) if cursors else NO_CURSOR
+    follows = cursor.follows(head)
+    begin = Head(queue, cursor.level, all_due=True) if follows else head
+    levels = candidates.due_levels(queue, using=using, surely=cursor.level, head=begin)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return NOTHING
-    take = partial(take_at_once if at_once else take_in_steps, replace(request, floor=floor))
+    take = partial(update_returning if at_once else select_then_update, replace(request, cursor=cursor))
     brief = lone is not None and head is not None and top == head.level and lone.holds(head)
     taken = take(iter([top])) if brief else NOTHING
     if not taken.rows:
@@ -133,9 +133,9 @@ def _pass(request: Request, floors: Floors | None, head: Head | None, lone: Lone
         if lone and len(taken.rows) < request.look:
             lone.looked(queue, taken.rows)
     # Where jobs that starved came first, the last one does not tell how far the claims have come.
-    if floors and len(taken.rows) == request.limit and not taken.late and not starving:
+    if cursors and len(taken.rows) == request.limit and not taken.late and not starving:
         first, last = taken.rows[0], taken.rows[-1]
         alike = (first.priority, first.due_at) == (last.priority, last.due_at)
         job_id = last.pk if alike else None
-        floors.keep(queue, floor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
+        cursors.keep(queue, cursor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
     return taken

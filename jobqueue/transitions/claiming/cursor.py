@@ -16,8 +16,8 @@ from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head
 
-# Jobs may appear below the floor: retries, late commits, other hosts' clocks. They wait this long at most.
-FLOOR_SECONDS = 1.0
+# Jobs may appear below the cursor: retries, late commits, other hosts' clocks. They wait this long at most.
+CURSOR_SECONDS = 1.0
 # Levels above that held only delayed jobs are looked at this often: a higher priority waits as long at most, and each
 # look would be two statements a level, for every batch.
 WALK_SECONDS = 0.1
@@ -25,7 +25,7 @@ _SINCE, _AFTER = Slot("since", UtcDateTimeField()), Slot("after", Job._meta.get_
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class ScanCursor:
     """On `level`, jobs due before `run_at` were claimed a moment ago, and of those due then all up to `job_id`.
 
     With a job_id the next batch is looked for among the jobs due at the same instant: many were added by one statement.
@@ -44,17 +44,17 @@ class Floor:
         same = head is not None and head.level is not None and head.level == self.top and not head.all_due
         return same and time.monotonic() < self.walked_at + WALK_SECONDS
 
-    def moved(self, level: int, run_at: datetime, job_id: int | None, head: Head | None, *, walked: bool) -> Floor:
-        """The floor after a full batch that began at this one and ended at `run_at` of `level`.
+    def moved(self, level: int, run_at: datetime, job_id: int | None, head: Head | None, *, walked: bool) -> ScanCursor:
+        """The cursor after a full batch that began at this one and ended at `run_at` of `level`.
 
         `job_id` is the last one of a batch that had one run_at. From `head` down to `level` it has `walked`, or left
-        that out. A floor that only moves up is as old as its first look, and so is a walk that was left out: the claim
+        that out. A cursor that only moves up is as old as its first look, and so is a walk that was left out: the claim
         may have taken longer than they are good for.
         """
         now, same = time.monotonic(), self.level == level
-        good_until = self.good_until if same else now + FLOOR_SECONDS
+        good_until = self.good_until if same else now + CURSOR_SECONDS
         walked_at = now if walked or not same else self.walked_at
-        return Floor(level, run_at, job_id, good_until, head.level if head else None, walked_at)
+        return ScanCursor(level, run_at, job_id, good_until, head.level if head else None, walked_at)
 
     def condition(self) -> dict[str, Slot]:
         """What a prepared statement filters by to begin here."""
@@ -65,20 +65,20 @@ class Floor:
         return {"since": self.run_at, "after": self.job_id}
 
 
-NO_FLOOR = Floor(None, datetime.min.replace(tzinfo=UTC))
+NO_CURSOR = ScanCursor(None, datetime.min.replace(tzinfo=UTC))
 
 
-class Floors:
-    """The memory of one claimer. A claim that comes back short is made again without its floor."""
+class ScanCursors:
+    """The memory of one claimer. A claim that comes back short is made again without its cursor."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Floor] = {}
+        self._known: dict[str, ScanCursor] = {}
 
-    def of(self, queue: str) -> Floor:
-        """The floor of `queue`; none when it is old."""
-        floor = self._known.get(queue, NO_FLOOR)
-        return floor if time.monotonic() < floor.good_until else NO_FLOOR
+    def of(self, queue: str) -> ScanCursor:
+        """The cursor of `queue`; none when it is old."""
+        cursor = self._known.get(queue, NO_CURSOR)
+        return cursor if time.monotonic() < cursor.good_until else NO_CURSOR
 
-    def keep(self, queue: str, floor: Floor) -> None:
+    def keep(self, queue: str, cursor: ScanCursor) -> None:
         """Begin there from now on."""
-        self._known[queue] = floor
+        self._known[queue] = cursor

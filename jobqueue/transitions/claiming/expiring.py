@@ -8,7 +8,7 @@ from jobqueue.exceptions import JobExpired
 from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
-from jobqueue.ordering.advance import go_on
+from jobqueue.ordering.promote import promote_next
 from jobqueue.signals import job_canceled, send
 from jobqueue.transitions.claiming.request import Row
 from jobqueue.transitions.leases import canceled
@@ -30,6 +30,6 @@ def end_expired(rows: JobQuerySet) -> None:
 
 def announce_expired(rows: Sequence[Row], queue: str, using: str) -> None:
     """Tell that these jobs have ended."""
-    go_on(((queue, row.ordering_key) for row in rows), using=using)
+    promote_next(((queue, row.ordering_key) for row in rows), using=using)
     for row in rows:
         send(job_canceled, Job, job_id=row.pk, queue=queue, task=row.task, using=using)

@@ -12,7 +12,7 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
 from jobqueue.models import Job
 from jobqueue.payload import JSON
-from jobqueue.transitions.claiming.cursor import NO_FLOOR, Floor
+from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import SECONDS_MAX
 
@@ -56,7 +56,7 @@ def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Up to `limit` of the first `look` due jobs of `queue`, from `floor` up, for `worker` and for `seconds`."""
+    """Up to `limit` of the first `look` due jobs of `queue`, from `cursor` up, for `worker` and for `seconds`."""
 
     queue: str
     limit: int
@@ -64,7 +64,7 @@ class Request:
     worker: str
     seconds: float
     using: str
-    floor: Floor = NO_FLOOR
+    cursor: ScanCursor = NO_CURSOR
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
         """The lease on `row`, from its own now for as long as was asked for; `lock_until`: it is leased, until then."""

@@ -21,8 +21,8 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.aging import starving_levels
-from jobqueue.transitions.claiming.cursor import NO_FLOOR, Floor
+from jobqueue.transitions.claiming.aging import aged_levels
+from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, expired
 from jobqueue.transitions.claiming.request import Request, Row, Taken, taken
 from jobqueue.transitions.leases import Lease
@@ -30,15 +30,15 @@ from jobqueue.transitions.leases import Lease
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
 
 
-def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
+def select_then_update(request: Request, levels: Iterator[int]) -> Taken:
     """Lock, end those that expired, lease the others, in one transaction."""
     queue, look, using, token = request.queue, request.look, request.using, uuid.uuid4().bytes
     with vendor(using).transaction(connections[using]):
-        first = lock_starving(queue, look, using=using)
+        first = lock_aged(queue, look, using=using)
         rows = list(chain.from_iterable(first.values()))
         if len(rows) < look:
             others = (level for level in levels if level not in first)
-            rows += lock_due(queue, look - len(rows), others, using=using, floor=request.floor)
+            rows += lock_due(queue, look - len(rows), others, using=using, cursor=request.cursor)
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
@@ -46,14 +46,14 @@ def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
         return Taken(rows, _stamp(leases, token, request), late)
 
 
-def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[Row]:
+def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, cursor: ScanCursor = NO_CURSOR) -> list[Row]:
     """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level."""
     rows: list[Row] = []
     for level in levels:
         wanted = limit - len(rows)
         found: list[Any] = []
-        if level == floor.level:
-            found = _lock(using, wanted, **floor.condition()).rows(queue=queue, level=level, **floor.values())
+        if level == cursor.level:
+            found = _lock(using, wanted, **cursor.condition()).rows(queue=queue, level=level, **cursor.values())
         if len(found) < wanted:
             found = _lock(using, wanted).rows(queue=queue, level=level)
         rows += map(Row._make, found)
@@ -79,10 +79,10 @@ def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
     return free[:limit]
 
 
-def lock_starving(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
+def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
     """Lock and read up to `limit` rows that waited longer than STARVE_SECONDS, by level; {} without the setting."""
     found: dict[int, list[Row]] = {}
-    for level, rows in starving_levels(queue, using=using):
+    for level, rows in aged_levels(queue, using=using):
         # A level of which somebody else has locked all such rows is left to lock_due().
         if locked := [Row._make(row) for row in _locking(rows, limit, using)]:
             found[level] = locked

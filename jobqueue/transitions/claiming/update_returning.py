@@ -21,7 +21,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.cursor import NO_FLOOR, Floor
+from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, expired
 from jobqueue.transitions.claiming.request import Request, Row, Taken, taken
 from jobqueue.transitions.leases import Lease
@@ -41,7 +41,7 @@ _COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), Selected("lock_unt
 _ORDER = itemgetter(Row._fields.index("due_at"), Row._fields.index("pk"))
 
 
-def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
+def update_returning(request: Request, levels: Iterator[int]) -> Taken:
     """Lease level by level; what each statement took is committed with it.
 
     So an error after the first one ends the claim with what it has: those jobs are leased and must be run.
@@ -50,9 +50,9 @@ def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
     token = uuid.uuid4().bytes
     try:
         for level in levels:
-            for floor in [request.floor, NO_FLOOR] if level == request.floor.level else [NO_FLOOR]:
+            for cursor in [request.cursor, NO_CURSOR] if level == request.cursor.level else [NO_CURSOR]:
                 if len(found) < request.limit:
-                    found += _take(request, request.limit - len(found), level, floor, token)
+                    found += _take(request, request.limit - len(found), level, cursor, token)
             if len(found) >= request.limit:
                 break
     except Error as error:
@@ -65,7 +65,7 @@ def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
 
 def take_from_top(request: Request) -> Taken:
     """Lease due jobs of the highest priority that waits, without a look before; none if all of those are delayed."""
-    return _without_late(_take(request, request.limit, None, NO_FLOOR, uuid.uuid4().bytes))
+    return _without_late(_take(request, request.limit, None, NO_CURSOR, uuid.uuid4().bytes))
 
 
 def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
@@ -84,9 +84,9 @@ def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
     return Taken(rows, [lease for row, lease in found if row.pk not in gone], late)
 
 
-def _take(request: Request, limit: int, level: int | None, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:
-    condition = {} if floor is NO_FLOOR else floor.condition()
-    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **floor.values()}
+def _take(request: Request, limit: int, level: int | None, cursor: ScanCursor, token: bytes) -> list[tuple[Row, Lease]]:
+    condition = {} if cursor is NO_CURSOR else cursor.condition()
+    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **cursor.values()}
     prepared = _statement(request.using, limit, level is None, **condition)
     found = prepared.rows(**values, seconds=request.seconds)
     found.sort(key=_ORDER)

@@ -13,8 +13,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue import signals
-from jobqueue import wakeup as doorbell
+from jobqueue import signals, wakeup
 from jobqueue.context import log as job_log
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
@@ -82,7 +81,7 @@ def _work(options: Options, index: int, name: str, board: Board) -> Exit:
         logger.debug("%s cannot start its threads: %s", name, error)
         return Exit.CROWDED
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    doorbell.answer(partial(_answer, options, index, board))
+    wakeup.on_notify(partial(_answer, options, index, board))
     board.regions[index].state = State.RUNNING
     task_signals.carry(announcer)
     signals.carry(announcer.give)

@@ -8,10 +8,10 @@ import random
 import threading
 import time
 
-from jobqueue import wakeup as doorbell
+from jobqueue import wakeup
 from jobqueue.exceptions import NotSupported
-from jobqueue.wakeup import QUIET_SECONDS, Bell
-from jobqueue.wakeup.base import Ear
+from jobqueue.wakeup import QUIET_SECONDS, Notifier
+from jobqueue.wakeup.base import Subscription
 from jobqueue.worker.shared.wakeup_pipes import Bells
 from jobqueue.worker.shared.worker_options import Options
 
@@ -32,65 +32,63 @@ class Listener:
         """Listen in a daemon thread, where there is a messenger and somebody may be idle."""
         if self._options.once or self._options.drain:
             return
-        bell = doorbell.bell_of(self._options.database)
-        if bell is not None:
+        notifier = wakeup.notifier_of(self._options.database)
+        if notifier is not None:
             try:
-                threading.Thread(target=self._run, args=(bell,), name="listener", daemon=True).start()
+                threading.Thread(target=self._run, args=(notifier,), name="listener", daemon=True).start()
             except RuntimeError as error:
                 # A keeper that cannot listen still renews leases.
-                logger.warning("rings are not heard, workers poll: %s", error)
+                logger.warning("wake-ups are not received, workers poll: %s", error)
 
-    def _run(self, bell: Bell) -> None:
+    def _run(self, notifier: Notifier) -> None:
         while True:
-            ear: Ear | None = None
+            subscription: Subscription | None = None
             try:
-                ear = bell.listen()
+                subscription = notifier.subscribe()
                 self._tell(None)
-                # Nobody has heard the rings before it, and a driver that had connected again may have heard some.
+                # Wake-ups sent before the subscription were lost.
                 self._bells.ring()
-                self._listen(ear)
+                self._listen(subscription)
             except NotSupported as error:
-                logger.warning("rings are not heard: %s", error)
+                logger.warning("wake-ups are not received: %s", error)
                 return
             except Exception as error:
-                # Whatever a driver raises: a worker that cannot hear still polls.
+                # Whatever a driver raises: without wake-ups a worker still polls.
                 self._tell(error)
             finally:
-                self._close(ear)
+                self._close(subscription)
             time.sleep(AWAY_SECONDS * random.uniform(0.5, 1.0))
 
-    def _listen(self, ear: Ear) -> None:
+    def _listen(self, subscription: Subscription) -> None:
         check_at, again_at = time.monotonic() + CHECK_SECONDS, math.inf
         while True:
-            heard = ear.heard(max(0.0, min(check_at, again_at) - time.monotonic()))
-            served = [queue for queue in heard if self._options.selection.serves(queue)]
+            queues = subscription.receive(max(0.0, min(check_at, again_at) - time.monotonic()))
+            served = [queue for queue in queues if self._options.selection.serves(queue)]
             for _ in served:
                 self._bells.ring()
             now = time.monotonic()
             if served:
                 again_at = now + QUIET_SECONDS
             elif now >= again_at:
-                # Enqueuers may have held rings back meanwhile.
+                # Enqueuers may have suppressed wake-ups meanwhile.
                 again_at = math.inf
                 self._bells.ring_another()
-            if heard:
+            if queues:
                 check_at = now + CHECK_SECONDS
             elif now >= check_at:
                 check_at = now + CHECK_SECONDS
-                ear.check()
+                subscription.check()
 
-    def _close(self, ear: Ear | None) -> None:
+    def _close(self, subscription: Subscription | None) -> None:
         try:
-            if ear is not None:
-                ear.close()
+            if subscription is not None:
+                subscription.close()
         except Exception as error:
-            logger.debug("the doorbell's connection could not be closed: %s", error)
+            logger.debug("the subscription could not be closed: %s", error)
 
     def _tell(self, error: Exception | None) -> None:
         if error is not None and not self._away:
-            logger.warning(
-                "the doorbell cannot be heard (%s); trying again, jobs are found by polling meanwhile", error
-            )
+            logger.warning("wake-ups cannot be received (%s); trying again, workers poll meanwhile", error)
         elif error is None and self._away:
-            logger.info("the doorbell can be heard again")
+            logger.info("wake-ups are received again")
         self._away = error is not None

@@ -9,7 +9,7 @@ from typing import Any
 from jobqueue.exceptions import BatchErrors, PayloadError, ResultError
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.transitions.hearing import hearing_acks
+from jobqueue.transitions.ack_observers import observe_acks
 from jobqueue.worker.run.perform import Attempt, Outcome, Run, perform, perform_within
 from jobqueue.worker.run.timeouts import limits_of
 from jobqueue.worker.shared.cleanup import clean_connections
@@ -97,7 +97,7 @@ def _call(func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], aroun
             context.finished = True
 
     try:
-        with hearing_acks(acked), around:
+        with observe_acks(acked), around:
             # A list of its own: whatever the function does to it, the answers are for these leases.
             returned = func(list(leases))
         answers = _answers(returned, leases)

@@ -230,20 +230,20 @@ GUARDS = [
     _mutant(
         "an ack does not let the next job of the key go on",
         "transitions/acking.py",
-        "    go_on([(lease.queue, lease.ordering_key)], using=lease.using)\n    _announce([lease])",
+        "    promote_next([(lease.queue, lease.ordering_key)], using=lease.using)\n    _announce([lease])",
         "    _announce([lease])",
         ORDERING,
     ),
     _mutant(
         "a reaped job that is dead does not let its key go on",
         "transitions/reaping.py",
-        "        go_on(((lease.queue, lease.ordering_key) for lease in leases), using=alias)\n",
+        "        promote_next(((lease.queue, lease.ordering_key) for lease in leases), using=alias)\n",
         "",
         ORDERING,
     ),
     _mutant(
         "a key goes on behind a failed job",
-        "ordering/advance.py",
+        "ordering/promote.py",
         "place.status in (None, Job.Status.DONE, Job.Status.CANCELED)",
         "place.status in (None, Job.Status.DONE, Job.Status.CANCELED, Job.Status.FAILED)",
         ORDERING,

@@ -48,7 +48,7 @@ def test_a_connection_lost_at_every_statement(body, figure):
     """The server ends the session before each of them, or after it and its answer is lost: the effect is there once."""
     stops = walk(body, disconnected)
     # Where a claim is one statement, its UPDATE commits by itself.
-    alone = [stop for stop in stops if stop.startswith("after UPDATE") and vendor("default").takes_at_once]
+    alone = [stop for stop in stops if stop.startswith("after UPDATE") and vendor("default").has_update_returning]
     commits = stops.count("after COMMIT") + len(alone[:1])
     assert commits >= 2
     figure("job", name(body))

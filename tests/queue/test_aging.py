@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.transitions import claim
-from jobqueue.transitions.claiming import aging as starving
+from jobqueue.transitions.claiming import aging
 from tests.factories import job, make_job, make_jobs, set_columns
 
 pytestmark = pytest.mark.django_db
@@ -17,8 +17,8 @@ SETTING = {"QUEUES": {"q": {"STARVE_SECONDS": 300}}}
 @pytest.fixture(autouse=True)
 def look_now(monkeypatch):
     """Forget when this process has looked; after the next look it looks no more, however long the test takes."""
-    monkeypatch.setattr(starving, "LOOK_SECONDS", 600)
-    starving._next_look.clear()
+    monkeypatch.setattr(aging, "LOOK_SECONDS", 600)
+    aging._next_look.clear()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def stream(claims):
     taken = []
     for _ in range(claims):
         make_jobs(2, priority=9)
-        starving._next_look.clear()
+        aging._next_look.clear()
         taken += claimed(1)
     return taken
 
@@ -75,7 +75,7 @@ def test_no_job_is_taken_twice_by_one_claim(on):
     ids = [aged(400, priority=n % 3) for n in range(9)] + [make_job(priority=n % 3) for n in range(9)]
     found = []
     while more := claimed(5):
-        starving._next_look.clear()
+        aging._next_look.clear()
         found += more
     assert sorted(found) == sorted(ids)
     assert {job(i).fence for i in ids} == {1}
@@ -123,7 +123,7 @@ def test_without_the_setting_not_one_statement_more_is_sent(settings):
     settings.JOBQUEUE = {}
     assert (statements(), between) == (plain, plain)
     # Where a claim is one statement, the one that looks is a transaction all the same.
-    steps = 3 if vendor("default").takes_at_once else 0
+    steps = 3 if vendor("default").has_update_returning else 0
     assert looking - steps == plain + 3, "lowest level, its oldest job, the next level"
 
 

@@ -17,7 +17,7 @@ from functools import cache, partial
 from django.db import Error, connections, transaction
 from django.db.models import BigIntegerField, Case, F, Model, Value, When
 
-from jobqueue import wakeup as doorbell
+from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
@@ -30,7 +30,7 @@ from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state
 from jobqueue.ordering import lanes
-from jobqueue.ordering.cursor import LaneFloors
+from jobqueue.ordering.cursor import LaneCursors
 from jobqueue.ordering.gate import HALTED, KEY_GATE, SCHEDULED
 from jobqueue.ordering.lanes import Place, lane_of
 
@@ -41,7 +41,7 @@ _DEPTH, _DEPTH_MAX = 3, 1000
 _LANES = 500
 # For lanes in which others have locks now: 0.3 to 0.6 s in all, then they, or the sweep, see to it.
 _TRIES, _TRY_SECONDS = 30, 0.02
-_floors = LaneFloors()
+_cursors = LaneCursors()
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Step:
     def meet(self, place: Place) -> bool:
         """Take in the next place from the head on; whether its job has ended, so that another is to come."""
         self._halts = self._halts or place.halted
-        policy = load().queue_failed_head(place.queue or "") if place.status == Job.Status.FAILED else ""
+        policy = load().queue_on_key_failure(place.queue or "") if place.status == Job.Status.FAILED else ""
         if policy == "skip" or place.status in (None, Job.Status.DONE, Job.Status.CANCELED):
             self.ended.append(place.id)
             return True
@@ -69,7 +69,7 @@ class _Step:
         return False
 
 
-def go_on(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> None:
+def promote_next(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> None:
     """Jobs of these (queue, ordering key) are new, or something happened to them: open those whose turn it is.
 
     Now, or when the open transaction is committed. Costs next to nothing for jobs without a key (None). Never raises.
@@ -99,28 +99,28 @@ def _advance_pending(using: str) -> None:
         _advance_or_leave(found, using)
 
 
-def advance(wanted: Collection[int], *, using: str, floors: LaneFloors | None = None) -> int:
+def promote(wanted: Collection[int], *, using: str, cursors: LaneCursors | None = None) -> int:
     """Remove ended heads from these lanes and open the next ones; how many jobs were opened.
 
-    Repeatable: whoever looks finds the same head. With `floors` it is sought from where it was seen a moment ago.
+    Repeatable: whoever looks finds the same head. With `cursors` it is sought from where it was seen a moment ago.
     Raises DatabaseBusy after repeated deadlocks.
     """
-    lanes_in_order, floors = sorted(wanted), floors or LaneFloors()
+    lanes_in_order, cursors = sorted(wanted), cursors or LaneCursors()
     starts = range(0, len(lanes_in_order), _LANES)
-    return sum(_advance(set(lanes_in_order[start : start + _LANES]), using, floors) for start in starts)
+    return sum(_advance(set(lanes_in_order[start : start + _LANES]), using, cursors) for start in starts)
 
 
-def _advance(left: set[int], using: str, floors: LaneFloors) -> int:
+def _advance(left: set[int], using: str, cursors: LaneCursors) -> int:
     opened = vain = 0
     while left and vain < _TRIES:
         # Without a lock: if a lane's head is open, whoever ends it will look again, and see what we see.
-        steps = retry_transient(partial(_steps, left, using, floors), using=using)
+        steps = retry_transient(partial(_steps, left, using, cursors), using=using)
         if not steps:
             break
-        done = retry_transient(partial(_apply, steps, using, floors), using=using)
+        done = retry_transient(partial(_apply, steps, using, cursors), using=using)
         queues = [step.opened.queue or "" for step in done if step.opened]
         for queue in set(queues):
-            doorbell.ring(queue, using)
+            wakeup.notify(queue, using)
         opened += len(queues)
         # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
         left = steps.keys() - {step.head.lane for step in done if not step.more}
@@ -131,26 +131,26 @@ def _advance(left: set[int], using: str, floors: LaneFloors) -> int:
 
 
 def sweep(after: int, *, using: str, limit: int = 1000) -> tuple[int, int | None]:
-    """advance() for up to `limit` lanes above `after`: a crash or foreign SQL may have left some standing still.
+    """promote() for up to `limit` lanes above `after`: a crash or foreign SQL may have left some standing still.
 
     How many jobs it opened, and the last lane it saw, None when there are no more.
     """
     found = retry_transient(partial(lanes.active, after, using=using, limit=limit), using=using)
-    opened = advance(found, using=using) if found else 0
+    opened = promote(found, using=using) if found else 0
     return opened, found[-1] if len(found) == limit else None
 
 
 def _advance_or_leave(wanted: Collection[int], using: str) -> None:
     try:
-        advance(wanted, using=using, floors=_floors)
+        promote(wanted, using=using, cursors=_cursors)
     except (Error, DatabaseBusy) as error:
         logger.warning("%d ordering keys wait for the next sweep: %s", len(wanted), error)
 
 
-def _steps(wanted: Iterable[int], using: str, floors: LaneFloors) -> dict[int, _Step]:
+def _steps(wanted: Iterable[int], using: str, cursors: LaneCursors) -> dict[int, _Step]:
     """The lanes that need something."""
-    met = lanes.next_places(floors.of(wanted, using=using), using=using)
-    floors.keep(met, using=using)
+    met = lanes.next_places(cursors.of(wanted, using=using), using=using)
+    cursors.keep(met, using=using)
     steps = {lane: _Step(place) for lane, place in met.items()}
     for _ in range(_DEPTH):
         ended = {lane: place.id for lane, place in met.items() if steps[lane].meet(place)}
@@ -164,10 +164,10 @@ def _steps(wanted: Iterable[int], using: str, floors: LaneFloors) -> dict[int, _
     return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
 
 
-def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_Step]:
+def _apply(seen: Mapping[int, _Step], using: str, cursors: LaneCursors) -> list[_Step]:
     """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
 
-    Another advance() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
+    Another promote() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
     operator's verb in a transaction of its own), will look at the lane after its commit.
     """
     wanted: set[int] = set()
@@ -177,7 +177,7 @@ def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_S
     with vendor(using).transaction(connections[using]):
         mine = _lock(LaneEntry, wanted, using)
         # Read again: what was seen before the lock may be over.
-        now = [step for step in _steps(seen, using, floors).values() if {step.head.id, *step.ended} <= mine]
+        now = [step for step in _steps(seen, using, cursors).values() if {step.head.id, *step.ended} <= mine]
         opening = {step.opened.job_id for step in now if step.opened}
         free = _lock(Job, opening, using) if opening else set()
         steps = [step for step in now if step.opened is None or step.opened.job_id in free]

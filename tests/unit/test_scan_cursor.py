@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobqueue.transitions.claiming import cursor as floors
+from jobqueue.transitions.claiming import cursor
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import FLOOR_SECONDS, NO_FLOOR, Floor
+from jobqueue.transitions.claiming.cursor import CURSOR_SECONDS, NO_CURSOR, ScanCursor
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = Head("q", 9, all_due=False)
@@ -15,23 +15,23 @@ HEAD = Head("q", 9, all_due=False)
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(floors.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_a_floor_whose_time_ran_out_during_the_claim_gets_no_new_time(clock):
-    before = Floor(0, DUE, None, good_until=99.9, top=9, walked_at=99.0)
+    before = ScanCursor(0, DUE, None, good_until=99.9, top=9, walked_at=99.0)
     after = before.moved(0, DUE, None, HEAD, walked=False)
     assert (after.good_until, after.walked_at) == (99.9, 99.0)
     assert not after.follows(HEAD)
 
 
 def test_a_walk_is_noted_when_it_was_made(clock):
-    before = Floor(0, DUE, None, good_until=100.5, top=9, walked_at=99.0)
+    before = ScanCursor(0, DUE, None, good_until=100.5, top=9, walked_at=99.0)
     assert before.moved(0, DUE, None, HEAD, walked=True).walked_at == 100.0
 
 
-@pytest.mark.parametrize("before", [NO_FLOOR, Floor(3, DUE, None, good_until=100.5)])
+@pytest.mark.parametrize("before", [NO_CURSOR, ScanCursor(3, DUE, None, good_until=100.5)])
 def test_a_level_that_is_new_begins_anew(clock, before):
     after = before.moved(0, DUE, None, HEAD, walked=True)
-    assert (after.level, after.good_until, after.walked_at) == (0, 100.0 + FLOOR_SECONDS, 100.0)
+    assert (after.level, after.good_until, after.walked_at) == (0, 100.0 + CURSOR_SECONDS, 100.0)

@@ -12,10 +12,10 @@ from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.request import Row
 
 # As long as jobs of that priority go on coming, those of a lower one may wait for the next look, though there is room.
-LONE_SECONDS = 1.0
+SINGLE_PRIORITY_SECONDS = 1.0
 
 
-class LoneLevels:
+class SinglePriorityCache:
     """The memory of one claimer."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class LoneLevels:
         """A claim went through all levels of `queue`; these were all that it could take."""
         levels = {row.priority for row in rows}
         if len(levels) == 1:
-            self._known[queue] = levels.pop(), time.monotonic() + LONE_SECONDS
+            self._known[queue] = levels.pop(), time.monotonic() + SINGLE_PRIORITY_SECONDS
         else:
             self.forget(queue)
 

@@ -1,4 +1,4 @@
-"""A ring follows a commit, and nothing else; whoever cannot be rung for costs nobody anything."""
+"""Workers are woken after a commit and only then; an unreachable notifier costs nothing."""
 
 import logging
 import time
@@ -7,12 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from jobqueue import enqueue, enqueue_many
-from jobqueue import wakeup as doorbell
+from jobqueue import enqueue, enqueue_many, wakeup
 from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
-from jobqueue.wakeup import redis as redis_bell
-from jobqueue.wakeup.redis import RedisBell
+from jobqueue.wakeup import redis as redis_notifier
+from jobqueue.wakeup.redis import RedisNotifier
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, state, undone, wait_until
 from tests.marks import committed
@@ -26,31 +25,29 @@ NOBODY = "redis://127.0.0.1:1/0"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """A process that has rung for nothing yet."""
-    monkeypatch.setattr(doorbell, "_rung", {})
-    monkeypatch.setattr(doorbell, "_answer", None)
+    monkeypatch.setattr(wakeup, "_notified_at", {})
+    monkeypatch.setattr(wakeup, "_callback", None)
     # On a busy machine a server of one's own takes its time, and twenty enqueues as well.
-    monkeypatch.setattr(redis_bell, "WAIT_SECONDS", 30)
-    monkeypatch.setattr(redis_bell, "PAUSE_SECONDS", 600)
-    RedisBell.at.cache_clear()
+    monkeypatch.setattr(redis_notifier, "WAIT_SECONDS", 30)
+    monkeypatch.setattr(redis_notifier, "PAUSE_SECONDS", 600)
+    RedisNotifier.at.cache_clear()
 
 
 @pytest.fixture
-def rings(fresh):
+def notified(fresh):
     """The queues that this process was rung for."""
     heard = []
-    doorbell.answer(lambda queue, using: heard.append(queue))
+    wakeup.on_notify(lambda queue, using: heard.append(queue))
     return heard
 
 
 @pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
-def ear(request, settings, fresh):
+def subscription(request, settings, fresh):
     """Another session that listens."""
-    settings.JOBQUEUE = {
-        "DOORBELL": request.getfixturevalue("redis_url") if request.param == "redis" else request.param
-    }
-    bell = doorbell.bell_of("default")
-    listening = bell.listen()
-    listening.heard(0)
+    settings.JOBQUEUE = {"WAKEUP": request.getfixturevalue("redis_url") if request.param == "redis" else request.param}
+    notifier = wakeup.notifier_of("default")
+    listening = notifier.subscribe()
+    listening.receive(0)
     yield listening
     listening.close()
 
@@ -66,18 +63,18 @@ def ear(request, settings, fresh):
     ],
     ids=["enqueue", "keyed", "many", "many keyed", "task"],
 )
-def test_every_way_of_adding_jobs_rings_once_after_its_commit(rings, add):
+def test_every_way_of_adding_jobs_rings_once_after_its_commit(notified, add):
     add()
-    assert rings == ["q"]
+    assert notified == ["q"]
     with transaction.atomic():
         add()
         with transaction.atomic():
             enqueue("inner", 1)
-        assert rings == ["q"]
-    assert "inner" in rings
+        assert notified == ["q"]
+    assert "inner" in notified
 
 
-def test_a_rollback_rings_for_nobody(rings):
+def test_a_rollback_rings_for_nobody(notified):
     with undone():
         enqueue("q", 1)
         enqueue_many("q", [1, 2])
@@ -85,104 +82,104 @@ def test_a_rollback_rings_for_nobody(rings):
         with undone():
             enqueue("q", 1)
         enqueue("kept", 1)
-    assert rings == ["kept"]
+    assert notified == ["kept"]
 
 
-def test_what_is_not_added_does_not_ring(rings):
+def test_what_is_not_added_does_not_ring(notified):
     with pytest.raises(PayloadError):
         enqueue("q", object())
     enqueue_many("q", [])
-    assert rings == []
+    assert notified == []
     enqueue("q", 1, dedupe_key="k")
     enqueue("q", 1, dedupe_key="k")
-    assert rings == ["q"]
+    assert notified == ["q"]
 
 
-def test_a_delayed_job_does_not_ring(rings):
+def test_a_delayed_job_does_not_ring(notified):
     enqueue("q", 1, run_at=datetime.now(UTC) + timedelta(hours=1))
     tasks.add.using(run_after=timedelta(hours=1) + datetime.now(UTC)).enqueue(1, 2)
-    assert rings == []
+    assert notified == []
     enqueue("q", 1, run_at=datetime.now(UTC) - timedelta(seconds=1))
-    assert rings == ["q"]
+    assert notified == ["q"]
 
 
-def test_an_operator_who_makes_a_job_due_rings(rings):
+def test_an_operator_who_makes_a_job_due_rings(notified):
     failed, held = make_in_state("FAILED"), make_job("held")
     claim_one("held")
-    rings.clear()
+    notified.clear()
     assert retry(failed)
     assert release_held(held)
-    assert rings == ["q", "held"]
+    assert notified == ["q", "held"]
     assert not retry(held)
     assert cancel(failed)
-    assert rings == ["q", "held"]
+    assert notified == ["q", "held"]
 
 
-def test_without_a_commit_that_django_sees_nothing_is_rung_and_nothing_fails(rings):
+def test_without_a_commit_that_django_sees_nothing_is_rung_and_nothing_fails(notified):
     transaction.set_autocommit(False)
     try:
         enqueue("q", 1)
         transaction.rollback()
     finally:
         transaction.set_autocommit(True)
-    assert rings == []
+    assert notified == []
 
 
 def test_an_answer_that_raises_does_not_reach_the_enqueuer(fresh, caplog):
-    doorbell.answer(lambda queue, using: 1 / 0)
+    wakeup.on_notify(lambda queue, using: 1 / 0)
     assert enqueue("q", 1)
     assert "division by zero" in caplog.text
 
 
-def test_another_session_hears_the_queue_after_the_commit_and_not_before(ear):
+def test_another_session_hears_the_queue_after_the_commit_and_not_before(subscription):
     with transaction.atomic():
         enqueue("naïve queue \u2603", 1)
-        assert ear.heard(0.2) == []
-    assert ear.heard(patient(10)) == ["naïve queue \u2603"]
+        assert subscription.receive(0.2) == []
+    assert subscription.receive(patient(10)) == ["naïve queue \u2603"]
     with undone():
         enqueue("q", 1)
-    assert ear.heard(0.2) == []
+    assert subscription.receive(0.2) == []
 
 
-def test_a_burst_is_one_ring_and_the_next_burst_another(ear, monkeypatch):
+def test_a_burst_is_one_ring_and_the_next_burst_another(subscription, monkeypatch):
     # However long twenty enqueues take here.
-    monkeypatch.setattr(doorbell, "QUIET_SECONDS", 60)
-    monkeypatch.setattr(doorbell, "_rung", {})
+    monkeypatch.setattr(wakeup, "QUIET_SECONDS", 60)
+    monkeypatch.setattr(wakeup, "_notified_at", {})
     with transaction.atomic():
         for n in range(20):
             enqueue("q", n)
-    assert ear.heard(patient(10)) == ["q"]
-    assert ear.heard(0.2) == []
-    monkeypatch.setattr(doorbell, "QUIET_SECONDS", 0)
+    assert subscription.receive(patient(10)) == ["q"]
+    assert subscription.receive(0.2) == []
+    monkeypatch.setattr(wakeup, "QUIET_SECONDS", 0)
     enqueue("q", 1)
-    assert ear.heard(patient(10)) == ["q"]
+    assert subscription.receive(patient(10)) == ["q"]
 
 
-def test_the_listener_is_alive_and_hears_after_it_was_asked(ear):
-    ear.check()
+def test_the_listener_is_alive_and_hears_after_it_was_asked(subscription):
+    subscription.check()
 
     def answered():
-        ear.heard(0.2)
+        subscription.receive(0.2)
         # PostgreSQL's answer is there at once, that of Redis is heard.
-        return not getattr(ear, "_asked", False)
+        return not getattr(subscription, "_pinged", False)
 
     wait_until(answered)
-    ear.check()
+    subscription.check()
     enqueue("q", 1)
-    assert ear.heard(patient(10)) == ["q"]
+    assert subscription.receive(patient(10)) == ["q"]
 
 
 def test_off_means_that_nobody_outside_is_rung(settings):
-    settings.JOBQUEUE = {"DOORBELL": "off"}
-    assert doorbell.bell_of("default") is None
+    settings.JOBQUEUE = {"WAKEUP": "off"}
+    assert wakeup.notifier_of("default") is None
 
 
 def test_auto_is_notify_on_postgresql_and_polling_elsewhere():
-    assert (doorbell.bell_of("default") is not None) == (VENDOR == "postgres")
+    assert (wakeup.notifier_of("default") is not None) == (VENDOR == "postgres")
 
 
 def test_a_redis_that_is_away_costs_one_line_and_no_job(settings, caplog):
-    settings.JOBQUEUE = {"DOORBELL": NOBODY}
+    settings.JOBQUEUE = {"WAKEUP": NOBODY}
     begun = time.monotonic()
     with caplog.at_level(logging.INFO, "jobqueue.wakeup"):
         ids = [enqueue(f"q{n}", n) for n in range(20)]
@@ -196,7 +193,7 @@ def test_a_redis_that_is_away_costs_one_line_and_no_job(settings, caplog):
 
 def test_a_missing_redis_py_is_said_and_costs_no_job(settings, caplog, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "redis", None)
-    settings.JOBQUEUE = {"DOORBELL": NOBODY}
+    settings.JOBQUEUE = {"WAKEUP": NOBODY}
     assert enqueue("q", 1)
     assert 'pip install "jobqueue[redis]"' in caplog.text
 

@@ -8,11 +8,10 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from jobqueue import enqueue
-from jobqueue import wakeup as doorbell
+from jobqueue import enqueue, wakeup
 from jobqueue.conf import load
 from jobqueue.models import Worker
-from jobqueue.wakeup.redis import PAUSE_SECONDS, RedisBell
+from jobqueue.wakeup.redis import PAUSE_SECONDS, RedisNotifier
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
@@ -54,9 +53,9 @@ def patient_bells(monkeypatch):
 @pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
 def messenger(request, settings, monkeypatch):
     value = request.getfixturevalue("redis_url") if request.param == "redis" else request.param
-    settings.JOBQUEUE = {"DOORBELL": value}
-    monkeypatch.setenv("JOBQUEUE_TEST_DOORBELL", value)
-    RedisBell.at.cache_clear()
+    settings.JOBQUEUE = {"WAKEUP": value}
+    monkeypatch.setenv("JOBQUEUE_TEST_WAKEUP", value)
+    RedisNotifier.at.cache_clear()
     return Messenger(value)
 
 
@@ -71,7 +70,7 @@ def wait_until_idle(messenger=None, children=1):
 def silently(add):
     """add(), and nobody is told."""
     settings = load()
-    object.__setattr__(settings, "doorbell", "off")
+    object.__setattr__(settings, "wakeup", "off")
     try:
         return add()
     finally:
@@ -153,7 +152,7 @@ def test_a_replaced_child_is_rung_and_pipes_do_not_pile_up(worker, messenger):
 
 
 def test_a_listener_that_hears_nothing_sends_nothing(worker, redis_url):
-    group = worker(*RARELY, JOBQUEUE_TEST_DOORBELL=redis_url)
+    group = worker(*RARELY, JOBQUEUE_TEST_WAKEUP=redis_url)
     wait_until_idle(Messenger(redis_url))
     with Redis.from_url(redis_url) as client:
         sent = []
@@ -168,7 +167,7 @@ def test_a_listener_that_hears_nothing_sends_nothing(worker, redis_url):
 def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     tasks.enqueues_late.enqueue(str(gate))
-    worker(*RARELY, JOBQUEUE_TEST_DOORBELL="off")
+    worker(*RARELY, JOBQUEUE_TEST_WAKEUP="off")
     wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
     gate.touch()
 
@@ -177,7 +176,7 @@ def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     # There before them: one child takes it when it comes up, the other one is idle when the second is enqueued.
     tasks.enqueues_late.enqueue(str(gate))
-    group = worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_DOORBELL="off")
+    group = worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_WAKEUP="off")
     (first,) = wait_until(lambda: evidence.read("start"), what=f"the first job: {group.text()}")
     (second,) = wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
     assert first[1] != second[1]
@@ -192,34 +191,34 @@ def test_a_job_that_nobody_rang_for_is_found_by_polling(worker, messenger):
 
 
 def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server, redis_url, settings):
-    settings.JOBQUEUE = {"DOORBELL": redis_url}
-    RedisBell.at.cache_clear()
+    settings.JOBQUEUE = {"WAKEUP": redis_url}
+    RedisNotifier.at.cache_clear()
     messenger = Messenger(redis_url)
-    group = worker("--poll", "1s..2s", JOBQUEUE_TEST_DOORBELL=redis_url)
-    rare = worker(*RARELY, "other", JOBQUEUE_TEST_DOORBELL=redis_url)
+    group = worker("--poll", "1s..2s", JOBQUEUE_TEST_WAKEUP=redis_url)
+    rare = worker(*RARELY, "other", JOBQUEUE_TEST_WAKEUP=redis_url)
     wait_until(lambda: len(messenger.sessions()) == 2, what="both workers")
     redis_server.stop()
     try:
-        wait_until(lambda: "cannot be heard" in group.text() and "cannot be heard" in rare.text())
+        wait_until(lambda: "cannot be received" in group.text() and "cannot be received" in rare.text())
         runs = enqueue("webhooks", {"n": 1})
         wait_until(lambda: state(runs) == "DONE", what="a job found by polling")
     finally:
         redis_server.start()
     wait_until(lambda: len(messenger.sessions()) == 2, what="both workers again")
-    RedisBell.at.cache_clear()
+    RedisNotifier.at.cache_clear()
     job_id = tasks.add.using(queue_name="other").enqueue(1, 2).id
     runs_at_once(job_id)
-    wait_until(lambda: "can be heard again" in rare.text(), what="the word about it")
-    assert group.text().count("cannot be heard") == 1
+    wait_until(lambda: "are received again" in rare.text(), what="the word about it")
+    assert group.text().count("cannot be received") == 1
 
 
 def test_a_redis_that_hangs_holds_up_one_enqueue_for_a_moment_and_the_next_not_at_all(
     redis_server, redis_url, settings, monkeypatch
 ):
     monkeypatch.undo()  # as short as it is
-    settings.JOBQUEUE = {"DOORBELL": redis_url}
-    RedisBell.at.cache_clear()
-    doorbell._rung.clear()
+    settings.JOBQUEUE = {"WAKEUP": redis_url}
+    RedisNotifier.at.cache_clear()
+    wakeup._notified_at.clear()
     tried, publish = [], Redis.publish
     monkeypatch.setattr(Redis, "publish", lambda *args: tried.append(args) or publish(*args))
     redis_server.pause()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from jobqueue.exceptions import NotSupported
-from jobqueue.wakeup.postgres import NotifyBell
+from jobqueue.wakeup.postgres import PostgresNotifier
 from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.wakeup_pipes import Bells
@@ -37,7 +37,7 @@ class Pooler(CuttingProxy):
 def test_behind_a_pooler_nothing_listens():
     with cutting_proxy(kind=Pooler) as pooler:
         try:
-            NotifyBell("default").listen().close()
+            PostgresNotifier("default").subscribe().close()
             refusal = ""
         except NotSupported as error:
             refusal = str(error)
@@ -54,10 +54,10 @@ def test_a_keeper_says_so_once_and_polls(caplog):
         for thread in threads():
             thread.join(patient(5))
         assert threads() == []
-    (said,) = [record.getMessage() for record in caplog.records if "rings" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "wake-ups" in record.getMessage()]
     assert "Workers poll" in said
 
 
 def test_a_session_of_ones_own_listens():
     with cutting_proxy():
-        NotifyBell("default").listen().close()
+        PostgresNotifier("default").subscribe().close()

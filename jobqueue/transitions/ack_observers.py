@@ -18,7 +18,7 @@ _hears: ContextVar[Hear | None] = ContextVar("jobqueue_hears_acks", default=None
 
 
 @contextmanager
-def hearing_acks(hear: Hear) -> Iterator[None]:
+def observe_acks(hear: Hear) -> Iterator[None]:
     """Within the block, hear(lease) is called for every ack that code of this context has committed."""
     mark = _hears.set(hear)
     try:
@@ -27,7 +27,7 @@ def hearing_acks(hear: Hear) -> Iterator[None]:
         _hears.reset(mark)
 
 
-def tell_acked(leases: Iterable[Lease]) -> None:
+def notify_ack_observer(leases: Iterable[Lease]) -> None:
     """These were acked: now, or with the commit of the open transaction. After a rollback nobody hears of them."""
     hear = _hears.get()
     if hear is None:

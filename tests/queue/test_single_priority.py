@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Job
-from jobqueue.transitions.claiming import candidates, lone_levels
+from jobqueue.transitions.claiming import candidates, single_priority
 from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import make_job
 from tests.marks import committed
@@ -18,8 +18,8 @@ pytestmark = committed
 @pytest.fixture
 def clock(monkeypatch):
     """The claimer's time, in a list of one."""
-    now = [lone_levels.time.monotonic()]
-    monkeypatch.setattr(lone_levels.time, "monotonic", lambda: now[0])
+    now = [single_priority.time.monotonic()]
+    monkeypatch.setattr(single_priority.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -1,9 +1,9 @@
-"""An experiment: a session in SLEEP() that the enqueuer ends with KILL QUERY, as a doorbell inside MySQL or MariaDB.
+"""An experiment: a session in SLEEP() that the enqueuer ends with KILL QUERY, as a wake-up inside MySQL or MariaDB.
 
-python -m benchmarks.mysql_doorbell URL [JOBS]
+python -m benchmarks.mysql_wakeup URL [JOBS]
 
 Prints milliseconds from the return of the committed INSERT to the moment a listening session knows, what ringing adds
-to the enqueuer, and what an accident does. The result is in docs/adr/0008-doorbell.md. Nothing imports this.
+to the enqueuer, and what an accident does. The result is in docs/adr/0008-wakeup.md. Nothing imports this.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def ring(connection: Any) -> int:
 def measure(url: str, jobs: int) -> None:
     """Latency and cost, by number known beforehand and by looking it up."""
     enqueuer, sleeper = connect(url), Sleeper(url)
-    run(enqueuer, "DROP TABLE IF EXISTS doorbell_trial")
-    run(enqueuer, "CREATE TABLE doorbell_trial (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload VARCHAR(100))")
+    run(enqueuer, "DROP TABLE IF EXISTS wakeup_trial")
+    run(enqueuer, "CREATE TABLE wakeup_trial (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload VARCHAR(100))")
     sleeper.start()
     ways = {"id known": lambda: run(enqueuer, f"KILL QUERY {sleeper.number}"), "id looked up": lambda: ring(enqueuer)}
     for name, way in ways.items():
@@ -81,7 +81,7 @@ def measure(url: str, jobs: int) -> None:
             time.sleep(PAUSE_SECONDS)
             seen = len(sleeper.woken)
             begun = time.monotonic()
-            run(enqueuer, "INSERT INTO doorbell_trial (payload) VALUES ('x')")
+            run(enqueuer, "INSERT INTO wakeup_trial (payload) VALUES ('x')")
             committed = time.monotonic()
             way()
             done = time.monotonic()
@@ -96,7 +96,7 @@ def measure(url: str, jobs: int) -> None:
         print(f"ring {percentiles(rings, (50, 99))} ms, lost {lost} of {jobs}")
     hit = sum(accident(url, enqueuer) for _ in range(20))
     print(f"a ring by a number that meanwhile belongs to another session ended its UPDATE {hit} times of 20")
-    run(enqueuer, "DROP TABLE doorbell_trial")
+    run(enqueuer, "DROP TABLE wakeup_trial")
 
 
 def accident(url: str, enqueuer: Any) -> int:
@@ -107,12 +107,12 @@ def accident(url: str, enqueuer: Any) -> int:
 
     def work() -> None:
         try:
-            run(stranger, "UPDATE doorbell_trial SET payload = 'y' ORDER BY id LIMIT 1")
+            run(stranger, "UPDATE wakeup_trial SET payload = 'y' ORDER BY id LIMIT 1")
         except MySQLdb.Error as error:
             failed.append(error.args[0])
 
     run(enqueuer, "BEGIN")
-    run(enqueuer, "SELECT id FROM doorbell_trial ORDER BY id LIMIT 1 FOR UPDATE")
+    run(enqueuer, "SELECT id FROM wakeup_trial ORDER BY id LIMIT 1 FOR UPDATE")
     thread = threading.Thread(target=work)
     thread.start()
     time.sleep(PAUSE_SECONDS)
