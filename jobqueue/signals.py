@@ -37,29 +37,29 @@ def send(signal: Signal, sender: type, **values: Any) -> None:
     """Send to every receiver; what a receiver raises is logged here and goes no further."""
     if not signal.receivers:
         return
-    if _here.carrier is None:
+    if _here.dispatch is None:
         _deliver(signal, sender, values)
     else:
-        _here.carrier(partial(_deliver, signal, sender, values))
+        _here.dispatch(partial(_deliver, signal, sender, values))
 
 
-Carrier: TypeAlias = Callable[[Callable[[], None]], None]
+Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class _Here(threading.local):
-    carrier: Carrier | None = None
+    dispatch: Dispatch | None = None
 
 
 _here = _Here()
 
 
-def carry(carrier: Carrier | None) -> None:
-    """From now on this thread hands deliveries to `carrier`, which calls each, in order, in its own time.
+def dispatch_via(dispatch: Dispatch | None) -> None:
+    """From now on this thread hands deliveries to `dispatch`, which calls each, in order, in its own time.
 
     For threads that must not wait for a receiver; None = it calls receivers itself again. In the threads of jobs they
     are called at once: there a signal is a part of what the job does.
     """
-    _here.carrier = carrier
+    _here.dispatch = dispatch
 
 
 def _deliver(signal: Signal, sender: type, values: dict[str, Any]) -> None:

@@ -133,11 +133,11 @@ def run_lease(lease):
     from jobqueue.worker.run.batch import perform_call
     from jobqueue.worker.run.perform import Run, is_coroutine, perform_coroutine
     from jobqueue.worker.run.timeouts import Watch
-    from jobqueue.worker.shared.scoreboard import Entry
+    from jobqueue.worker.shared.scoreboard import LeaseSlot
 
     if is_coroutine(lease):
-        return async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
-    (outcome,) = perform_call([lease], Run(Entry(), Watch(), lambda: False))
+        return async_to_sync(perform_coroutine)(lease, LeaseSlot(), lambda: False)
+    (outcome,) = perform_call([lease], Run(LeaseSlot(), Watch(), lambda: False))
     return outcome
 
 

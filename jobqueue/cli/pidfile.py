@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.core.management.base import CommandError
 
-from jobqueue.worker.shared.liveness import lives
+from jobqueue.worker.shared.processes import pid_exists
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def held(name: str | None) -> Iterator[None]:
     path = Path(name)
     with suppress(OSError, ValueError):
         other = int(path.read_text())
-        if other != os.getpid() and lives(other):
+        if other != os.getpid() and pid_exists(other):
             raise CommandError(
                 f"{path}: worker {other} is running; stop it first, or use another --pidfile", returncode=2
             )

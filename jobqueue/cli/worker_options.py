@@ -15,7 +15,7 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.validation import check_worker
 from jobqueue.worker.shared.queue_choice import Selection, parse
-from jobqueue.worker.shared.worker_options import KEEPERS, PER_CHILD, Options, default_name
+from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, PER_CHILD, Options, default_name
 
 USAGE = 2
 
@@ -95,12 +95,12 @@ def _check_connections(options: Options, most: int | None) -> None:
     needed = options.connections_max
     if most is None or needed <= most:
         return
-    fitting = (most - KEEPERS) // options.processes - PER_CHILD
-    fewer = max(1, (most - KEEPERS) // (PER_CHILD + 1))
+    fitting = (most - MONITOR_CONNECTIONS) // options.processes - PER_CHILD
+    fewer = max(1, (most - MONITOR_CONNECTIONS) // (PER_CHILD + 1))
     advice = f"--concurrency {fitting} fits" if fitting > 0 else f"--processes {fewer} at most"
     raise CommandError(
         f"--max-connections {most}: {options.processes} processes with {options.concurrency} job threads each, and the "
-        f"keeper, may open {needed} connections. Nothing was started; lower --processes or --concurrency ({advice}).",
+        f"monitor, may open {needed} connections. Nothing was started; lower --processes or --concurrency ({advice}).",
         returncode=USAGE,
     )
 

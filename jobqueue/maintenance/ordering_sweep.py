@@ -48,7 +48,7 @@ class Rounds:
     nothing: two that look at once do no harm.
     """
 
-    __name__ = "lane_keeper"
+    __name__ = "ordering_sweep"
 
     def __init__(self) -> None:
         self._after: int | None = None

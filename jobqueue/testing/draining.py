@@ -9,7 +9,7 @@ from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType
-from jobqueue.maintenance import ordering_sweep as lane_keeper
+from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.leases import WORKER
@@ -138,7 +138,7 @@ class _Drainer:
             ran = len(self.runs)
             reap(using=self._using)
             # In a test case no commit comes that would open the first job of an ordering key.
-            lane_keeper.run_once(load(), using=self._using)
+            ordering_sweep.run_once(load(), using=self._using)
             for name in [self._queue] if self._queue is not None else queue_names(using=self._using):
                 self._run_queue(name)
         return len(self.runs) > before

@@ -136,7 +136,7 @@ def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lea
 
 
 def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
-    """heartbeat_many() for a keeper: leases whose rows somebody has locked are left for the next time; the others.
+    """heartbeat_many() for a monitor: leases whose rows somebody has locked are left for the next time; the others.
 
     Those that are surely held for lease_seconds from now are returned.
 

@@ -1,1 +1,1 @@
-"""The runtime: a supervisor, a keeper that renews leases, and child processes that run jobs."""
+"""The runtime: a supervisor, a monitor that renews leases, and child processes that run jobs."""

@@ -1,7 +1,7 @@
-"""A process that writes the log lines of supervisor and keeper: whoever waits until somebody reads them, it is neither.
+"""A process that writes the log lines of the supervisor and the monitor.
 
-A pipe that nobody reads, or a handler of the project that hangs, stops who writes to it. Not a thread: the supervisor
-has none, so that it may fork at any moment.
+Writing to a pipe that nobody reads, or to a log handler that hangs, blocks the writer; neither of the two may block.
+It is a process, not a thread: the supervisor has no threads, so that it can fork at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from queue import Full, Queue
 from typing import Any
 
-from jobqueue.worker.shared.forking import Forker
+from jobqueue.worker.shared.processes import Forker
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -31,7 +31,7 @@ _KEPT = ["name", "levelno", "levelname", "created", "msecs", "pathname", "filena
 _KEPT += ["process", "processName", "thread", "threadName", "stack_info"]
 
 
-class Scribe:
+class LogWriter:
     """Takes the places of all log handlers in the supervisor, and in what it forks, until leave()."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Scribe:
             self._ends = None
 
     def end(self) -> None:
-        """Let it write what it has, for 2 s at most; called when the keeper is gone."""
+        """Let it write what it has, for 2 s at most; called when the monitor is gone."""
         self.leave()
         until = time.monotonic() + LAST_SECONDS + 0.5
         while self.pid and time.monotonic() < until:

@@ -18,22 +18,22 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.worker.child.process import run_child
-from jobqueue.worker.log_writer import Scribe
-from jobqueue.worker.monitor.monitor import CONNECTION_LOST, run_keeper
+from jobqueue.worker.log_writer import LogWriter
+from jobqueue.worker.monitor.monitor import CONNECTION_LOST, run_monitor
 from jobqueue.worker.monitor.preflight import UNREACHABLE
-from jobqueue.worker.monitor_watch import KeeperWatch
-from jobqueue.worker.shared.forking import Forker
-from jobqueue.worker.shared.scoreboard import Board, Exit, State, Stop
+from jobqueue.worker.monitor_watch import MonitorWatch
+from jobqueue.worker.shared.processes import Forker
+from jobqueue.worker.shared.scoreboard import Exit, Scoreboard, State, Stop
 from jobqueue.worker.shared.worker_options import Options
 from jobqueue.worker.status import log_status
 
 logger = logging.getLogger("jobqueue.worker")
 
 WAIT_SECONDS = 0.5
-SETTLE_SECONDS = 5.0  # how long the keeper gets to give leases back after a kill
+SETTLE_SECONDS = 5.0  # how long the monitor gets to give leases back after a kill
 # A child that dies at once, time after time, is not started again in a tight loop.
 SHORT_LIFE_SECONDS = 1.0
-KEEPER_SECONDS = 1.0  # keepers are started no more often than this
+MONITOR_SECONDS = 1.0  # monitors are started no more often than this
 ALIVE = (State.STARTING, State.RUNNING)
 
 
@@ -43,14 +43,14 @@ class Supervisor:
     def __init__(self, options: Options) -> None:
         self.options = options
         # What a child may hold: what it claims ahead, as much again whose end is not written yet, and its coroutines.
-        entries = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
-        self.board = Board(options.processes, entries)
-        self.forker, self.scribe = Forker(), Scribe()
-        self.keeper_pid = 0
-        self.keeper_over = self.keeper_lost = False
-        self.watch = KeeperWatch(self.board.header)
-        self.keeper_not_before = 0.0
-        self.keeper_stopped_at: float | None = None
+        lease_slots = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
+        self.scoreboard = Scoreboard(options.processes, lease_slots)
+        self.forker, self.log_writer = Forker(), LogWriter()
+        self.monitor_pid = 0
+        self.monitor_over = self.monitor_lost = False
+        self.watch = MonitorWatch(self.scoreboard.header)
+        self.monitor_not_before = 0.0
+        self.monitor_stopped_at: float | None = None
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
@@ -68,7 +68,7 @@ class Supervisor:
         try:
             self._run()
         finally:
-            self.scribe.end()
+            self.log_writer.end()
         if self.forced:
             # While it ends, the interpreter gives signals their default back: another one would change the status.
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,7 +76,7 @@ class Supervisor:
             return 128 + self.forced
         if self.reload:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-        failed = sum(region.failed for region in self.board.regions)
+        failed = sum(slot.failed for slot in self.scoreboard.slots)
         return self.status or (5 if self.options.fail_on_error and failed else 0)
 
     def _run(self) -> None:
@@ -90,61 +90,65 @@ class Supervisor:
             self._wait()
             self._enforce()
             if self.leave_by is not None and time.monotonic() > self.leave_by:
-                logger.error("no keeper, or no database; leases that could not be given back will run out")
+                logger.error("no monitor, or no database; leases that could not be given back will run out")
                 break
-        self._end_keeper()
+        self._end_monitor()
 
     def _preparing(self) -> bool:
-        header = self.board.header
+        header = self.scoreboard.header
         # Told to stop: nobody holds a lease yet, and a server that does not answer must not keep us.
-        return not (header.ready or self.keeper_over or header.stop != Stop.RUN)
+        return not (header.ready or self.monitor_over or header.stop != Stop.RUN)
 
     def _all_over(self) -> bool:
-        if not self.keeper_pid and not self.board.header.ready:
+        if not self.monitor_pid and not self.scoreboard.header.ready:
             return True
-        regions = self.board.regions
-        stopping = self.board.header.stop != Stop.RUN
-        return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(regions))
+        slots = self.scoreboard.slots
+        stopping = self.scoreboard.header.stop != Stop.RUN
+        return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(slots))
 
     def _keep(self) -> None:
-        self.scribe.start(self.forker)
+        self.log_writer.start(self.forker)
         now = time.monotonic()
-        if self.keeper_stopped_at is not None and now - self.keeper_stopped_at > self.options.heartbeat_seconds:
+        if self.monitor_stopped_at is not None and now - self.monitor_stopped_at > self.options.heartbeat_seconds:
             # Frozen: all leases would run out while the children work. They are still good for most of a lease.
-            self.keeper_stopped_at = None
+            self.monitor_stopped_at = None
             with suppress(ProcessLookupError):
-                os.kill(self.keeper_pid, signal.SIGKILL)
-        if self.keeper_pid and self.board.header.ready and self.watch.silent_seconds() > self.options.silent_seconds:
-            self._end_hanging_keeper()
-        if self.keeper_pid or self.keeper_over or now < self.keeper_not_before or not self.forker.ready:
+                os.kill(self.monitor_pid, signal.SIGKILL)
+        if (
+            self.monitor_pid
+            and self.scoreboard.header.ready
+            and self.watch.silent_seconds() > self.options.silent_seconds
+        ):
+            self._end_hanging_monitor()
+        if self.monitor_pid or self.monitor_over or now < self.monitor_not_before or not self.forker.ready:
             return
-        self.keeper_pid = self.forker.fork(run_keeper, self.options, self.board)
-        self.keeper_not_before = now + KEEPER_SECONDS
+        self.monitor_pid = self.forker.fork(run_monitor, self.options, self.scoreboard)
+        self.monitor_not_before = now + MONITOR_SECONDS
         self.watch.begin()
 
-    def _end_hanging_keeper(self) -> None:
-        """Its connection waits for an answer that may never come; another keeper has another one."""
+    def _end_hanging_monitor(self) -> None:
+        """Its connection waits for an answer that may never come; another monitor has another one."""
         silent = self.options.silent_seconds
         with suppress(ProcessLookupError):
-            os.kill(self.keeper_pid, signal.SIGKILL)
-        self.keeper_lost = self.watch.note_outage(silent, self.options.db_retry_seconds)
-        logger.error("the keeper has waited for an answer of the database for %.0f s; replacing it", silent)
+            os.kill(self.monitor_pid, signal.SIGKILL)
+        self.monitor_lost = self.watch.note_outage(silent, self.options.db_retry_seconds)
+        logger.error("the monitor has waited for an answer of the database for %.0f s; replacing it", silent)
 
     def _start(self, index: int) -> None:
-        region: Any = self.board.regions[index]
-        idle = region.state != State.EMPTY or self.over[index] or self.board.header.stop != Stop.RUN
+        slot: Any = self.scoreboard.slots[index]
+        idle = slot.state != State.EMPTY or self.over[index] or self.scoreboard.header.stop != Stop.RUN
         now = time.monotonic()
-        if idle or not self.keeper_pid or now < self.not_before[index] or not self.forker.ready:
+        if idle or not self.monitor_pid or now < self.not_before[index] or not self.forker.ready:
             return
-        self.board.fill(index)
-        region.started = now
-        region.pid = self.forker.fork(self._be_child, index)
-        if not region.pid:
-            region.state = State.EMPTY
+        self.scoreboard.fill(index)
+        slot.started = now
+        slot.pid = self.forker.fork(self._be_child, index)
+        if not slot.pid:
+            slot.state = State.EMPTY
 
     def _be_child(self, index: int) -> int:
-        self.scribe.leave()
-        return run_child(self.options, index, self.board)
+        self.log_writer.leave()
+        return run_child(self.options, index, self.scoreboard)
 
     def _listen(self) -> None:
         for end in (self._wake_read, self._wake_write):
@@ -153,12 +157,12 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_restart)
-        signal.signal(signal.SIGUSR1, lambda *_: log_status(self.options, self.board))
+        signal.signal(signal.SIGUSR1, lambda *_: log_status(self.options, self.scoreboard))
         signal.signal(signal.SIGQUIT, lambda *_: self._signal_children(signal.SIGQUIT))
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def _on_stop(self, number: int, _frame: Any) -> None:
-        header: Any = self.board.header
+        header: Any = self.scoreboard.header
         if header.stop != Stop.RUN:
             self.forced = number
             header.stop = Stop.LEAVE
@@ -172,7 +176,7 @@ class Supervisor:
         )
 
     def _drain(self) -> None:
-        self.board.header.stop = Stop.DRAIN
+        self.scoreboard.header.stop = Stop.DRAIN
         if self.options.on_timeout == "release":
             self.deadline = time.monotonic() + self.options.shutdown_seconds
         self._signal_children(signal.SIGTERM)
@@ -182,8 +186,9 @@ class Supervisor:
         logger.warning("SIGHUP: children finish what they run and are replaced")
 
     def _wait(self) -> None:
+        settling = any(slot.state == State.DEAD for slot in self.scoreboard.slots)
         with suppress(InterruptedError):
-            select.select([self._wake_read], [], [], WAIT_SECONDS if not self._settling() else 0.02)
+            select.select([self._wake_read], [], [], 0.02 if settling else WAIT_SECONDS)
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         while True:
@@ -195,103 +200,100 @@ class Supervisor:
                 return
             self._on_change(pid, status)
 
-    def _settling(self) -> bool:
-        return any(region.state == State.DEAD for region in self.board.regions)
-
     def _on_change(self, pid: int, status: int) -> None:
-        if pid == self.scribe.pid and not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
-            self.scribe.ended()
-        if pid == self.keeper_pid:
-            self.keeper_stopped_at = time.monotonic() if os.WIFSTOPPED(status) else None
+        if pid == self.log_writer.pid and not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+            self.log_writer.ended()
+        if pid == self.monitor_pid:
+            self.monitor_stopped_at = time.monotonic() if os.WIFSTOPPED(status) else None
             if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
-                self._on_keeper_end(os.waitstatus_to_exitcode(status))
+                self._on_monitor_end(os.waitstatus_to_exitcode(status))
             return
-        for index, region in enumerate(self.board.regions):
-            if region.pid == pid and region.state in ALIVE:
+        for index, slot in enumerate(self.scoreboard.slots):
+            if slot.pid == pid and slot.state in ALIVE:
                 if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                    region.paused = int(os.WIFSTOPPED(status))
+                    slot.paused = int(os.WIFSTOPPED(status))
                 else:
-                    self._on_child_end(index, region, status)
+                    self._on_child_end(index, slot, status)
 
-    def _on_child_end(self, index: int, region: Any, status: int) -> None:
-        region.wait_status, region.room = status, 0
-        crashed, pid = region.exit == Exit.CRASHED and not region.blameless, region.pid
+    def _on_child_end(self, index: int, slot: Any, status: int) -> None:
+        slot.wait_status, slot.room = status, 0
+        crashed, pid = slot.exit == Exit.CRASHED and not slot.blameless, slot.pid
         if crashed:
-            short = time.monotonic() - region.started < SHORT_LIFE_SECONDS
+            short = time.monotonic() - slot.started < SHORT_LIFE_SECONDS
             self.short_lives[index] = self.short_lives[index] + 1 if short else 0
             penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
             self.not_before[index] = time.monotonic() + penalty
-        if region.exit == Exit.CROWDED:
+        if slot.exit == Exit.CROWDED:
             self.forker.refuse("there is no room for its threads")
-        self.over[index] = region.exit == Exit.DONE
-        if region.exit == Exit.REFUSED and self.board.header.stop == Stop.RUN:
+        self.over[index] = slot.exit == Exit.DONE
+        if slot.exit == Exit.REFUSED and self.scoreboard.header.stop == Stop.RUN:
             self.status = UNREACHABLE
             self._drain()
-        if region.exit == Exit.RELOAD and self.board.header.stop == Stop.RUN:
+        if slot.exit == Exit.RELOAD and self.scoreboard.header.stop == Stop.RUN:
             logger.warning("code has changed; starting again")
             self.reload = True
             self._drain()
         # All that is to be done first; then words.
-        region.state = State.DEAD
+        slot.state = State.DEAD
         if crashed:
             code = os.waitstatus_to_exitcode(status)
             logger.error("worker process %d ended unexpectedly (%s)", pid, code if code >= 0 else f"signal {-code}")
 
-    def _on_keeper_end(self, code: int) -> None:
-        self.keeper_pid = 0
-        code = CONNECTION_LOST if self.keeper_lost else code
-        self.keeper_over = not self.board.header.ready or code == CONNECTION_LOST
-        if not self.board.header.ready:
+    def _on_monitor_end(self, code: int) -> None:
+        self.monitor_pid = 0
+        code = CONNECTION_LOST if self.monitor_lost else code
+        self.monitor_over = not self.scoreboard.header.ready or code == CONNECTION_LOST
+        if not self.scoreboard.header.ready:
             self.status = code if code > 0 else 1
         elif code == CONNECTION_LOST:
             logger.error("the database was away for longer than --db-retry; leaving")
             self.status = CONNECTION_LOST
             self._kill_children()
-            for region in self.board.regions:
-                region.state = State.EMPTY
-            self.board.header.stop = Stop.LEAVE
+            for slot in self.scoreboard.slots:
+                slot.state = State.EMPTY
+            self.scoreboard.header.stop = Stop.LEAVE
         else:
-            logger.error("the keeper process ended unexpectedly (%d); starting another", code)
+            logger.error("the monitor process ended unexpectedly (%d); starting another", code)
 
     def _enforce(self) -> None:
-        """The second signal, and the end of --shutdown-timeout: kill, then the keeper gives everything back."""
+        """The second signal, and the end of --shutdown-timeout: kill, then the monitor gives everything back."""
         late = self.deadline is not None and time.monotonic() > self.deadline
-        stopping = self.board.header.stop != Stop.RUN
-        if self.board.header.stop == Stop.LEAVE or late:
+        stopping = self.scoreboard.header.stop != Stop.RUN
+        if self.scoreboard.header.stop == Stop.LEAVE or late:
             self._kill_children()
         # Nobody is left who could give leases back, or he may not get the time he needs.
-        alone = stopping and not self.keeper_pid and not self._living()
-        if self.board.header.stop == Stop.LEAVE or late or alone:
+        alone = stopping and not self.monitor_pid and not self._living()
+        if self.scoreboard.header.stop == Stop.LEAVE or late or alone:
             self.leave_by = self.leave_by or time.monotonic() + SETTLE_SECONDS
 
     def _kill_children(self) -> None:
-        for region in self._living():
-            if not region.blameless:
+        for slot in self._living():
+            if not slot.blameless:
                 # Not the jobs' doing: what runs is given back without using an attempt.
-                region.blameless = 1
+                slot.blameless = 1
                 with suppress(ProcessLookupError):
-                    os.kill(region.pid, signal.SIGKILL)
+                    os.kill(slot.pid, signal.SIGKILL)
 
     def _signal_children(self, number: int) -> None:
-        for region in self._living():
+        for slot in self._living():
             with suppress(ProcessLookupError):
-                os.kill(region.pid, number)
+                os.kill(slot.pid, number)
 
     def _living(self) -> list[Any]:
-        return [region for region in self.board.regions if region.state in ALIVE and region.pid]
+        return [slot for slot in self.scoreboard.slots if slot.state in ALIVE and slot.pid]
 
-    def _end_keeper(self) -> None:
-        self.board.header.keeper_stop = 1
+    def _end_monitor(self) -> None:
+        self.scoreboard.header.monitor_stop = 1
         until = time.monotonic() + 5
-        while self.keeper_pid and time.monotonic() < until:
-            self._wait_keeper()
-        if self.keeper_pid:
+        while self.monitor_pid and time.monotonic() < until:
+            self._wait_monitor()
+        if self.monitor_pid:
             with suppress(ProcessLookupError):
-                os.kill(self.keeper_pid, signal.SIGKILL)
+                os.kill(self.monitor_pid, signal.SIGKILL)
 
-    def _wait_keeper(self) -> None:
+    def _wait_monitor(self) -> None:
         with suppress(ChildProcessError):
-            if not os.waitpid(self.keeper_pid, os.WNOHANG)[0]:
+            if not os.waitpid(self.monitor_pid, os.WNOHANG)[0]:
                 time.sleep(0.02)
                 return
-        self.keeper_pid = 0
+        self.monitor_pid = 0

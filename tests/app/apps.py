@@ -32,14 +32,16 @@ class TestAppConfig(AppConfig):
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
     from jobqueue.worker import supervisor
-    from jobqueue.worker.monitor import monitor as keeper
+    from jobqueue.worker.monitor import monitor
     from jobqueue.worker.run import pool
-    from jobqueue.worker.shared import signal_thread as announcer
+    from jobqueue.worker.shared import signal_dispatcher
 
     # For leases to be given back, for the server to see that a child is gone, for a receiver that does not hang.
     supervisor.SETTLE_SECONDS = patient(5)
-    keeper.UNLOCKED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_UNLOCKED_SECONDS", patient(2)))
-    announcer.STUCK_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STUCK_SECONDS", announcer.STUCK_SECONDS))
+    monitor.UNLOCKED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_UNLOCKED_SECONDS", patient(2)))
+    signal_dispatcher.STUCK_SECONDS = float(
+        os.environ.get("JOBQUEUE_TEST_STUCK_SECONDS", signal_dispatcher.STUCK_SECONDS)
+    )
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STALLED_SECONDS", pool.STALLED_SECONDS))
 

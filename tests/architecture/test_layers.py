@@ -63,8 +63,8 @@ def written(tree: ast.Module) -> Iterator[tuple[int, set[str]]]:
     """(line, owned columns) of each call and assignment in `tree` that may write job state."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in OWNED:
-            # Entries and regions are places of a worker's board.
-            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "entry", "region")
+            # Slots are places of a worker's scoreboard.
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "lease_slot", "slot")
             yield node.lineno, set() if own else {node.attr}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             words = node.value.replace("`", "").replace('"', "").lower().split()

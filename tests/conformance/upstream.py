@@ -103,16 +103,16 @@ def working_backend() -> type:
     from jobqueue.worker.child.outcomes import settle
     from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
     from jobqueue.worker.run.timeouts import Watch
-    from jobqueue.worker.shared.scoreboard import Entry
+    from jobqueue.worker.shared.scoreboard import LeaseSlot
 
     class WorkingBackend(JobQueueBackend):
         def enqueue(self, task: object, args: object, kwargs: object) -> object:
             result = super().enqueue(task, args, kwargs)
             (lease,) = claim(task.queue_name, worker="conformance")
             if is_coroutine(lease):
-                outcome = async_to_sync(perform_coroutine)(lease, Entry(), lambda: False)
+                outcome = async_to_sync(perform_coroutine)(lease, LeaseSlot(), lambda: False)
             else:
-                outcome = perform(lease, Run(Entry(), Watch(), lambda: False))
+                outcome = perform(lease, Run(LeaseSlot(), Watch(), lambda: False))
             settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0))
             return self.get_result(result.id)
 

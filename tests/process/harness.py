@@ -20,7 +20,7 @@ from tests.process.probe import nothing_is_open
 # because a test was late to open its gate.
 SHORT = ("--lease", "20s", "--heartbeat", "0.5s", "--shutdown-timeout", "600s")
 
-# So long that nothing is ever reaped. The heartbeats leave the keeper time to see the server unlock the rows of a dead
+# So long that nothing is ever reaped. The heartbeats leave the monitor time to see the server unlock the rows of a dead
 # child, see UNLOCKED_SECONDS there.
 LONG = ("--lease", "600s", "--heartbeat", "2s")
 

@@ -40,8 +40,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def keeper_of(group, *children):
-    """The keeper of a worker: what was started last of all that is neither the supervisor nor one of these children.
+def monitor_of(group, *children):
+    """The monitor of a worker: what was started last of all that is neither the supervisor nor one of these children.
 
     The process that writes log lines is older.
     """

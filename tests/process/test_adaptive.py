@@ -145,7 +145,7 @@ def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence,
         tasks.depends_on.using(queue_name="outside").enqueue(str(outside))
     port = free_port()
     group = worker("--batch-size", 10, "--concurrency", 2, "--probe-port", port)
-    wait_until(lambda: "in queue outside fail" in group.text(), what="the brake")
+    wait_until(lambda: "in queue outside fail" in group.text(), what="the breaker")
     seen, begun = len(evidence.read("start")), time.monotonic()
     others = [tasks.add.enqueue(n, n).id for n in range(50)]
     wait_until(lambda: {state(i) for i in others} == {"DONE"}, 5, "the work of another queue")
@@ -155,7 +155,7 @@ def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence,
     assert metric(port, "queues_slowed") == 1
     outside.touch()
     wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 10, "full speed")
-    # An end is written before the brake learns of it.
+    # An end is written before the breaker learns of it.
     wait_until(lambda: "full speed again" in group.text(), what="the word about it")
     wait_until(lambda: metric(port, "queues_slowed") == 0, what="its figure")
     group.signal(signal.SIGTERM)

@@ -18,7 +18,7 @@ pytestmark = [
 PROCESSES, THREADS = 2, 3
 BUDGET = 4 + PROCESSES * (5 + THREADS)
 # Of each process one is for coroutines, one for jobs with ack_each, one for figures about locks: not for these jobs.
-# Only PostgreSQL is listened to, and the keeper has one for dead children while there are any.
+# Only PostgreSQL is listened to, and the monitor has one for dead children while there are any.
 USED = BUDGET - 3 * PROCESSES - (VENDOR != "postgres") - 1
 # Kept from job to job: the server may count a session that was closed just now.
 KEPT = "?conn_max_age=600"
@@ -75,7 +75,7 @@ def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(accou
     account.set_limit(USED)
     group = worker(*OPTIONS, **account.environment(options=KEPT))
     wait_until(lambda: done() == 400, 60)
-    # The keeper has two; each child one that claims, one that writes, and a second hand if it had to hurry.
+    # The monitor has two; each child one that claims, one that writes, and a helper thread if it had to hurry.
     least = 2 + PROCESSES * 2 + (VENDOR == "postgres")
     assert least < account.sessions() <= least + PROCESSES
     group.signal(signal.SIGTERM)

@@ -50,7 +50,7 @@ def test_no_more_run_at_once_than_async_concurrency_says(worker, evidence):
 
 
 def test_places_on_the_board_come_back_after_every_kind_of_end(worker):
-    """With 8 places on the board, 120 jobs can only end if each end frees one."""
+    """With 8 places on the scoreboard, 120 jobs can only end if each end frees one."""
     ids = [coroutines.double.enqueue(n).id for n in range(80)]
     failing = [coroutines.strange.enqueue(kind).id for kind in ("class", "cancelled", "exit", "nul") * 10]
     options = ("--async-concurrency", 2, "--batch-size", 2, "--concurrency", 2)

@@ -12,7 +12,7 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
-from tests.process.probe import keeper_of
+from tests.process.probe import monitor_of
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -22,11 +22,11 @@ pytestmark = committed
 ROOT = os.getuid() == 0
 USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
-LISTENER = VENDOR == "postgres"  # a thread of the keeper
-CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stacks, settler, bell, announcer, event loop, four job threads
-KEEPER = 3 + LISTENER  # one renews, one settles what the dead left, one keeps house
-SCRIBE = 2  # one reads log lines, one writes them
-SINGLE = 1 + SCRIBE + KEEPER + CHILD  # with the supervisor
+LISTENER = VENDOR == "postgres"  # a thread of the monitor
+CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stack dump, settler, wake-up, signals, event loop, four job threads
+MONITOR = 3 + LISTENER  # one renews, one settles what the dead left, one keeps house
+LOG_WRITER = 2  # one reads log lines, one writes them
+SINGLE = 1 + LOG_WRITER + MONITOR + CHILD  # with the supervisor
 FAMILY = SINGLE + CHILD
 
 
@@ -142,7 +142,7 @@ def test_a_worker_that_can_start_nothing_waits_and_stops_when_told(crowded):
     assert "Traceback" not in group.text()
 
 
-def test_a_supervisor_that_has_lost_keeper_and_children_stops_when_told(crowded, crowd):
+def test_a_supervisor_that_has_lost_monitor_and_children_stops_when_told(crowded, crowd):
     group = crowded()
     registered(1)
     complete(group, SINGLE)
@@ -155,18 +155,18 @@ def test_a_supervisor_that_has_lost_keeper_and_children_stops_when_told(crowded,
     assert "Traceback" not in group.text()
 
 
-def test_the_keeper_is_replaced_when_there_is_room(crowded, crowd):
+def test_the_monitor_is_replaced_when_there_is_room(crowded, crowd):
     job_id = tasks.work.enqueue(0).id
     group = crowded()
     (child,) = registered(1)
     wait_until(lambda: state(job_id) == "DONE")
     complete(group, SINGLE)
-    keeper = keeper_of(group, child.pid)
+    monitor = monitor_of(group, child.pid)
     crowd.fill()
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(monitor, signal.SIGKILL)
     wait_until(lambda: refusals(group), what="the refusal")
     crowd.empty()
-    wait_until(lambda: len(group.members()) == 4, what="another keeper")
+    wait_until(lambda: len(group.members()) == 4, what="another monitor")
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
 

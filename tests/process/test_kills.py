@@ -138,7 +138,7 @@ def test_a_failure_counts_though_its_process_died_before_it_was_written(
         Job.objects.filter(pk=job_id).update(priority=1)
         gate.touch()
         wait_until(lambda: evidence.read("fails"), what="the end of the body")
-        # The next thing that the thread does is to say on the board how it ended, and nobody outside can see that.
+        # The thread's next step is to write the end to the scoreboard, which nobody outside can see.
         time.sleep(patient(0.3))
         os.kill(int(start[1]), signal.SIGKILL)
         wait_until(lambda: "ended unexpectedly" in group.text(), what="the end of the child")
@@ -241,7 +241,7 @@ def test_a_child_frozen_alone_loses_its_job_to_another(worker, evidence, gate):
     group = worker("--processes", 2)
     first = int(started(evidence)[0][1])
     group.freeze(first)
-    # Eight heartbeats of the keeper, which goes on, have renewed nothing; the rest of the lease need not be waited for.
+    # Eight heartbeats of the monitor, which goes on, have renewed nothing; the rest of the lease need not pass.
     wait_until(lambda: seconds_from_now(job(job_id).lock_until) < 16, what="a lease that is not renewed")
     expire(int(job_id))
     second = int(started(evidence, 2)[1][1])

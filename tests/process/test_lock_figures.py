@@ -7,7 +7,7 @@ from jobqueue.maintenance import lock_watch
 from jobqueue.models import Job, LockRow, LockStat
 from jobqueue.worker.child.lock_report import LockReport
 from jobqueue.worker.monitor.probe import Probe
-from jobqueue.worker.shared.scoreboard import Board, State
+from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
 from tests.factories import wait_until
 from tests.marks import committed
@@ -37,17 +37,17 @@ def test_a_worker_takes_its_turn_at_the_servers_locks(worker):
 
 
 def test_the_board_sums_what_replaced_children_counted_and_metrics_tell_it():
-    board = Board(1, 1)
-    region = board.regions[0]
+    scoreboard = Scoreboard(1, 1)
+    slot = scoreboard.slots[0]
     for times in (1, 2):
-        board.fill(0)
-        region.state = State.RUNNING
-        report = LockReport(region)
+        scoreboard.fill(0)
+        slot.state = State.RUNNING
+        report = LockReport(slot)
         report(Tally(acquired=1, failed=2, contended=1, reentries=1, wait_us=500))
         report(Tally(acquired=5, failed=3, contended=2, reentries=1, wait_us=900))
-        assert (region.locks_acquired, region.locks_wait_us) == (5 * times, 900 * times)
+        assert (slot.locks_acquired, slot.locks_wait_us) == (5 * times, 900 * times)
     probe = Probe.__new__(Probe)
-    probe._board = board
+    probe._scoreboard = scoreboard
     figures = {name: value for name, _, value in probe._figures()}
     assert figures["locks_acquired"] == 10
     assert figures["locks_failed"] == 6

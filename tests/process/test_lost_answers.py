@@ -1,4 +1,4 @@
-"""Answers that never arrived, and a keeper that dies: nothing stays held for ever."""
+"""Answers that never arrived, and a monitor that dies: nothing stays held for ever."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from jobqueue.transitions import reap, release_held
 from tests.app import tasks
 from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
 from tests.marks import committed
-from tests.process.probe import keeper_of
+from tests.process.probe import monitor_of
 
 pytestmark = committed
 
@@ -42,16 +42,16 @@ def test_a_claim_whose_answer_was_lost_is_recovered_while_its_worker_lives(worke
     assert group.members()
 
 
-def test_a_killed_keeper_is_replaced_and_leases_go_on(worker, evidence, tmp_path):
+def test_a_killed_monitor_is_replaced_and_leases_go_on(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker()
     child = int(wait_until(lambda: evidence.read("start"))[0][1])
-    keeper = keeper_of(group, child)
-    os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: len(group.members()) == 4 and keeper not in group.members(), what="another keeper")
+    monitor = monitor_of(group, child)
+    os.kill(monitor, signal.SIGKILL)
+    wait_until(lambda: len(group.members()) == 4 and monitor not in group.members(), what="another monitor")
     first = row(job_id)["lock_until"]
-    wait_until(lambda: row(job_id)["lock_until"] != first, what="a renewal by the new keeper")
+    wait_until(lambda: row(job_id)["lock_until"] != first, what="a renewal by the new monitor")
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE")
     assert (job(job_id).attempts, job(job_id).fence) == (0, 1)
@@ -65,7 +65,7 @@ def test_a_lease_lost_under_a_running_job_is_told_to_it(worker, evidence):
     wait_until(lambda: evidence.read("start"))
     set_columns(job_id, gate=1)
     expire(int(job_id))
-    if not reap().total:  # the keeper was faster: the lease lives, so take it away as an operator does
+    if not reap().total:  # the monitor was faster: the lease lives, so take it away as an operator does
         assert release_held(job_id)
     wait_until(lambda: evidence.read("effect"), 10, "the word to the body")
     assert evidence.read("effect")[0][5] == "1"

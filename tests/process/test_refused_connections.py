@@ -55,7 +55,7 @@ def test_a_password_that_is_changed_in_the_middle_costs_nothing_once_it_is_right
 
 
 def test_a_server_that_has_no_session_left_costs_nothing_once_it_has(account, worker, evidence, tmp_path):
-    """The keeper, the loop and the job threads fight for one session; somebody is always refused."""
+    """The monitor, the loop and the job threads fight for one session; somebody is always refused."""
     run_into(
         lambda: account.set_limit(1),
         lambda: account.set_limit(None),

@@ -13,7 +13,7 @@ from tests.factories import job, state, wait_until
 from tests.marks import committed
 from tests.patience import patient
 from tests.process.harness import SHORT, command
-from tests.process.probe import keeper_of
+from tests.process.probe import monitor_of
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -112,15 +112,15 @@ def test_a_job_that_hangs_does_not_outlive_a_killed_supervisor_for_longer_than_t
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
 
 
-def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, evidence, tmp_path):
+def test_a_monitor_that_is_frozen_is_replaced_before_the_leases_run_out(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker()
     (line,) = wait_until(lambda: evidence.read("start"), what="the start")
-    keeper = keeper_of(group, int(line[1]))
+    monitor = monitor_of(group, int(line[1]))
     before = job(job_id).lock_until
     # Wherever it is: with its process the server ends its transaction.
-    os.kill(keeper, signal.SIGSTOP)
+    os.kill(monitor, signal.SIGSTOP)
     wait_until(
         lambda: (job(job_id).lock_until or before) > before + timedelta(seconds=2), what="two seconds of renewals"
     )
@@ -129,7 +129,7 @@ def test_a_keeper_that_is_frozen_is_replaced_before_the_leases_run_out(worker, e
     assert (job(job_id).attempts, job(job_id).fence) == (0, 1)
 
 
-def test_a_slow_receiver_in_the_keeper_costs_no_lease(worker, evidence, tmp_path):
+def test_a_slow_receiver_in_the_monitor_costs_no_lease(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id
     slow, reached = tmp_path / "slow", tmp_path / "slow.reached"

@@ -14,7 +14,7 @@ from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
 from tests.patience import patient
 from tests.process.probe import starts
-from tests.process.test_busy_keeper import kept_for, lapse
+from tests.process.test_busy_monitor import kept_for, lapse
 
 pytestmark = committed
 OPTIONS = ("runworker", "--lease", "6s", "--heartbeat", "1s", "-v", "0")

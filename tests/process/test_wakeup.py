@@ -16,7 +16,7 @@ from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
 from tests.patience import patient
-from tests.process.probe import keeper_of, wait_until_asleep
+from tests.process.probe import monitor_of, wait_until_asleep
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -127,14 +127,14 @@ def test_a_session_that_was_ended_is_replaced(worker, messenger):
     runs_at_once(enqueue("webhooks", {"n": 1}))
 
 
-def test_a_new_keeper_listens_again(worker, messenger):
+def test_a_new_monitor_listens_again(worker, messenger):
     group = worker(*RARELY)
     wait_until_idle(messenger)
     children, old = set(Worker.objects.values_list("pid", flat=True)), messenger.sessions()
-    keeper = keeper_of(group, *children)
-    os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: "starting another" in group.text(), what="a new keeper")
-    wait_until(lambda: len(group.members()) == 4 and keeper not in group.members())
+    monitor = monitor_of(group, *children)
+    os.kill(monitor, signal.SIGKILL)
+    wait_until(lambda: "starting another" in group.text(), what="a new monitor")
+    wait_until(lambda: len(group.members()) == 4 and monitor not in group.members())
     wait_until(lambda: len(new := messenger.sessions()) == 1 and new != old, what="another session that listens")
     runs_at_once(enqueue("webhooks", {"n": 1}))
 

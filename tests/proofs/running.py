@@ -38,7 +38,7 @@ class RunningWorker:
         self.process = start(["runworker", "--no-reload", *options], environment, self.log)
 
     def children(self) -> list[int]:
-        """The process ids below the supervisor; the keeper is among them."""
+        """The process ids below the supervisor; the monitor is among them."""
         pid = self.process.pid
         with suppress(OSError):
             return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

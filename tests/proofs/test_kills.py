@@ -143,7 +143,7 @@ def test_four_worker_processes_lose_nothing_and_finish_nothing_twice_under_kill_
     assert Job.objects.filter(attempts__gte=25).count() == 0
     refused = outputs().count(REFUSED)
     figure("jobs", total)
-    figure("kill -9 of a child or keeper", kills - pauses - whole)
+    figure("kill -9 of a child or monitor", kills - pauses - whole)
     figure("kill -9 of a whole worker", whole)
     figure("whole worker frozen past its lease", pauses)
     figure("finished exactly once", edges[1, 2])

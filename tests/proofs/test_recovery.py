@@ -56,7 +56,7 @@ def test_the_recovery_of_a_job_whose_process_was_killed_takes_two_seconds_at_mos
 def test_the_recovery_of_a_job_whose_host_is_gone_takes_its_lease_and_two_seconds_at_most(
     run_worker, full, figure, tmp_path
 ):
-    """Supervisor, keeper and children are killed (-9) at once, another worker is there: seconds to the next start."""
+    """Supervisor, monitor and children are killed (-9) at once, another worker is there: seconds to the next start."""
     lease_seconds = 60 if full else 5
     options = () if full else ("--lease", f"{lease_seconds}s")
     found = []

@@ -26,7 +26,7 @@ def test_a_job_beyond_its_soft_timeout_gets_an_exception_and_can_clean_up(run_wo
     wait_for(lambda: state(job_id) == "FAILED" and state(after) == "DONE", 30, "the end of both jobs")
     assert len(worker.lines("cleanup")) == 1
     assert Job.objects.get(pk=job_id).cause == "timeout"
-    assert len(worker.children()) == 3, "the same child, keeper and scribe"
+    assert len(worker.children()) == 3, "the same child, monitor and log writer"
     assert worker.stop() == 0
     assert "ended unexpectedly" not in worker.output()
 

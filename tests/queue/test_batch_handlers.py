@@ -26,7 +26,7 @@ from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.batch import calls_of, perform_call
 from jobqueue.worker.run.perform import Run
 from jobqueue.worker.run.timeouts import Together, Watch
-from jobqueue.worker.shared.scoreboard import Entry
+from jobqueue.worker.shared.scoreboard import LeaseSlot
 from tests.app import tasks
 from tests.factories import expire, job, lease_with, make_due, make_jobs, seconds_from_now, state
 from tests.marks import committed
@@ -45,7 +45,7 @@ def run_calls(leases, run=None):
     """Run leases as a worker does; the outcomes of each call, settled."""
     calls = []
     for call in calls_of(leases)[0]:
-        outcomes = perform_call(call, run or Run(Entry(), Watch(), lambda: False))
+        outcomes = perform_call(call, run or Run(LeaseSlot(), Watch(), lambda: False))
         assert not settle(outcomes, SimpleNamespace(finished=0, failed=0, lost=0))
         calls.append(outcomes)
     return calls
@@ -377,12 +377,12 @@ def test_another_verb_of_the_function_stands():
 def test_time_limits_are_those_of_the_call(settings):
     ids = make_jobs(3)
     settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "TIMEOUT_SECONDS": 0.1, "HARD_TIMEOUT_SECONDS": 60}
-    entries, seen, ended = [Entry() for _ in ids], [], threading.Event()
+    slots, seen, ended = [LeaseSlot() for _ in ids], [], threading.Event()
     watch, inside = Watch(), threading.Event()
 
     @handler("q", batch=10)
     def load(leases):
-        seen.extend(entry.hard_until for entry in entries)
+        seen.extend(slot.hard_until for slot in slots)
         inside.set()
         while not ended.wait(0.005):
             pass
@@ -395,7 +395,7 @@ def test_time_limits_are_those_of_the_call(settings):
     thread = threading.Thread(target=enforce)
     thread.start()
     try:
-        [outcomes] = run_calls(claim("q", 10, worker="w"), Run(Together(entries), watch, lambda: False))
+        [outcomes] = run_calls(claim("q", 10, worker="w"), Run(Together(slots), watch, lambda: False))
     finally:
         ended.set()
         thread.join()
@@ -403,7 +403,7 @@ def test_time_limits_are_those_of_the_call(settings):
     assert {job(i).cause for i in ids} == {"timeout"}
     assert len(seen) == 3
     assert min(seen) > 0
-    assert {entry.hard_until for entry in entries} == {0.0}
+    assert {slot.hard_until for slot in slots} == {0.0}
 
 
 @override_settings(JOBQUEUE={"QUEUES": {"q": {"ACK_EACH": True}}})

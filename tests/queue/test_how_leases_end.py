@@ -95,11 +95,11 @@ def test_a_run_that_would_wait_for_a_lock_but_was_asked_to_cancel_is_told_as_can
 def test_a_failure_that_was_written_by_a_try_without_an_answer_is_told_as_a_failure(heard):
     make_job()
     lease = claim_one()
-    region, error = counts(), ValueError("boom")
+    slot, error = counts(), ValueError("boom")
     fail(lease, error=error)
     heard.clear()
-    assert settle([outcome_of(lease, error)], region, again=True) == []
-    assert (region.failed, region.lost) == (1, 0)
+    assert settle([outcome_of(lease, error)], slot, again=True) == []
+    assert (slot.failed, slot.lost) == (1, 0)
     assert heard == [("job_failed", lease.job_id), ("attempt_ended", lease.job_id, "retry")]
     assert JobAttempt.objects.filter(job_id=lease.job_id).count() == 1
 
@@ -108,12 +108,12 @@ def test_a_failure_that_was_written_by_a_try_without_an_answer_is_told_as_a_fail
 def test_a_run_that_was_put_off_by_a_try_without_an_answer_is_told_as_parked(heard):
     make_job()
     lease = claim_one()
-    region = counts()
+    slot = counts()
     outcome = outcome_of(lease, LockNotAcquired("busy"))
     snooze(lease, delay_seconds=5, reason="busy")
     heard.clear()
-    assert settle([outcome], region, again=True) == []
-    assert region.lost == 0
+    assert settle([outcome], slot, again=True) == []
+    assert slot.lost == 0
     assert heard == [("job_parked", lease.job_id), ("attempt_ended", lease.job_id, "parked")]
 
 

@@ -18,7 +18,7 @@ from jobqueue.worker.run.calls import AnyThread, OneThread
 from jobqueue.worker.run.perform import Run
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.shared.cleanup import clean_connections
-from jobqueue.worker.shared.scoreboard import Entry
+from jobqueue.worker.shared.scoreboard import LeaseSlot
 from tests.app import leftovers
 from tests.app.models import Account
 from tests.factories import run_lease
@@ -101,7 +101,7 @@ def run_all():
             if len(call) == 1:
                 outcomes.append(run_lease(call[0]))
             else:
-                run = Run(Together([Entry() for _ in call]), Watch(), lambda: False)
+                run = Run(Together([LeaseSlot() for _ in call]), Watch(), lambda: False)
                 outcomes += perform_call(call, run)
         return outcomes
 

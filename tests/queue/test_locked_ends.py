@@ -44,8 +44,8 @@ class Written(Outage):
 def settling(outcomes):
     """A settler that writes these in its thread; its pool."""
     pool = Pool()
-    brake = SimpleNamespace(ended=lambda outcomes: None)
-    Settler(pool, SimpleNamespace(finished=0, failed=0, lost=0), Written(), brake, nullcontext(), 1)
+    breaker = SimpleNamespace(ended=lambda outcomes: None)
+    Settler(pool, SimpleNamespace(finished=0, failed=0, lost=0), Written(), breaker, nullcontext(), 1)
     pool.ends.put(*outcomes)
     yield pool
 

@@ -57,13 +57,13 @@ def outcomes_of(*results):
 @pytest.mark.parametrize("megabytes", [3, 12, 30])
 def test_it_ends_failed_and_the_others_done(small_packets, megabytes):
     outcomes = outcomes_of("short", "x" * megabytes * MEGABYTE, "short too", '"' * 600_000)
-    region = SimpleNamespace(finished=0, failed=0, lost=0)
-    assert settle(outcomes, region) == []
+    slot = SimpleNamespace(finished=0, failed=0, lost=0)
+    assert settle(outcomes, slot) == []
     ids = [outcome.lease.job_id for outcome in outcomes]
     assert [state(job_id) for job_id in ids] == ["DONE", "FAILED", "DONE", "FAILED"]
     assert {(job(job_id).cause, job(job_id).attempts) for job_id in (ids[1], ids[3])} == {("format", 1)}
     assert job(ids[2]).result == "short too"
-    assert (region.finished, region.failed, region.lost) == (4, 2, 0)
+    assert (slot.finished, slot.failed, slot.lost) == (4, 2, 0)
 
 
 @finding("A12")

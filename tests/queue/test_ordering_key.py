@@ -7,8 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.maintenance import ordering_key_cleaner
-from jobqueue.maintenance import ordering_sweep as lane_keeper
+from jobqueue.maintenance import ordering_key_cleaner, ordering_sweep
 from jobqueue.models import Job, LaneEntry, OrderingKey
 from jobqueue.transitions import (
     ack,
@@ -230,7 +229,7 @@ def test_an_expired_head_lets_the_next_one_go():
 def test_a_job_whose_row_was_deleted_is_passed_over_by_the_sweep():
     first, second = add(2)
     Job.objects.filter(pk=first).delete()
-    assert lane_keeper.Rounds().run_once(None, using="default").jobs_opened == 1
+    assert ordering_sweep.Rounds().run_once(None, using="default").jobs_opened == 1
     assert taken() == [second]
 
 
@@ -243,7 +242,7 @@ def test_a_job_that_plain_sql_has_acked_lets_the_next_one_go_with_the_sweep(sql)
         [first],
     )
     assert taken() == []
-    assert lane_keeper.Rounds().run_once(None, using="default").jobs_opened == 1
+    assert ordering_sweep.Rounds().run_once(None, using="default").jobs_opened == 1
     assert taken() == [second]
 
 
@@ -457,7 +456,7 @@ def test_a_job_that_somebody_has_gated_otherwise_is_not_opened():
     first, second = add(2)
     set_columns(second, gate=2)
     ack(take()[first])
-    assert lane_keeper.run_once(None, using="default").jobs_opened == 0
+    assert ordering_sweep.run_once(None, using="default").jobs_opened == 0
     assert taken() == []
 
 

@@ -10,7 +10,7 @@ from jobqueue.exceptions import NotSupported
 from jobqueue.wakeup.postgres import PostgresNotifier
 from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.shared.queue_choice import Selection
-from jobqueue.worker.shared.wakeup_pipes import Bells
+from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed
 from tests.patience import patient
@@ -45,12 +45,12 @@ def test_behind_a_pooler_nothing_listens():
         assert b"LISTEN" not in pooler.heard
 
 
-def test_a_keeper_says_so_once_and_polls(caplog):
+def test_a_monitor_says_so_once_and_polls(caplog):
     def threads():
         return [thread for thread in threading.enumerate() if thread.name == "listener"]
 
     with cutting_proxy(kind=Pooler), caplog.at_level(logging.WARNING):
-        Listener(Options(Selection(), "default"), Bells([])).start()
+        Listener(Options(Selection(), "default"), WakeupPipes([])).start()
         for thread in threads():
             thread.join(patient(5))
         assert threads() == []

@@ -125,7 +125,7 @@ def test_a_batch_that_gives_back_does_not_take_the_lease_of_the_next_run():
     assert job(lease.job_id).locked_by == "b"
 
 
-def test_a_keeper_does_not_renew_the_lease_of_the_next_run():
+def test_a_monitor_does_not_renew_the_lease_of_the_next_run():
     make_job()
     lease = claim_one(lease_seconds=60)
 
@@ -150,7 +150,7 @@ def test_leases_of_former_runs_are_neither_free_nor_renewed():
     assert Job.objects.get().lock_until == before
 
 
-def test_a_keeper_does_not_revive_a_lease_that_ran_out():
+def test_a_monitor_does_not_revive_a_lease_that_ran_out():
     make_job()
     lease = claim_one(lease_seconds=60)
     expire(lease)

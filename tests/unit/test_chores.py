@@ -1,4 +1,4 @@
-"""What a keeper may not do is left out for a while, and told once."""
+"""What a monitor may not do is left out for a while, and told once."""
 
 import logging
 from dataclasses import make_dataclass

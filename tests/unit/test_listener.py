@@ -1,4 +1,4 @@
-"""The keeper's thread that listens for rings."""
+"""The monitor's thread that listens for rings."""
 
 import itertools
 import threading
@@ -12,7 +12,7 @@ from tests.patience import patient
 
 
 class Deaf:
-    """A messenger whose sessions end before anything was heard, and the bells that count who is woken."""
+    """A messenger whose sessions end before anything was heard, and wake-up pipes that count who is woken."""
 
     def __init__(self):
         self.listened, self.rung, self.thrice = itertools.count(1), 0, threading.Event()
@@ -29,7 +29,7 @@ class Deaf:
     def close(self):
         """Nothing to close."""
 
-    def ring(self):
+    def wake(self):
         self.rung += 1
 
 

@@ -11,7 +11,7 @@ from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import pool
 from jobqueue.worker.run.pool import Pool
-from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Board, Hold
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, Scoreboard
 from tests.factories import wait_until
 from tests.patience import patient
 
@@ -36,8 +36,8 @@ class Hands:
 
     def __init__(self):
         self.ran, self.begun, self.go_on = [], threading.Event(), threading.Event()
-        self.entries = Board(1, 8).entries[0]
-        self.pool = Pool(self.entries, 1, 1, lambda: False)
+        self.slots = Scoreboard(1, 8).lease_slots[0]
+        self.pool = Pool(self.slots, 1, 1, lambda: False)
 
     def run(self, payload):
         self.ran.append(payload)
@@ -48,9 +48,9 @@ class Hands:
         self.run(payload)
 
     def take(self, number, *, age_seconds=0.0):
-        """The place on the board of a lease that was claimed `age_seconds` ago."""
+        """The place on the scoreboard of a lease that was claimed `age_seconds` ago."""
         self.pool.take([leased(number)], 8, 8, time.monotonic() - age_seconds)
-        return next(entry for entry in self.entries if entry.job_id == number)
+        return next(slot for slot in self.slots if slot.job_id == number)
 
 
 @pytest.fixture(params=["threads", "coroutines"])
@@ -65,13 +65,13 @@ def hands(request, monkeypatch):
     found.go_on.set()
 
 
-def outrun(entry):
-    entry.lease_until = time.monotonic()
+def outrun(slot):
+    slot.lease_until = time.monotonic()
 
 
 def flag(flags):
-    def write(entry):
-        entry.flags |= flags
+    def write(slot):
+        slot.flags |= flags
 
     return write
 
@@ -107,10 +107,10 @@ def test_a_renewal_lets_it_start_and_one_of_another_lease_does_not(hands):
 
 
 def test_a_renewal_never_shortens_a_lease():
-    entry = Board(1, 1).entries[0][0]
-    entry.job_id, entry.fence, entry.hold, entry.lease_until = 2, 2, Hold.WAITING, 50.0
-    entry.renewed(2, 2, 40.0)
-    assert entry.lease_until == 50.0
+    slot = Scoreboard(1, 1).lease_slots[0][0]
+    slot.job_id, slot.fence, slot.hold, slot.lease_until = 2, 2, Hold.WAITING, 50.0
+    slot.renewed(2, 2, 40.0)
+    assert slot.lease_until == 50.0
 
 
 def taken_back(hands, run_seconds=0.0):

@@ -1,4 +1,4 @@
-"""When the keeper ends the process of a job beyond its hard limit, for the other jobs in it."""
+"""When the monitor ends the process of a job beyond its hard limit, for the other jobs in it."""
 
 import os
 import time
@@ -6,44 +6,44 @@ import time
 import pytest
 
 from jobqueue.worker.monitor import overtime
-from jobqueue.worker.shared.scoreboard import OVERTIME, Board, Hold, Winding
-from tests.unit.test_governor import Clock
+from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, Winding
+from tests.unit.test_concurrency_limit import Clock
 
 LATE, INNOCENT = 1, 2
 
 
 class Child:
-    """A child with running jobs, and the keeper's watch over it; kills are counted."""
+    """A child with running jobs, and the monitor's watch over it; kills are counted."""
 
     def __init__(self, monkeypatch):
-        self.board, self.clock, self.kills = Board(1, 4), Clock(), 0
+        self.scoreboard, self.clock, self.kills = Scoreboard(1, 4), Clock(), 0
         self.clock.go(1000)
-        self.region, self.entries = self.board.regions[0], self.board.entries[0]
-        self.region.pid = os.getpid()
-        self.watch = overtime.Overtime(self.board)
+        self.slot, self.lease_slots = self.scoreboard.slots[0], self.scoreboard.lease_slots[0]
+        self.slot.pid = os.getpid()
+        self.watch = overtime.Overtime(self.scoreboard)
         monkeypatch.setattr(time, "monotonic", self.clock)
         monkeypatch.setattr(os, "kill", self.killed)
 
     def killed(self, pid, number):
         self.kills += 1
         # As for a new child in the same place.
-        self.board.fill(0)
-        self.region.pid = os.getpid()
+        self.scoreboard.fill(0)
+        self.slot.pid = os.getpid()
 
     def run(self, place, job_id, hard_seconds=0.0):
-        entry = self.entries[place]
-        entry.job_id, entry.hold, entry.flags = job_id, Hold.RUNNING, 0
-        entry.hard_until = self.clock() + hard_seconds if hard_seconds else 0.0
-        return entry
+        lease_slot = self.lease_slots[place]
+        lease_slot.job_id, lease_slot.hold, lease_slot.flags = job_id, Hold.RUNNING, 0
+        lease_slot.hard_until = self.clock() + hard_seconds if hard_seconds else 0.0
+        return lease_slot
 
     def wait(self, seconds, answer=True):
-        """Look every quarter of a second, as the keeper does; how many kills there were."""
+        """Look every quarter of a second, as the monitor does; how many kills there were."""
         before = self.kills
         for _ in range(int(seconds * 4)):
             self.clock.go(0.25)
             self.watch.enforce([0])
-            if answer and self.region.winding:
-                self.region.winding = Winding.ANSWERED
+            if answer and self.slot.winding:
+                self.slot.winding = Winding.ANSWERED
         return self.kills - before
 
 
@@ -53,10 +53,10 @@ def child(monkeypatch):
 
 
 def test_a_job_that_is_alone_is_ended_at_once(child):
-    entry = child.run(0, LATE, 1.0)
+    lease_slot = child.run(0, LATE, 1.0)
     assert child.wait(1) == 0
     assert child.wait(0.25) == 1
-    assert entry.flags == 0, "the place is filled anew"
+    assert lease_slot.flags == 0, "the place is filled anew"
 
 
 def test_only_jobs_that_are_late_are_charged(child, monkeypatch):
@@ -107,10 +107,10 @@ def test_a_job_that_ends_late_after_all_lets_its_child_go_on(child):
     late = child.run(0, LATE, 0.1)
     child.run(1, INNOCENT)
     child.wait(1)
-    assert child.region.winding == Winding.ANSWERED
+    assert child.slot.winding == Winding.ANSWERED
     late.hold = Hold.RETURNED
     assert child.wait(60) == 0
-    assert child.region.winding == Winding.NO
+    assert child.slot.winding == Winding.NO
 
 
 def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatch):

@@ -46,11 +46,11 @@ def outcome(number):
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_an_unexpected_error_between_two_writes_loses_no_end(monkeypatch, error):
-    monkeypatch.setattr(settler, "settle", lambda outcomes, region, again: [])
+    monkeypatch.setattr(settler, "settle", lambda outcomes, slot, again: [])
     pool = Pool()
     pool.errors.append(error("unexpected"))
-    brake = SimpleNamespace(ended=lambda outcomes: None)
-    found = settler.Settler(pool, None, Outage(), brake, nullcontext(), hands=1)
+    breaker = SimpleNamespace(ended=lambda outcomes: None)
+    found = settler.Settler(pool, None, Outage(), breaker, nullcontext(), hands=1)
     pool.ends.put(outcome(1), outcome(2))
     wait_until(lambda: pool.written == [1, 2])
     assert found.unwritten == []

@@ -22,10 +22,10 @@ from jobqueue.maintenance import (
     lock_history_cleaner,
     lock_sweeper,
     ordering_key_cleaner,
+    ordering_sweep,
     outbox_cleaner,
     reaper,
 )
-from jobqueue.maintenance import ordering_sweep as lane_keeper
 
 
 class Command(BaseCommand):
@@ -70,7 +70,7 @@ class Command(BaseCommand):
             swept = lock_sweeper.run_once(load(), using=using)
             cleaned = outbox_cleaner.run_once(load(), using=using)
             forgotten = idempotency_cleaner.run_once(load(), using=using)
-            kept = lane_keeper.run_once(load(), using=using)
+            kept = ordering_sweep.run_once(load(), using=using)
             history = lock_history_cleaner.run_once(load(), using=using)
             keys = ordering_key_cleaner.run_once(load(), using=using)
             facts = {}

@@ -31,7 +31,7 @@ from jobqueue.outbox import relay_loop as running
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
-from jobqueue.worker.shared import stack_dump as stacks
+from jobqueue.worker.shared import stack_dump
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -134,7 +134,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _told(relay)))
         # A closed terminal must not leave events leased to a relay that is gone.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
-        stacks.print_at_sigquit(Ending(stop, relay, shutdown_seconds).on_signal)
+        stack_dump.print_at_sigquit(Ending(stop, relay, shutdown_seconds).on_signal)
 
     def _guard(self, watching: bool) -> None:
         """End this process without the interpreter's help, should nobody look at its deliveries for so long."""

@@ -21,7 +21,7 @@ class Command(BaseCommand):
     """
 
     help = "Run jobs: a supervisor with child processes and threads. Stops gracefully on SIGTERM and SIGINT."
-    # The keeper process checks what a worker needs, so that this one never opens a connection.
+    # The monitor process checks what a worker needs, so that this one never opens a connection.
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

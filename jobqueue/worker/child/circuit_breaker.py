@@ -51,15 +51,15 @@ class _Slowed:
         return slot - now
 
 
-class Brake:
+class CircuitBreaker:
     """Per queue and task: free until 9 of its last 10 runs failed, then one job each half second until one succeeds.
 
     Only failures count whose cause, or the cause of what they were raised from, speaks for something outside of the
     jobs. With adaptive=False every task is free.
     """
 
-    def __init__(self, region: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._region, self._name, self._adaptive, self._clock = region, name, adaptive, clock
+    def __init__(self, slot: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._slot, self._name, self._adaptive, self._clock = slot, name, adaptive, clock
         self._recent: dict[Kind, deque[bool]] = {}
         self._slowed: dict[Kind, _Slowed] = {}
         self._parked_until = 0.0
@@ -132,7 +132,7 @@ class Brake:
             del self._recent[kind]
 
     def _tell(self, words: str, kind: Kind) -> None:
-        self._region.queues_slowed = len({queue for queue, _ in self._slowed})
+        self._slot.queues_slowed = len({queue for queue, _ in self._slowed})
         logger.info(f"%s: {words}", self._name, kind[1] or "the handler", kind[0])
 
 

@@ -19,17 +19,17 @@ FAULTS, FAULTS_SECONDS = 3, 1.0
 SLOW_FACTOR, SLOW_SECONDS, SLOW_CLAIMS = 8.0, 0.25, 3
 
 
-class Governor:
+class ConcurrencyLimit:
     """Starts at full concurrency; halves on trouble, comes back by eighths while work waits and claims succeed.
 
     Never below 1, never above `most`. With adaptive=False the level stays at `most`.
     """
 
     def __init__(
-        self, most: int, region: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
+        self, most: int, slot: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.most, self.level = most, most
-        self._region, self._name, self._clock = region, name, clock
+        self._slot, self._name, self._clock = slot, name, clock
         self._adaptive = adaptive
         self._away, self._filled = False, True
         self._next_fall = self._next_rise = 0.0
@@ -37,7 +37,7 @@ class Governor:
         self._slow = 0
         self._usual_seconds: float | None = None
         self._began = self._cpu_began = 0.0
-        region.level = most
+        slot.level = most
 
     def limit(self, in_hand: int) -> int:
         """The level, one step higher where `in_hand` jobs use it up and nothing speaks against it."""
@@ -105,5 +105,5 @@ class Governor:
         return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual) and cpu_seconds < seconds / 2
 
     def _change(self, level: int, why: str) -> None:
-        self.level = self._region.level = level
+        self.level = self._slot.level = level
         logger.info("%s: %d of %d jobs at once: %s", self._name, level, self.most, why)

@@ -11,7 +11,7 @@ HELD_CHARS = 16 * 2**20
 FORGOTTEN = 0.02
 
 
-class Appetite:
+class Demand:
     """Remembers what each queue brought last, for whether a job is a coroutine is known only after its claim.
 
     A queue that brings sync jobs is asked for what the threads can take. One that brought k coroutines is asked for up

@@ -18,15 +18,15 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
-from jobqueue.worker.child.circuit_breaker import Brake
-from jobqueue.worker.child.concurrency_limit import Governor
-from jobqueue.worker.child.demand import Appetite
+from jobqueue.worker.child.circuit_breaker import CircuitBreaker
+from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
+from jobqueue.worker.child.demand import Demand
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.batch import batch_of
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.run.waiting import Taken
-from jobqueue.worker.shared.scoreboard import Board
+from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -35,47 +35,53 @@ SLOWED = "runs of this task fail for a reason outside of it; one at a time is tr
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
 
-class Intake:
+class Fetcher:
     """Claims on the main thread's connection and fills the pool."""
 
     def __init__(
         self,
         options: Options,
         name: str,
-        board: Board,
+        scoreboard: Scoreboard,
         index: int,
         pool: Pool,
         settler: Settler,
-        governor: Governor,
-        brake: Brake,
+        concurrency: ConcurrencyLimit,
+        breaker: CircuitBreaker,
         turn: AbstractContextManager[Any],
     ) -> None:
         self._options, self._name, self._using = options, name, options.database
-        self._pool, self._settler, self._governor, self._brake, self._turn = pool, settler, governor, brake, turn
-        self._header, self._region, self._bells = board.header, board.regions[index], board.bells
+        self._pool, self._settler, self._concurrency, self._breaker, self._turn = (
+            pool,
+            settler,
+            concurrency,
+            breaker,
+            turn,
+        )
+        self._header, self._slot, self._wakeups = scoreboard.header, scoreboard.slots[index], scoreboard.wakeups
         self._told = False
         self._claimer = Claimer(name, options.database)
-        self._appetite = Appetite()
+        self._demand = Demand()
         self._strays = False
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
         #: whether the last claim asked every queue and none had a due job
         self.empty = False
-        self.outage = Outage(name, "claim", options.database, governor)
+        self.outage = Outage(name, "claim", options.database, concurrency)
 
-    def claim(self, quota: int | None, *, rung: bool = False) -> int | None:
+    def claim(self, quota: int | None, *, notified: bool = False) -> int | None:
         """Fill the threads, a little ahead of them, and the places for coroutines; how many jobs were kept.
 
-        At most `quota`. None when there is no room for any, and nothing was asked. `rung`: a job was announced.
+        At most `quota`. None when there is no room for any, and nothing was asked. `notified`: a job was announced.
         """
-        guess, self.empty = rung and self.empty, False
+        guess, self.empty = notified and self.empty, False
         room, places, limit = self._room(), self._pool.places, self._limit(quota)
-        if limit <= 0 or (room <= 0 and not self._appetite.wants_coroutines(places)):
-            self._region.room = 0
+        if limit <= 0 or (room <= 0 and not self._demand.wants_coroutines(places)):
+            self._slot.room = 0
             return None
         # Before the look: whoever commits a job after it and rings finds that we have room.
-        self._region.room = _worth(limit, room, places)
+        self._slot.room = _worth(limit, room, places)
         claimed, asked, faults = 0, 0, sum(retries.values())
-        self._governor.begin()
+        self._concurrency.begin()
         try:
             self._release_strays()
             self._met = False
@@ -89,17 +95,17 @@ class Intake:
                     taken = self._claim_from(head, most, room, places)
                     claimed, asked = claimed + taken.kept, asked + most
                     room, places = room - taken.calls, places - taken.coroutines
-            self.empty = not self._met and not self._brake.holds
+            self.empty = not self._met and not self._breaker.holds
             self.outage.over()
-            self._governor.claimed(claimed, asked)
+            self._concurrency.claimed(claimed, asked)
         except (Error, DatabaseBusy) as error:
             self.outage.met(error)
         if sum(retries.values()) != faults:
             self._strays = True
-        self._region.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
+        self._slot.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
         if asked and claimed >= asked:
             # There may be more than we could take.
-            self._bells.ring()
+            self._wakeups.wake()
         return claimed
 
     def _room(self) -> int:
@@ -108,7 +114,7 @@ class Intake:
         So the next batch is claimed while this one runs.
         """
         pool, ahead = self._pool, 0
-        threads = self._governor.limit(pool.held)
+        threads = self._concurrency.limit(pool.held)
         if threads != pool.allowed:
             pool.allow(threads)
         if self._settler.mean_run_seconds is not None:
@@ -135,9 +141,9 @@ class Intake:
         return unkept
 
     def _ask(self, queue: str, room: int, places: int) -> int:
-        """How many jobs to claim from `queue`; batches leave a place on the board for every thread and coroutine."""
+        """How many jobs to claim from `queue`; batches leave a lease slot for every thread and coroutine."""
         batch, pool = batch_of(queue), self._pool
-        asked = self._appetite.ask(
+        asked = self._demand.ask(
             queue, room, places, batch, free=max(0, pool.allowed - pool.in_threads), held=pool.held
         )
         if batch == 1:
@@ -170,10 +176,10 @@ class Intake:
         self._met = self._met or bool(leases)
         leases = self._park(leases)
         # Before their threads take them: a job may end this process at once, and was started all the same.
-        self._region.claimed += len(leases)
+        self._slot.claimed += len(leases)
         taken = self._pool.take(leases, room, places, claimed_at)
-        self._region.claimed -= len(taken.surplus)
-        self._appetite.brought(queue, taken.sync, taken.coroutines, taken.alone, longest)
+        self._slot.claimed -= len(taken.surplus)
+        self._demand.brought(queue, taken.sync, taken.coroutines, taken.alone, longest)
         self._options.selection.asked(queue, brought=bool(leases))
         if taken.surplus:
             # If this fails they are in our name and not in hand, and given back as such before the next claim.
@@ -182,12 +188,12 @@ class Intake:
                 transitions.release_many(taken.surplus)
                 self._strays = False
                 # Whoever looked meanwhile did not see them.
-                self._bells.ring()
+                self._wakeups.wake()
         return taken
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
         """Give back jobs of tasks that are slowed down, out of the way of others; those that may run."""
-        leases, parked = self._brake.sift(leases)
+        leases, parked = self._breaker.sift(leases)
         if parked:
             # As for those that are not taken.
             self._strays = True

@@ -13,7 +13,7 @@ T = TypeVar("T")
 logger = logging.getLogger("jobqueue.worker")
 
 
-class SecondHand(Generic[T]):
+class HelperThread(Generic[T]):
     """Starts its thread with the first work. A daemon: a server that does not answer must not keep a process alive."""
 
     def __init__(self, name: str) -> None:

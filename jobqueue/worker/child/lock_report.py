@@ -1,4 +1,4 @@
-"""What the locks of a child's jobs did, told to the keeper by the board."""
+"""What the locks of a child's jobs did, told to the monitor by the scoreboard."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FIGURES = {
 
 
 class LockReport:
-    """Adds the sums of one process to those of the processes that had its place on the board before."""
+    """Adds the sums of one process to those of the processes that had its place on the scoreboard before."""
 
-    def __init__(self, region: Any) -> None:
-        self._region = region
-        self._before = {name: getattr(region, name) for name in _FIGURES}
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+        self._before = {name: getattr(slot, name) for name in _FIGURES}
 
     def __call__(self, total: Tally) -> None:
         """Every few seconds, in the thread that writes the figures."""
         for name, figure in _FIGURES.items():
-            setattr(self._region, name, self._before[name] + getattr(total, figure))
+            setattr(self._slot, name, self._before[name] + getattr(total, figure))

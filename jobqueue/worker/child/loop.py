@@ -14,11 +14,11 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor, one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
-from jobqueue.worker.child.circuit_breaker import Brake
-from jobqueue.worker.child.concurrency_limit import Governor
-from jobqueue.worker.child.fetcher import Intake
+from jobqueue.worker.child.circuit_breaker import CircuitBreaker
+from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
+from jobqueue.worker.child.fetcher import Fetcher
 from jobqueue.worker.child.outage import Outage
-from jobqueue.worker.child.recycling import Wear
+from jobqueue.worker.child.recycling import Recycling
 from jobqueue.worker.child.reload import Watcher
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.pool import Pool
@@ -37,25 +37,29 @@ FULL_SECONDS = 0.2  # how long to wait when no more may be claimed; the pool wak
 class Loop:
     """One child's work until it is told, or has reason, to end."""
 
-    def __init__(self, options: Options, index: int, name: str, board: Any) -> None:
+    def __init__(self, options: Options, index: int, name: str, scoreboard: Any) -> None:
         self.options, self.name = options, name
-        self.header, self.region = board.header, board.regions[index]
-        self.parent: int = board.supervisor_pid
-        self.stopping = self.rung = False
+        self.header, self.slot = scoreboard.header, scoreboard.slots[index]
+        self.parent: int = scoreboard.supervisor_pid
+        self.stopping = self.notified = False
         quota = options.quota(index)
         # What earlier incarnations of this child claimed counts: a job that killed one was started.
-        self.quota = None if quota is None else max(0, quota - self.region.claimed)
-        self.pool = Pool(board.entries[index], options.concurrency, options.async_concurrency, lambda: self.stopping)
+        self.quota = None if quota is None else max(0, quota - self.slot.claimed)
+        self.pool = Pool(
+            scoreboard.lease_slots[index], options.concurrency, options.async_concurrency, lambda: self.stopping
+        )
         self.pool.unkept = self._unkept
         self.turn = one_writer(options.database)
-        governor = Governor(options.concurrency, self.region, name, adaptive=options.adaptive)
-        brake = Brake(self.region, name, adaptive=options.adaptive)
-        finishing = Outage(name, "finish", options.database, governor)
+        concurrency = ConcurrencyLimit(options.concurrency, self.slot, name, adaptive=options.adaptive)
+        breaker = CircuitBreaker(self.slot, name, adaptive=options.adaptive)
+        finishing = Outage(name, "finish", options.database, concurrency)
         hands = 1 if fault_vendor(options.database).single_writer else 2
         self.waits = Waits(name, options.database, options.lease_seconds / 2)
-        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands, self.waits)
-        self.intake = Intake(options, name, board, index, self.pool, self.settler, governor, brake, self.turn)
-        self.wear = Wear(options, self.region)
+        self.settler = Settler(self.pool, self.slot, finishing, breaker, self.turn, hands, self.waits)
+        self.fetcher = Fetcher(
+            options, name, scoreboard, index, self.pool, self.settler, concurrency, breaker, self.turn
+        )
+        self.recycling = Recycling(options, self.slot)
         self.watcher = Watcher() if options.reload else None
         self.started = self.last_claim = time.monotonic()
 
@@ -70,7 +74,7 @@ class Loop:
             self.waits.cut()
             self._give_back(self.pool.take_refused())
             if self.stopping or self._winding():
-                self.region.room = 0
+                self.slot.room = 0
                 self._give_back(self.pool.take_back())
                 if self.stopping and not self.pool.held:
                     return reason
@@ -79,10 +83,10 @@ class Loop:
             self._give_back(self.pool.take_back_late(self.settler.mean_run_seconds or 0.0))
             # Looked at before the claim: a job that ends after it may have left new ones.
             was_idle = not self.pool.held
-            claimed = self._claim(rung=self.rung)
-            if not claimed and self.rung:
+            claimed = self._claim(notified=self.notified)
+            if not claimed and self.notified:
                 # Perhaps for a queue whose name is new.
-                self.rung = False
+                self.notified = False
                 self.options.selection.forget()
                 claimed = self._claim()
             if was_idle and self._drained():
@@ -90,9 +94,9 @@ class Loop:
                 continue
             self.pool.wait(self._pause(claimed))
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Somebody says that a job was committed: look now. Safe in any thread."""
-        self.rung = True
+        self.notified = True
         self.pool.wake()
 
     def stop(self) -> None:
@@ -109,10 +113,10 @@ class Loop:
         return time.monotonic() - float(self.header.renewed_at) > 2 * self.options.heartbeat_seconds
 
     def _winding(self) -> bool:
-        """Whether to begin nothing more, for the keeper will end this process when what runs here has ended."""
-        if self.region.winding == Winding.ASKED and self.pool.loop_runs():
-            self.region.winding = Winding.ANSWERED
-        return bool(self.region.winding)
+        """Whether to begin nothing more, for the monitor will end this process when what runs here has ended."""
+        if self.slot.winding == Winding.ASKED and self.pool.loop_runs():
+            self.slot.winding = Winding.ANSWERED
+        return bool(self.slot.winding)
 
     def _own_end(self) -> Exit | None:
         options, now = self.options, time.monotonic()
@@ -123,7 +127,7 @@ class Loop:
         idle = not self.pool.held and now - self._last_work()
         if options.idle_exit_seconds is not None and idle and idle >= options.idle_exit_seconds:
             return self._done("it was idle for its --idle-exit")
-        if (worn := self.wear.over()) is not None:
+        if (worn := self.recycling.over()) is not None:
             return worn
         if self.watcher is not None and self.watcher.changed():
             return Exit.RELOAD
@@ -137,13 +141,13 @@ class Loop:
         return max(self.last_claim, self.settler.last_written)
 
     def _drained(self) -> bool:
-        return (self.options.drain or self.options.once) and self.intake.empty and not self.pool.held
+        return (self.options.drain or self.options.once) and self.fetcher.empty and not self.pool.held
 
-    def _claim(self, *, rung: bool = False) -> int | None:
+    def _claim(self, *, notified: bool = False) -> int | None:
         """How many jobs came; None if there was no room for any."""
-        claimed = self.intake.claim(self.quota, rung=rung)
+        claimed = self.fetcher.claim(self.quota, notified=notified)
         if claimed is None:
-            self.intake.look_again()
+            self.fetcher.look_again()
         elif claimed:
             self.last_claim = time.monotonic()
             if self.quota is not None:
@@ -153,8 +157,8 @@ class Loop:
     def _pause(self, claimed: int | None) -> float:
         if claimed is None:
             return FULL_SECONDS
-        if self.intake.outage.failures:
-            return max(HOT_SECONDS, self.intake.outage.next_try - time.monotonic())
+        if self.fetcher.outage.failures:
+            return max(HOT_SECONDS, self.fetcher.outage.next_try - time.monotonic())
         idle = time.monotonic() - self._last_work()
         if claimed or idle < 1.0:
             return max(HOT_SECONDS, HOT_SHARE * idle)
@@ -164,12 +168,12 @@ class Loop:
     def _give_back(self, leases: list[Lease]) -> None:
         if not leases:
             return
-        self.region.claimed -= len(leases)
+        self.slot.claimed -= len(leases)
         if self.quota is not None:
             self.quota += len(leases)
         try:
             with self.turn:
                 transitions.release_many(leases)
         except (Error, DatabaseBusy) as error:
-            logger.warning("%d unstarted jobs could not be given back: %s; the keeper will do it", len(leases), error)
+            logger.warning("%d unstarted jobs could not be given back: %s; the monitor will do it", len(leases), error)
         self.pool.settled(leases)

@@ -9,7 +9,7 @@ import time
 from django.db import Error, connections
 
 from jobqueue.db import fault_vendor
-from jobqueue.worker.child.concurrency_limit import Governor
+from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -17,10 +17,10 @@ PAUSE_SECONDS = 5.0  # no wait is longer
 
 
 class Outage:
-    """Counts failures in a row and tells the governor. `what` is what the thread does, for the log."""
+    """Counts failures in a row and tells the concurrency limit. `what` is what the thread does, for the log."""
 
-    def __init__(self, name: str, what: str, using: str, governor: Governor) -> None:
-        self._name, self._what, self._using, self._governor = name, what, using, governor
+    def __init__(self, name: str, what: str, using: str, concurrency: ConcurrencyLimit) -> None:
+        self._name, self._what, self._using, self._concurrency = name, what, using, concurrency
         self.failures, self.next_try = 0, 0.0
 
     def met(self, error: BaseException | None) -> None:
@@ -28,7 +28,7 @@ class Outage:
         self.failures += 1
         pause = min(PAUSE_SECONDS, 0.1 * 2 ** min(self.failures, 6)) * random.uniform(0.5, 1.0)
         self.next_try = time.monotonic() + pause
-        self._governor.away()
+        self._concurrency.away()
         if isinstance(error, Error) and fault_vendor(self._using).fault(error) is None:
             logger.error("%s: the database refused a %s: %s", self._name, self._what, error)
         elif self.failures == 1:
@@ -39,5 +39,5 @@ class Outage:
         """It answered."""
         if self.failures:
             logger.info("%s: the database answers again", self._name)
-            self._governor.back()
+            self._concurrency.back()
         self.failures = 0

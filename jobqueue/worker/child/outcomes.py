@@ -32,7 +32,7 @@ LOCKED_SECONDS = 5.0
 _counting = threading.Lock()
 
 
-def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> list[Outcome]:
+def settle(outcomes: Sequence[Outcome], slot: Any, *, again: bool = False) -> list[Outcome]:
     """Write the outcomes; those that could not be written now, to try `again` later.
 
     Because the database is away, or somebody has locked the row: these are marked as `row_locked`.
@@ -44,23 +44,23 @@ def settle(outcomes: Sequence[Outcome], region: Any, *, again: bool = False) -> 
     unwritten: list[Outcome] = []
     try:
         if good:
-            _ack(good, region, again)
+            _ack(good, slot, again)
     except DatabaseBusy:
         return list(outcomes)
     except Exception as error:
         if isinstance(error, Error) and _away(error, good[0]):
             if not (long := _too_long(good)):
                 return list(outcomes)
-            return _settle_too_long(long, outcomes, error, region)
+            return _settle_too_long(long, outcomes, error, slot)
         # One of them is at fault: alone it is found, and the others are written.
         for outcome in good if len(good) > 1 else ():
-            unwritten += settle([outcome], region, again=True)
-        if len(good) == 1 and not _settle_plain(good[0], error, region):
+            unwritten += settle([outcome], slot, again=True)
+        if len(good) == 1 and not _settle_plain(good[0], error, slot):
             unwritten += good
         good = []
     unwritten += [outcome for outcome in good if outcome.row_locked]
     for outcome in rest:
-        if not _settle_one(outcome, region, again):
+        if not _settle_one(outcome, slot, again):
             unwritten.append(outcome)
     return unwritten
 
@@ -78,13 +78,13 @@ def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _settle_too_long(
-    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, region: Any
+    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, slot: Any
 ) -> list[Outcome]:
-    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, region)]
-    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], region, again=True)
+    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, slot)]
+    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], slot, again=True)
 
 
-def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
+def _ack(outcomes: Sequence[Outcome], slot: Any, again: bool) -> None:
     left: list[Lease] = []
     results = [outcome.result for outcome in outcomes]
     gone = transitions.ack_many([o.lease for o in outcomes], results=results, again=again, locked=left)
@@ -92,30 +92,30 @@ def _ack(outcomes: Sequence[Outcome], region: Any, again: bool) -> None:
     for outcome in outcomes:
         outcome.row_locked = outcome.key in locked
     written = [outcome for outcome in outcomes if not outcome.row_locked]
-    _count(region, len(written), lost=len(lost))
+    _count(slot, len(written), lost=len(lost))
     for outcome in written:
         _tell(outcome, "lost" if outcome.key in lost else "ok")
 
 
-def _settle_one(outcome: Outcome, region: Any, again: bool) -> bool:
+def _settle_one(outcome: Outcome, slot: Any, again: bool) -> bool:
     """True when written, or when nothing more can be done."""
     try:
         if outcome.ending is not Ending.FINISHED and is_locked(outcome.lease):
             outcome.row_locked = True
             return False
-        _count_and_tell(outcome, _write(outcome, again), region)
+        _count_and_tell(outcome, _write(outcome, again), slot)
     except LeaseLost:
-        _count_and_tell(outcome, "lost", region)
+        _count_and_tell(outcome, "lost", slot)
     except DatabaseBusy:
         return False
     except DatabaseError as error:
         if _away(error, outcome):
             return False
-        return _settle_plain(outcome, error, region)
+        return _settle_plain(outcome, error, slot)
     except Error:
         return False
     except Exception as error:  # it cannot be put into words; the ends of others in this group must still be written
-        return _settle_plain(outcome, error, region)
+        return _settle_plain(outcome, error, slot)
     return True
 
 
@@ -162,16 +162,16 @@ def _write_known(outcome: Outcome, again: bool) -> str:
     return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
 
 
-def _settle_plain(outcome: Outcome, problem: Exception, region: Any) -> bool:
+def _settle_plain(outcome: Outcome, problem: Exception, slot: Any) -> bool:
     """The database refused the values themselves: end the attempt with words it surely takes."""
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
     words = f"the outcome could not be stored: {type(problem).__name__}"
     error: Any = ResultError(words) if outcome.ending is Ending.OK else words
     try:
         transitions.fail(outcome.lease, error=error)
-        _count_and_tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", region)
+        _count_and_tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", slot)
     except LeaseLost:
-        _count_and_tell(outcome, "lost", region)
+        _count_and_tell(outcome, "lost", slot)
     except DatabaseBusy:
         return False
     except Error as again:
@@ -185,16 +185,16 @@ def _away(error: Error, outcome: Outcome) -> bool:
     return fault_vendor(outcome.lease.using).fault(error) is not None
 
 
-def _count_and_tell(outcome: Outcome, what: str, region: Any) -> None:
-    _count(region, 1, failed=what in ("retry", "dead"), lost=what == "lost")
+def _count_and_tell(outcome: Outcome, what: str, slot: Any) -> None:
+    _count(slot, 1, failed=what in ("retry", "dead"), lost=what == "lost")
     _tell(outcome, what)
 
 
-def _count(region: Any, finished: int, *, failed: int = 0, lost: int = 0) -> None:
+def _count(slot: Any, finished: int, *, failed: int = 0, lost: int = 0) -> None:
     with _counting:
-        region.finished += finished
-        region.failed += failed
-        region.lost += lost
+        slot.finished += finished
+        slot.failed += failed
+        slot.lost += lost
 
 
 def _tell(outcome: Outcome, what: str) -> None:

@@ -23,11 +23,10 @@ from jobqueue.tasks import registry
 from jobqueue.worker.child.lock_report import LockReport
 from jobqueue.worker.child.loop import Loop
 from jobqueue.worker.child.relay_thread import Relaying
-from jobqueue.worker.run import job_fork as forked
-from jobqueue.worker.run import task_signals
-from jobqueue.worker.shared import stack_dump as stacks
-from jobqueue.worker.shared.scoreboard import Board, Exit, State, Stop
-from jobqueue.worker.shared.signal_thread import Announcer
+from jobqueue.worker.run import job_fork, task_signals
+from jobqueue.worker.shared import stack_dump
+from jobqueue.worker.shared.scoreboard import Exit, Scoreboard, State, Stop
+from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -44,69 +43,69 @@ _ENDINGS = {
 }
 
 
-def run_child(options: Options, index: int, board: Board) -> int:
+def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     """Be child `index` until told to stop; the exit status. Never returns to the supervisor's code."""
-    region: Any = board.regions[index]
-    name = options.child_name(index, region.generation)
-    region.pid = os.getpid()
+    slot: Any = scoreboard.slots[index]
+    name = options.child_name(index, slot.generation)
+    slot.pid = os.getpid()
     # Ctrl-C reaches the whole group; the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stacks.print_at_sigquit()
-    forked.guard()
+    stack_dump.print_at_sigquit()
+    job_fork.guard()
     job_log.install()
     modules = list(registry.discover())
     tasks, queues = registry.names()
-    if index == 0 and region.generation == 1:
+    if index == 0 and slot.generation == 1:
         logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
-    registered = _register(options, name, board)
+    registered = _register(options, name, scoreboard)
     if registered is not None:
-        region.exit = registered
+        slot.exit = registered
         return 0
-    end = _work(options, index, name, board)
-    region.exit = end
+    end = _work(options, index, name, scoreboard)
+    slot.exit = end
     with suppress(Error, DatabaseBusy):
         workers.retire(name, _ENDINGS[end], using=options.database)
     return 0
 
 
-def _work(options: Options, index: int, name: str, board: Board) -> Exit:
+def _work(options: Options, index: int, name: str, scoreboard: Scoreboard) -> Exit:
     try:
-        loop = Loop(options, index, name, board)
-        board.bells.watch(index, loop.ring)
-        announcer = Announcer()
-        announcer.start()
+        loop = Loop(options, index, name, scoreboard)
+        scoreboard.wakeups.watch(index, loop.notify)
+        dispatcher = SignalDispatcher()
+        dispatcher.start()
     except RuntimeError as error:
         logger.debug("%s cannot start its threads: %s", name, error)
         return Exit.CROWDED
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    wakeup.on_notify(partial(_answer, options, index, board))
-    board.regions[index].state = State.RUNNING
-    task_signals.carry(announcer)
-    signals.carry(announcer.give)
-    relaying = Relaying(options.database, on_worn=loop.wear.wear_out)
+    wakeup.on_notify(partial(_answer, options, index, scoreboard))
+    scoreboard.slots[index].state = State.RUNNING
+    task_signals.dispatch_via(dispatcher)
+    signals.dispatch_via(dispatcher.dispatch)
+    relaying = Relaying(options.database, on_hung=loop.recycling.note_hung_threads)
     relaying.start()
-    lock_metrics.report_to(LockReport(board.regions[index]))
+    lock_metrics.report_to(LockReport(scoreboard.slots[index]))
     try:
         return loop.run()
     finally:
         relaying.stop()
-        announcer.end()
-        signals.carry(None)
+        dispatcher.end()
+        signals.dispatch_via(None)
         lock_metrics.close()
 
 
-def _answer(options: Options, index: int, board: Board, queue: str, using: str) -> None:
+def _answer(options: Options, index: int, scoreboard: Scoreboard, queue: str, using: str) -> None:
     """A job of this process has committed a new one: it needs no messenger to be heard here."""
     if using == options.database and options.selection.serves(queue):
-        board.bells.ring(first=index)
+        scoreboard.wakeups.wake(first=index)
 
 
-def _register(options: Options, name: str, board: Board) -> Exit | None:
+def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | None:
     """Add this process to the worker table, however long the database is away; else why it will not run."""
-    parent = board.supervisor_pid
-    while board.header.stop == Stop.RUN and os.getppid() == parent:
+    parent = scoreboard.supervisor_pid
+    while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
         try:
             workers.register(
                 name,

@@ -13,31 +13,31 @@ from jobqueue.worker.shared.worker_options import Options
 JITTER = 0.2
 
 
-class Wear:
+class Recycling:
     """How worn one child is. It only tells: the loop drains, the supervisor starts the next one."""
 
-    def __init__(self, options: Options, region: Any) -> None:
+    def __init__(self, options: Options, slot: Any) -> None:
         self._rss_bytes_max, self._jobs_max = options.max_rss_bytes, options.recycle_jobs
-        # The board counts on from one incarnation of a child to the next.
-        self._region, self._ended_before = region, region.finished
+        # The scoreboard counts on from one incarnation of a child to the next.
+        self._slot, self._ended_before = slot, slot.finished
         # Up to a fifth sooner, drawn per child: started together, they must not all leave together.
         life = options.recycle_seconds
         self._until = None if life is None else time.monotonic() + life * random.uniform(1 - JITTER, 1.0)
 
         self._hung = False
 
-    def wear_out(self) -> None:
+    def note_hung_threads(self) -> None:
         """Threads of this process hang for ever. Safe in any thread."""
         self._hung = True
 
     def over(self) -> Exit | None:
         """Why the child is to be replaced now, None while it may go on."""
-        if self._jobs_max is not None and self._region.finished - self._ended_before >= self._jobs_max:
+        if self._jobs_max is not None and self._slot.finished - self._ended_before >= self._jobs_max:
             return Exit.RECYCLE_JOBS
         if self._until is not None and time.monotonic() >= self._until:
             return Exit.RECYCLE_TIME
         # One that is too large from the start does some work all the same, or its like would be started for ever.
-        worked = self._region.finished > self._ended_before
+        worked = self._slot.finished > self._ended_before
         if self._rss_bytes_max is not None and worked and rss_bytes() > self._rss_bytes_max:
             return Exit.RECYCLE
         return Exit.RECYCLE_RELAY if self._hung else None

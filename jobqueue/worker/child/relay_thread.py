@@ -27,8 +27,8 @@ HUNG_MAX = 3
 class Relaying:
     """A thread, if JOBQUEUE["OUTBOX"] asks for one. One that hangs in a delivery is left alone, and another begins."""
 
-    def __init__(self, using: str, *, on_worn: Callable[[], None] = lambda: None) -> None:
-        self._using, self._on_worn = using, on_worn
+    def __init__(self, using: str, *, on_hung: Callable[[], None] = lambda: None) -> None:
+        self._using, self._on_hung = using, on_hung
         self._now: _Thread | None = None
         self._hung: list[_Thread] = []
 
@@ -58,7 +58,7 @@ class Relaying:
         self._hung = [*filter(_Thread.is_alive, self._hung), old]
         if len(self._hung) >= HUNG_MAX:
             logger.warning("%d threads hang in deliveries; this worker process is replaced", len(self._hung))
-            self._on_worn()
+            self._on_hung()
         self._begin()
 
 

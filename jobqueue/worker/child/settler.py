@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any
 
 from jobqueue import signals
-from jobqueue.worker.child.circuit_breaker import Brake
-from jobqueue.worker.child.helper_thread import SecondHand
+from jobqueue.worker.child.circuit_breaker import CircuitBreaker
+from jobqueue.worker.child.helper_thread import HelperThread
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run import task_signals
@@ -40,15 +40,15 @@ class Settler:
     def __init__(
         self,
         pool: Pool,
-        region: Any,
+        slot: Any,
         outage: Outage,
-        brake: Brake,
+        breaker: CircuitBreaker,
         turn: AbstractContextManager[Any],
         hands: int,
         waits: Waits | None = None,
     ) -> None:
-        self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
-        self._second: SecondHand[list[Outcome]] | None = SecondHand("settler-2") if hands > 1 else None
+        self._pool, self._slot, self._outage, self._breaker, self._turn = pool, slot, outage, breaker, turn
+        self._helper: HelperThread[list[Outcome]] | None = HelperThread("settler-2") if hands > 1 else None
         self._watched: Callable[[], AbstractContextManager[Any]] = nullcontext if waits is None else waits.watched
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
@@ -90,13 +90,13 @@ class Settler:
         locked = self._locked_that_are_due()
         try:
             # Before the writes, which take their time: the next of these jobs are about to begin.
-            self._brake.ended(ended)
+            self._breaker.ended(ended)
             left = self._write_all(self.unwritten, again=True)
             # Away for one, away for all.
             left += locked if left else self._write_all(locked, again=True)
             left += ended if left else self._write_all(ended, again=False)
         except BaseException:
-            # Nobody else would write them, and the keeper renews their leases as long as this process lives.
+            # Nobody else would write them, and the monitor renews their leases as long as this process lives.
             self.unwritten = [*self.unwritten, *locked, *ended]
             raise
         self.unwritten = left
@@ -119,10 +119,10 @@ class Settler:
         each = [[outcome] for outcome in outcomes if outcome.ack_each]
         together = [outcome for outcome in outcomes if not outcome.ack_each]
         others = each[1::2]
-        helped = self._second is not None and others and self._second.begin(partial(self._write_groups, others, again))
+        helped = self._helper is not None and others and self._helper.begin(partial(self._write_groups, others, again))
         left = self._write_groups((each[::2] if helped else each) + ([together] if together else []), again)
-        if self._second is not None and helped:
-            beside = self._second.end()
+        if self._helper is not None and helped:
+            beside = self._helper.end()
             left += beside if beside is not None else list(chain(*others))
         return left
 
@@ -136,10 +136,10 @@ class Settler:
         """Write `outcomes`; free the places of what is written or given up; what the database was away for."""
         left: list[Outcome] = []
         # Whichever hand writes: a receiver that hangs must not keep ends from being written.
-        signals.carry(task_signals.give)
+        signals.dispatch_via(task_signals.dispatch)
         try:
             with self._turn, self._watched():
-                left = settle(outcomes, self._region, again=again)
+                left = settle(outcomes, self._slot, again=again)
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
         kept = {outcome.key for outcome in left}

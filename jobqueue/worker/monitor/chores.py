@@ -1,4 +1,4 @@
-"""What a keeper does for the whole database now and then: open lanes, delete what is over, look at locks."""
+"""What a monitor does for the whole database now and then: open lanes, delete what is over, look at locks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jobqueue.maintenance import (
     lock_sweeper,
     lock_watch,
     ordering_key_cleaner,
+    ordering_sweep,
     outbox_cleaner,
 )
-from jobqueue.maintenance import ordering_sweep as lane_keeper
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -39,7 +39,7 @@ class Chores:
             ordering_key_cleaner,
         ]
         self.watches: list[Any] = [lock_watch]
-        self.openers: list[Any] = [lane_keeper.Rounds()]
+        self.openers: list[Any] = [ordering_sweep.Rounds()]
         self._left_out_until: dict[Any, float] = {}
 
     def sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""What a keeper does beside its first duties: rows of workers, reaping, clean-up. It may take its time."""
+"""What a monitor does beside its first duties: rows of workers, reaping, clean-up. It may take its time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
 from jobqueue.maintenance import worker_rows as workers
-from jobqueue.signals import Carrier
+from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor.chores import Chores
-from jobqueue.worker.monitor.rounds import Rounds
-from jobqueue.worker.shared.scoreboard import Board
+from jobqueue.worker.monitor.rounds import DutyThread
+from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -37,13 +37,13 @@ class Housekeeping:
     def __init__(
         self,
         options: Options,
-        board: Board,
+        scoreboard: Scoreboard,
         living: Callable[[], list[str]],
         doubt: Callable[[], None],
-        carrier: Carrier | None,
+        dispatch: Dispatch | None,
         turn: AbstractContextManager[Any],
     ) -> None:
-        self._options, self._board, self._living, self._turn = options, board, living, turn
+        self._options, self._scoreboard, self._living, self._turn = options, scoreboard, living, turn
         self._using = options.database
         self._chores = Chores(options.database)
         self._ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
@@ -52,7 +52,7 @@ class Housekeeping:
         self._between_seconds = (
             BETWEEN_WRITERS_SECONDS if fault_vendor(self._using).single_writer else BETWEEN_BATCHES_SECONDS
         )
-        self.rounds = Rounds("housekeeping", self.round, options.database, doubt, carrier)
+        self.rounds = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
     def retire(self, name: str, reason: str) -> None:
         """Have it written that this worker has ended. Safe in any thread."""
@@ -98,7 +98,7 @@ class Housekeeping:
         """One batch of leases that nobody renewed; where that was not all of them, the next one comes soon."""
         with self._turn:
             found = reaper.end_batch(using=self._using, limit=BATCH)
-        self._board.header.reaped += found.total
+        self._scoreboard.header.reaped += found.total
         self._reaped += found
         if found.total == BATCH:
             self._next_reaping = 0.0

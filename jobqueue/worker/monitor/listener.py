@@ -1,4 +1,4 @@
-"""The keeper's thread that hears rings from other processes and wakes children. Without it they only poll."""
+"""The monitor's thread that hears rings from other processes and wakes children. Without it they only poll."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue import wakeup
 from jobqueue.exceptions import NotSupported
 from jobqueue.wakeup import QUIET_SECONDS, Notifier
 from jobqueue.wakeup.base import Subscription
-from jobqueue.worker.shared.wakeup_pipes import Bells
+from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -24,8 +24,8 @@ AWAY_SECONDS = 1.0  # wait between attempts to connect
 class Listener:
     """Listens on one connection of its own, for ever."""
 
-    def __init__(self, options: Options, bells: Bells) -> None:
-        self._options, self._bells = options, bells
+    def __init__(self, options: Options, wakeups: WakeupPipes) -> None:
+        self._options, self._wakeups = options, wakeups
         self._away = False
 
     def start(self) -> None:
@@ -37,7 +37,7 @@ class Listener:
             try:
                 threading.Thread(target=self._run, args=(notifier,), name="listener", daemon=True).start()
             except RuntimeError as error:
-                # A keeper that cannot listen still renews leases.
+                # A monitor that cannot listen still renews leases.
                 logger.warning("wake-ups are not received, workers poll: %s", error)
 
     def _run(self, notifier: Notifier) -> None:
@@ -47,7 +47,7 @@ class Listener:
                 subscription = notifier.subscribe()
                 self._tell(None)
                 # Wake-ups sent before the subscription were lost.
-                self._bells.ring()
+                self._wakeups.wake()
                 self._listen(subscription)
             except NotSupported as error:
                 logger.warning("wake-ups are not received: %s", error)
@@ -65,14 +65,14 @@ class Listener:
             queues = subscription.receive(max(0.0, min(check_at, again_at) - time.monotonic()))
             served = [queue for queue in queues if self._options.selection.serves(queue)]
             for _ in served:
-                self._bells.ring()
+                self._wakeups.wake()
             now = time.monotonic()
             if served:
                 again_at = now + QUIET_SECONDS
             elif now >= again_at:
                 # Enqueuers may have suppressed wake-ups meanwhile.
                 again_at = math.inf
-                self._bells.ring_another()
+                self._wakeups.wake_another()
             if queues:
                 check_at = now + CHECK_SECONDS
             elif now >= check_at:

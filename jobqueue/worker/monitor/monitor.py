@@ -22,7 +22,7 @@ from jobqueue import signals, transitions
 from jobqueue.conf import load
 from jobqueue.db import one_writer
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.signals import Carrier
+from jobqueue.signals import Dispatch
 from jobqueue.transitions.leases import renew_free
 from jobqueue.worker.monitor.flags import flag
 from jobqueue.worker.monitor.housekeeping import Housekeeping
@@ -31,16 +31,18 @@ from jobqueue.worker.monitor.overtime import Overtime
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
-from jobqueue.worker.monitor.rounds import TICK_SECONDS, Rounds, again
-from jobqueue.worker.shared.liveness import lives
-from jobqueue.worker.shared.scoreboard import Board, Hold, State
-from jobqueue.worker.shared.signal_thread import Announcer
+from jobqueue.worker.monitor.rounds import TICK_SECONDS, DutyThread, again
+from jobqueue.worker.shared.processes import pid_exists
+from jobqueue.worker.shared.scoreboard import Hold, Scoreboard, State
+from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
 FLAG_SECONDS = 1.0  # what waits for a thread is looked at with every tick: once it has started it can only be asked
-OVERTIME_SECONDS = 0.25  # looking at every place of the board each tick would be most of what an idle keeper costs
+OVERTIME_SECONDS = (
+    0.25  # looking at every place of the scoreboard each tick would be most of what an idle monitor costs
+)
 CONNECTION_LOST = 75
 HANGS = 1
 HOUSE_SILENT_SECONDS = 600.0  # what keeps house may wait for locks: six times 50 s by MySQL's default
@@ -49,20 +51,20 @@ ROUND_SECONDS = 1.0  # for what the other threads are doing at the end
 LAST_SECONDS = 3.0  # for receivers of signals at the end; the supervisor waits 5 s
 
 
-class Keeper:
+class Monitor:
     """One pass of every duty is a method; run() is the only loop."""
 
-    def __init__(self, options: Options, board: Board, carrier: Carrier | None = None) -> None:
-        self.options, self.board = options, board
+    def __init__(self, options: Options, scoreboard: Scoreboard, dispatch: Dispatch | None = None) -> None:
+        self.options, self.scoreboard = options, scoreboard
         self.using = options.database
-        self.parent = board.supervisor_pid
+        self.parent = scoreboard.supervisor_pid
         self.next_renewal = self.next_flags = self.next_overtime = 0.0
         self.orphaned_since: float | None = None
         self.turn = one_writer(options.database)
-        self.house = Housekeeping(options, board, self._names, self._doubt, carrier, self.turn)
-        self.recovery = Recovery(options, board, UNLOCKED_SECONDS, self.house.retire, self._settling_goes_on)
-        self.settling = Rounds("recovery", self._recover, self.using, self._doubt, carrier)
-        self.overtime = Overtime(board)
+        self.house = Housekeeping(options, scoreboard, self._names, self._doubt, dispatch, self.turn)
+        self.recovery = Recovery(options, scoreboard, UNLOCKED_SECONDS, self.house.retire, self._settling_goes_on)
+        self.settling = DutyThread("recovery", self._recover, self.using, self._doubt, dispatch)
+        self.overtime = Overtime(scoreboard)
         self.probe = self._open_probe()
 
     def run(self) -> int:
@@ -102,7 +104,7 @@ class Keeper:
     def _renew(self, living: list[tuple[int, str]]) -> None:
         for index, name in living:
             groups = defaultdict(list)
-            in_hand = self.board.in_hand(index)
+            in_hand = self.scoreboard.in_hand(index)
             for lease in transitions.held_by(name, using=self.using):
                 if (lease.job_id, lease.fence) not in in_hand:
                     # A claim whose answer was lost: nobody works on it, so it must run out.
@@ -122,20 +124,20 @@ class Keeper:
         """Tell what children have in hand that its lease was lost or that it is to be canceled."""
         waits = False
         for index, _ in self._living():
-            in_hand = self.board.in_hand(index)
+            in_hand = self.scoreboard.in_hand(index)
             flag(in_hand, self.using)
-            waits = waits or any(entry.hold == Hold.WAITING for entry in in_hand.values())
+            waits = waits or any(lease_slot.hold == Hold.WAITING for lease_slot in in_hand.values())
         self.next_flags = time.monotonic() + (TICK_SECONDS if waits else FLAG_SECONDS)
 
     def _tick(self) -> None:
-        self.board.header.keeper_ticked_at = time.monotonic()
+        self.scoreboard.header.monitor_ticked_at = time.monotonic()
 
     def _hangs(self) -> bool:
         """Whether another thread waits for an answer that may never come: only a new process has new threads."""
         settling, house = self.settling.silent_seconds, self.house.rounds.silent_seconds
         if settling <= self.options.silent_seconds and house <= HOUSE_SILENT_SECONDS:
             return False
-        logger.error("the keeper has waited for an answer of the database for %.0f s; it leaves", max(settling, house))
+        logger.error("the monitor has waited for an answer of the database for %.0f s; it leaves", max(settling, house))
         return True
 
     def _names(self) -> list[str]:
@@ -156,29 +158,29 @@ class Keeper:
         if port is None:
             return None
         try:
-            return Probe(self.board, port, self.options.silent_seconds)
+            return Probe(self.scoreboard, port, self.options.silent_seconds)
         except (OSError, RuntimeError) as error:
             logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
             return None
 
     def _living(self) -> list[tuple[int, str]]:
         found = []
-        for index, region in enumerate(self.board.regions):
-            alive = region.state in (State.STARTING, State.RUNNING) and region.pid and not region.paused
+        for index, slot in enumerate(self.scoreboard.slots):
+            alive = slot.state in (State.STARTING, State.RUNNING) and slot.pid and not slot.paused
             # Asked, though the supervisor says so too: it may stand still, and would not notice a death.
-            if alive and lives(region.pid):
-                found.append((index, self.options.child_name(index, region.generation)))
+            if alive and pid_exists(slot.pid):
+                found.append((index, self.options.child_name(index, slot.generation)))
         return found
 
     def _finished(self) -> bool:
         if os.getppid() == self.parent:
-            return bool(self.board.header.keeper_stop)
+            return bool(self.scoreboard.header.monitor_stop)
         # The supervisor died: the children drain; whoever is gone by now will not be announced by anybody.
         self._end_late_orphans()
-        for region in self.board.regions:
-            if region.state in (State.STARTING, State.RUNNING) and not lives(region.pid):
-                region.state = State.DEAD
-        return all(region.state == State.EMPTY for region in self.board.regions)
+        for slot in self.scoreboard.slots:
+            if slot.state in (State.STARTING, State.RUNNING) and not pid_exists(slot.pid):
+                slot.state = State.DEAD
+        return all(slot.state == State.EMPTY for slot in self.scoreboard.slots)
 
     def _end_late_orphans(self) -> None:
         """A job that hangs must not keep the rest of a dead supervisor's worker, and its own lease, for ever."""
@@ -187,54 +189,54 @@ class Keeper:
         if self.options.on_timeout == "wait" or now - self.orphaned_since < self.options.shutdown_seconds:
             return
         for index, _ in self._living():
-            self.board.regions[index].blameless = 1
+            self.scoreboard.slots[index].blameless = 1
             with suppress(ProcessLookupError):
-                os.kill(self.board.regions[index].pid, signal.SIGKILL)
+                os.kill(self.scoreboard.slots[index].pid, signal.SIGKILL)
 
     def _duty(self, duty: Callable[[], None]) -> None:
         try:
             again(duty, self.using)
         except (Error, DatabaseBusy) as error:
-            if not self.board.header.database_down_since:
-                self.board.header.database_down_since = time.monotonic()
+            if not self.scoreboard.header.database_down_since:
+                self.scoreboard.header.database_down_since = time.monotonic()
                 logger.warning("the database is away (%s); leases cannot be renewed meanwhile", error)
-            self.board.header.database_down = 1
+            self.scoreboard.header.database_down = 1
             connections[self.using].close()
             self.next_renewal = 0.0
             time.sleep(random.uniform(0.1, 0.5))
         except Exception:
-            # A keeper that dies of one duty would do none of the others either.
-            logger.exception("%s met an unexpected error; the keeper goes on, and tries it again", duty.__name__)
+            # A monitor that dies of one duty would do none of the others either.
+            logger.exception("%s met an unexpected error; the monitor goes on, and tries it again", duty.__name__)
             time.sleep(TICK_SECONDS)
         else:
             if duty == self.renew:
                 self._answered()
 
     def _answered(self) -> None:
-        header, now = self.board.header, time.monotonic()
+        header, now = self.scoreboard.header, time.monotonic()
         since, header.database_down_since = header.database_down_since, 0.0
         header.database_down, header.renewed_at = 0, now
         if since:
             logger.warning("the database answers again after %.1f s", now - since)
 
     def _given_up(self) -> bool:
-        limit, since = self.options.db_retry_seconds, self.board.header.database_down_since
+        limit, since = self.options.db_retry_seconds, self.scoreboard.header.database_down_since
         return limit is not None and bool(since) and time.monotonic() - since > limit
 
 
-def run_keeper(options: Options, board: Board) -> int:
-    """Check the ground, say so on the board, then keep; the exit status."""
+def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
+    """Check the ground, say so on the scoreboard, then keep; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    if not board.header.ready:
+    if not scoreboard.header.ready:
         status = preflight(options)
         if status:
             return status
-        board.header.ready = 1
-    Listener(options, board.bells).start()
+        scoreboard.header.ready = 1
+    Listener(options, scoreboard.wakeups).start()
     # Receivers are the project's code: one that sends mail must not keep leases from being renewed.
-    announcer = Announcer()
-    signals.carry(announcer.give)
-    status = Keeper(options, board, announcer.give).run()
-    announcer.end(LAST_SECONDS)
+    dispatcher = SignalDispatcher()
+    signals.dispatch_via(dispatcher.dispatch)
+    status = Monitor(options, scoreboard, dispatcher.dispatch).run()
+    dispatcher.end(LAST_SECONDS)
     return status

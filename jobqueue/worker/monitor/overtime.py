@@ -1,4 +1,4 @@
-"""Jobs beyond their hard limits: the keeper kills their process, after the other jobs in it have had time to end."""
+"""Jobs beyond their hard limits: the monitor kills their process, after the other jobs in it have had time to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from jobqueue.worker.shared.scoreboard import OVERTIME, Board, Hold, Winding
+from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, Winding
 
 GRACE_SECONDS, GRACE_MAX_SECONDS = 5.0, 600.0
 ANSWER_SECONDS = 2.0
@@ -28,8 +28,8 @@ class Overtime:
     there, so the others could not end.
     """
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, scoreboard: Scoreboard) -> None:
+        self._scoreboard = scoreboard
         self._since: dict[int, float] = {}
         self._interrupted: dict[int, int] = {}
 
@@ -37,32 +37,34 @@ class Overtime:
         """Look at these children once; only jobs that are late are charged with an attempt."""
         now = time.monotonic()
         for index in children:
-            region = self._board.regions[index]
-            running = [entry for entry in self._board.entries[index] if entry.hold == Hold.RUNNING]
-            late = [entry for entry in running if 0 < entry.hard_until < now]
+            slot = self._scoreboard.slots[index]
+            running = [
+                lease_slot for lease_slot in self._scoreboard.lease_slots[index] if lease_slot.hold == Hold.RUNNING
+            ]
+            late = [lease_slot for lease_slot in running if 0 < lease_slot.hard_until < now]
             if not late:
                 # It has ended after all.
-                region.winding = Winding.NO
+                slot.winding = Winding.NO
                 continue
-            if region.winding == Winding.NO:
-                region.winding, self._since[index] = Winding.ASKED, now
-            others = {entry.job_id for entry in running} - {entry.job_id for entry in late}
-            if self._is_over(now - self._since[index], others, region):
-                self._kill(region, late, others)
+            if slot.winding == Winding.NO:
+                slot.winding, self._since[index] = Winding.ASKED, now
+            others = {lease_slot.job_id for lease_slot in running} - {lease_slot.job_id for lease_slot in late}
+            if self._is_over(now - self._since[index], others, slot):
+                self._kill(slot, late, others)
 
-    def _is_over(self, waited_seconds: float, others: set[int], region: Any) -> bool:
-        if region.winding == Winding.ASKED and waited_seconds >= ANSWER_SECONDS:
+    def _is_over(self, waited_seconds: float, others: set[int], slot: Any) -> bool:
+        if slot.winding == Winding.ASKED and waited_seconds >= ANSWER_SECONDS:
             return True
         times = max((self._interrupted.get(job_id, 0) for job_id in others), default=0)
         return not others or waited_seconds >= min(GRACE_MAX_SECONDS, GRACE_SECONDS * 2 ** min(times, 20))
 
-    def _kill(self, region: Any, late: list[Any], others: set[int]) -> None:
-        for entry in late:
-            entry.flags |= OVERTIME
+    def _kill(self, slot: Any, late: list[Any], others: set[int]) -> None:
+        for lease_slot in late:
+            lease_slot.flags |= OVERTIME
         for job_id in others:
             # The last one in the dict is the one that was interrupted last.
             self._interrupted[job_id] = self._interrupted.pop(job_id, 0) + 1
         while len(self._interrupted) > KNOWN_MAX:
             del self._interrupted[next(iter(self._interrupted))]
         with suppress(ProcessLookupError):
-            os.kill(region.pid, signal.SIGKILL)
+            os.kill(slot.pid, signal.SIGKILL)

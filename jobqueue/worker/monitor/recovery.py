@@ -1,4 +1,4 @@
-"""Settles what a dead child left behind: its jobs run again, or end, as the board says how far they had come."""
+"""Settles what a dead child left behind: its jobs run again, or end, as the scoreboard says how far they had come."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
-from jobqueue.worker.shared.scoreboard import OVERTIME, Board, Hold, State
+from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
 
 class Recovery:
-    """Looks for dead children on the board.
+    """Looks for dead children on the scoreboard.
 
     `unlocked_seconds`: how long to wait for the server to end the sessions of one. `retired` is told its name and why
     it died; nothing here waits for the table of workers. `goes_on` is called after each step.
@@ -34,32 +34,32 @@ class Recovery:
     def __init__(
         self,
         options: Options,
-        board: Board,
+        scoreboard: Scoreboard,
         unlocked_seconds: float,
         retired: Callable[[str, str], None],
         goes_on: Callable[[], None],
     ) -> None:
-        self._options, self._board, self._using = options, board, options.database
+        self._options, self._scoreboard, self._using = options, scoreboard, options.database
         self._unlocked_seconds, self._retired, self._goes_on = unlocked_seconds, retired, goes_on
 
     def settle_dead(self) -> None:
         """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
-        for index, region in enumerate(self._board.regions):
-            if region.state == State.DEAD:
-                self._settle_child(index, region)
-                region.state = State.EMPTY
+        for index, slot in enumerate(self._scoreboard.slots):
+            if slot.state == State.DEAD:
+                self._settle_child(index, slot)
+                slot.state = State.EMPTY
                 # Children die seldom: nobody is to pay for a session that waits for it.
                 connections[self._using].close()
-                self._board.bells.ring()
+                self._scoreboard.wakeups.wake()
 
-    def _settle_child(self, index: int, region: Any) -> None:
-        name = self._options.child_name(index, region.generation)
-        in_hand = self._board.in_hand(index)
+    def _settle_child(self, index: int, slot: Any) -> None:
+        name = self._options.child_name(index, slot.generation)
+        in_hand = self._scoreboard.in_hand(index)
         holds: dict[Hold, list[Lease]] = defaultdict(list)
         for lease in self._left_by(name):
-            entry = in_hand.get((lease.job_id, lease.fence))
-            holds[Hold.FREE if entry is None else Hold(entry.hold)].append(lease)
-        how = _death(region.wait_status)
+            lease_slot = in_hand.get((lease.job_id, lease.fence))
+            holds[Hold.FREE if lease_slot is None else Hold(lease_slot.hold)].append(lease)
+        how = _death(slot.wait_status)
         returned = holds.pop(Hold.RETURNED, [])
         results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
         transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
@@ -67,7 +67,7 @@ class Recovery:
         for lease in failed:
             _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
             self._goes_on()
-        ran = [] if region.blameless else holds.pop(Hold.RUNNING, [])
+        ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError
         late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
         if late:
@@ -81,10 +81,10 @@ class Recovery:
             self._goes_on()
         rest = [lease for group in holds.values() for lease in group]
         transitions.release_many(rest)
-        region.failed += len(ran) + len(failed)
-        region.claimed -= len(holds[Hold.WAITING])
-        if not region.exit:
-            self._retired(name, "killed at the end of --shutdown-timeout" if region.blameless else how)
+        slot.failed += len(ran) + len(failed)
+        slot.claimed -= len(holds[Hold.WAITING])
+        if not slot.exit:
+            self._retired(name, "killed at the end of --shutdown-timeout" if slot.blameless else how)
         if returned or failed or ran or rest:
             logger.warning(
                 "%s %s: %d jobs had returned, %d failed, %d charged, %d given back",
@@ -106,11 +106,11 @@ class Recovery:
             time.sleep(0.02)
 
 
-def _fail_as_told(lease: Lease, entry: Any) -> None:
+def _fail_as_told(lease: Lease, lease_slot: Any) -> None:
     """Write down the failure of a run whose process died before it could."""
-    delay = entry.delay_seconds if entry.delay_seconds >= 0 else None
+    delay = lease_slot.delay_seconds if lease_slot.delay_seconds >= 0 else None
     with suppress(LeaseLost):
-        transitions.fail(lease, error=entry.kept_failure(), delay_seconds=delay, retry=not entry.final)
+        transitions.fail(lease, error=lease_slot.kept_failure(), delay_seconds=delay, retry=not lease_slot.final)
 
 
 def _death(wait_status: int) -> str:

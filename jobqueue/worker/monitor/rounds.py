@@ -1,4 +1,4 @@
-"""A thread of the keeper that does its duties round after round, on a connection of its own."""
+"""A thread of the monitor that does its duties round after round, on a connection of its own."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from django.db import Error, connections
 from jobqueue import signals
 from jobqueue.db import Fault, fault_vendor
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.signals import Carrier
+from jobqueue.signals import Dispatch
 
 logger = logging.getLogger("jobqueue.worker")
 
 TICK_SECONDS = 0.2
 
 
-class Rounds:
+class DutyThread:
     """Calls `round` every 0.2 s, or when it has asked for, until end(); what goes wrong inside do() does not end it.
 
-    `doubt` is called when a session was lost: perhaps the database is away, and somebody else is to find out. `carrier`
-    delivers signals.
+    `doubt` is called when a session was lost: the main thread then checks whether the database is reachable.
+    `dispatch` delivers signals.
     """
 
     def __init__(
-        self, name: str, round: Callable[[], None], using: str, doubt: Callable[[], None], carrier: Carrier | None
+        self, name: str, round: Callable[[], None], using: str, doubt: Callable[[], None], dispatch: Dispatch | None
     ) -> None:
-        self._name, self._round, self._using, self._doubt, self._carrier = name, round, using, doubt, carrier
+        self._name, self._round, self._using, self._doubt, self._dispatch = name, round, using, doubt, dispatch
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._refused = False
@@ -53,7 +53,7 @@ class Rounds:
             thread.start()
         except RuntimeError as error:
             if not self._refused:
-                logger.error("the keeper's thread %r cannot be started: %s; trying again", self._name, error)
+                logger.error("the monitor's thread %r cannot be started: %s; trying again", self._name, error)
             self._refused = True
         else:
             self._thread = thread
@@ -83,7 +83,7 @@ class Rounds:
         return True
 
     def _work(self) -> None:
-        signals.carry(self._carrier)
+        signals.dispatch_via(self._dispatch)
         over = False
         while not over:
             over = self._ending.wait(self._pause_seconds)
@@ -99,10 +99,10 @@ class Rounds:
         elif not isinstance(error, (Error, DatabaseBusy)):
             # A thread that dies of one duty would do none of the others either.
             logger.error(
-                "%s met an unexpected error; the keeper goes on, and tries it again", duty.__name__, exc_info=error
+                "%s met an unexpected error; the monitor goes on, and tries it again", duty.__name__, exc_info=error
             )
         elif duty.__name__ not in self._failing:
-            logger.warning("the keeper's duty %s failed: %s; it is tried again", duty.__name__, error)
+            logger.warning("the monitor's duty %s failed: %s; it is tried again", duty.__name__, error)
         self._failing.add(duty.__name__)
         connections[self._using].close()
         time.sleep(random.uniform(0.1, 0.5))

@@ -57,7 +57,7 @@ def perform_call(leases: Sequence[Lease], run: Run) -> list[Outcome]:
         return [perform(leases[0], run)]
     attempts = [Attempt(lease, run.asked_to_stop) for lease in leases]
     try:
-        _call(func, attempts, run.watch.limited(limits_of(None), run.entry))
+        _call(func, attempts, run.watch.limited(limits_of(None), run.slot))
     finally:
         clean_connections()
     return [attempt.outcome(run.context, coroutine=False) for attempt in attempts]

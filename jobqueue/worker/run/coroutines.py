@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from jobqueue.transitions import Lease
-from jobqueue.worker.run import job_fork as forked
-from jobqueue.worker.run import subtasks
+from jobqueue.worker.run import job_fork, subtasks
 from jobqueue.worker.run.calls import OneThread, serve_calls
 from jobqueue.worker.run.perform import Ending, Outcome, perform_coroutine
 from jobqueue.worker.shared.scoreboard import Hold
@@ -24,15 +23,15 @@ from jobqueue.worker.shared.scoreboard import Hold
 @dataclass(slots=True)
 class _Body:
     lease: Lease
-    entry: Any
+    slot: Any
     context: Context = field(default_factory=Context)
     outcome: Outcome | None = None
 
 
-class Lane:
+class CoroutineRunner:
     """Runs at most `places` coroutine jobs at once; hand_over(outcome, free) gets how each ended, and frees its place.
 
-    What is not fit(lease, entry) when its turn comes is left out.
+    What is not fit(lease, slot) when its turn comes is left out.
 
     The child's main thread submits and takes back; everything else happens in the loop's thread.
     """
@@ -81,10 +80,10 @@ class Lane:
             return time.monotonic() - self._todo[0][2]
         return 0.0
 
-    def submit(self, lease: Lease, entry: Any) -> None:
+    def submit(self, lease: Lease, slot: Any) -> None:
         """Run `lease` when a place is free."""
         loop = self._loop or self.open()
-        self._todo.append((lease, entry, time.monotonic()))
+        self._todo.append((lease, slot, time.monotonic()))
         if not self._called:
             self._called = True
             loop.call_soon_threadsafe(self._fill, loop, context=Context())
@@ -119,12 +118,12 @@ class Lane:
         # On a stop what was not begun is left for take_back(): running jobs that heed should_stop free their places.
         while self._running < self._places and not self._stopping():
             try:
-                lease, entry, _ = self._todo.popleft()
+                lease, slot, _ = self._todo.popleft()
             except IndexError:
                 return
-            if not self._fit(lease, entry):
+            if not self._fit(lease, slot):
                 continue
-            body = _Body(lease, entry)
+            body = _Body(lease, slot)
             self._running += 1
             self._bodies += 1
             # Its own context: nothing that one job sets (time zone, language, connections) reaches another.
@@ -133,12 +132,12 @@ class Lane:
 
     async def _run(self, body: _Body) -> None:
         # From here on the job counts as started, whatever happens to this process.
-        body.entry.hold = Hold.RUNNING
-        stop = partial(self._asked_to_stop, body.entry)
-        outcome = await perform_coroutine(body.lease, body.entry, stop, body.context)
-        if forked.is_forked():
-            forked.leave(outcome.error)
-        outcome.note_on(body.entry)
+        body.slot.hold = Hold.RUNNING
+        stop = partial(self._asked_to_stop, body.slot)
+        outcome = await perform_coroutine(body.lease, body.slot, stop, body.context)
+        if job_fork.is_forked():
+            job_fork.leave(outcome.error)
+        outcome.note_on(body.slot)
         body.outcome = outcome
 
     def _over(self, loop: asyncio.AbstractEventLoop, body: _Body, task: asyncio.Task[None]) -> None:
@@ -146,7 +145,7 @@ class Lane:
         if body.outcome is None:
             # Some job has cancelled the tasks of all others: it reached this one before its body began, or at its end.
             body.outcome = Outcome(body.lease, Ending.FAILED, 0.0, error=error, coroutine=True)
-            body.outcome.note_on(body.entry)
+            body.outcome.note_on(body.slot)
         free: Callable[[], object] = partial(self._free, loop)
         if body.outcome.ack_each:
             # Called by whoever has written its end.

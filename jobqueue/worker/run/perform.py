@@ -72,22 +72,22 @@ class Outcome:
         """It turned out that the commit of its finish() has happened."""
         self.ending, self.result, self.finishing = Ending.FINISHED, self.finish_result, False
 
-    def note_on(self, entry: Any) -> None:
-        """Say on the board how the body ended: it has not killed its process, and need not run again to tell."""
+    def note_on(self, slot: Any) -> None:
+        """Say on the scoreboard how the body ended: it has not killed its process, and need not run again to tell."""
         if self.ending is Ending.OK:
-            entry.keep_result(self.result)
+            slot.keep_result(self.result)
         elif self.ending is Ending.FAILED and self.error is not None:
             final = not self.retry or is_permanent(self.error)
-            entry.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
+            slot.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
         else:
-            entry.hold = Hold.OVER
+            slot.hold = Hold.OVER
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Where a lease runs: its entry on the board, its thread's watch, and whether it is to stop."""
+    """Where a lease runs: its slot on the scoreboard, its thread's watch, and whether it is to stop."""
 
-    entry: Any
+    slot: Any
     watch: Watch
     asked_to_stop: Callable[[], bool]
     context: Context | None = None  # the contextvars in which perform() is called
@@ -179,7 +179,7 @@ def perform(lease: Lease, run: Run) -> Outcome:
     try:
         with attempt:
             call = attempt.find()
-            with running(attempt.context), run.watch.limited(limits_of(attempt.options), run.entry):
+            with running(attempt.context), run.watch.limited(limits_of(attempt.options), run.slot):
                 task_signals.started(attempt.task, lease)
                 value = call(attempt.context)
             attempt.returned(value)
@@ -193,7 +193,7 @@ def perform(lease: Lease, run: Run) -> Outcome:
 
 
 async def perform_coroutine(
-    lease: Lease, entry: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
+    lease: Lease, slot: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
 ) -> Outcome:
     """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
     attempt = Attempt(lease, asked_to_stop)
@@ -201,7 +201,7 @@ async def perform_coroutine(
         with attempt:
             call = attempt.find()
             limits, started = limits_of(attempt.options), subtasks.collect()
-            with running(attempt.context), hard_limited(limits, entry):
+            with running(attempt.context), hard_limited(limits, slot):
                 try:
                     value = await limited(attempt.body(call), limits.soft_seconds)
                 finally:

@@ -1,4 +1,4 @@
-"""The job threads and the coroutine lane of one child process."""
+"""The job threads and the event loop of one child process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.worker.run import job_fork as forked
+from jobqueue.worker.run import job_fork
 from jobqueue.worker.run.batch import calls_of, perform_call
-from jobqueue.worker.run.coroutines import Lane
+from jobqueue.worker.run.coroutines import CoroutineRunner
 from jobqueue.worker.run.mailbox import Mailbox
 from jobqueue.worker.run.perform import Ending, Outcome, Run, is_coroutine
 from jobqueue.worker.run.timeouts import Together, Watch
@@ -30,32 +30,32 @@ STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go ba
 class Pool:
     """Takes leases, runs them in `threads` threads or as coroutines, hands outcomes to the settler, wakes the claimer.
 
-    Every lease that is taken has a place on the board until settled().
+    Every lease that is taken has a place on the scoreboard until settled().
     """
 
-    def __init__(self, entries: Any, threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
-        self._free = list(entries)
+    def __init__(self, slots: Any, threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
+        self._free = list(slots)
         self._in_threads: dict[tuple[int, int], Any] = {}
         # The second and further leases of a call; the first one stands for it in _in_threads.
         self._beside: dict[tuple[int, int], Any] = {}
-        self._in_lane: dict[tuple[int, int], Any] = {}
+        self._on_loop: dict[tuple[int, int], Any] = {}
         self._stopping = stopping
         #: whether nobody looks after leases: then the end of one's time is the end of it
         self.unkept: Callable[[], bool] = lambda: False
         self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
-        self._bell: Mailbox[None] = Mailbox()
+        self._wakeups: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
         self._watches: list[Watch] = []
         self._refused: SimpleQueue[Lease] = SimpleQueue()
-        self._lane = Lane(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
+        self._runner = CoroutineRunner(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
         self._coroutines = coroutines
         if registry.knows_coroutines():
             # Now, while it is clear what to do if there is no room for a thread.
-            self._lane.open()
+            self._runner.open()
         #: the claimer is woken when no more than this many calls wait for a thread
         self.low_water = 0
-        self._rung = False
+        self._woken = False
         self.allowed = threads
         # Since when each thread runs what it runs; 0 while it runs nothing.
         self._busy_since = [0.0] * threads
@@ -79,12 +79,12 @@ class Pool:
     @property
     def held(self) -> int:
         """Leases in hand: waiting, running, or ended and not settled."""
-        return len(self._in_threads) + len(self._beside) + len(self._in_lane)
+        return len(self._in_threads) + len(self._beside) + len(self._on_loop)
 
     @property
     def in_threads(self) -> int:
         """Calls that run in job threads, and leases that wait for one."""
-        waiting = sum(entry.hold == Hold.WAITING for entry in list(self._beside.values())) if self._beside else 0
+        waiting = sum(slot.hold == Hold.WAITING for slot in list(self._beside.values())) if self._beside else 0
         return _unended(self._in_threads) + waiting
 
     @property
@@ -93,17 +93,17 @@ class Pool:
 
         None while a blocked loop has not begun those that it has, and none in a process that knows no coroutine.
         """
-        idle = self._lane.waiting or not registry.knows_coroutines()
-        return 0 if idle else self._coroutines - _unended(self._in_lane)
+        idle = self._runner.waiting or not registry.knows_coroutines()
+        return 0 if idle else self._coroutines - _unended(self._on_loop)
 
     @property
     def hurried(self) -> bool:
         """Whether more ends may come at any moment: leases wait for a thread, or coroutines run."""
-        return bool(self.waiting or self._in_lane)
+        return bool(self.waiting or self._on_loop)
 
     @property
     def room(self) -> int:
-        """How many more leases the board can hold."""
+        """How many more leases the scoreboard can hold."""
         return len(self._free)
 
     def allow(self, threads: int) -> None:
@@ -122,42 +122,42 @@ class Pool:
             sync = [lease for lease in leases if not is_coroutine(lease)]
             coroutines = [lease for lease in leases if is_coroutine(lease)] if len(sync) < len(leases) else []
             for lease in coroutines[: max(0, places)]:
-                self._lane.submit(lease, self._hold(lease, self._in_lane, claimed_at))
+                self._runner.submit(lease, self._hold(lease, self._on_loop, claimed_at))
             surplus += coroutines[max(0, places) :]
         calls, alone = calls_of(sync)
         for call in calls[: max(0, threads_room)]:
-            entries = [self._hold(call[0], self._in_threads, claimed_at)]
-            entries += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
+            slots = [self._hold(call[0], self._in_threads, claimed_at)]
+            slots += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
             # From now on, and not from the claim: a claim that was slow must not send all of it back.
-            self._todo.add(Call(call, entries, time.monotonic()))
+            self._todo.add(Call(call, slots, time.monotonic()))
         surplus += chain.from_iterable(calls[max(0, threads_room) :])
         return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
     def keys(self) -> set[tuple[int, int]]:
         """(job_id, fence) of every lease that is held now."""
-        return {*self._in_threads, *self._beside, *self._in_lane}
+        return {*self._in_threads, *self._beside, *self._on_loop}
 
     def settled(self, leases: Iterable[Lease]) -> None:
-        """The ends of these leases are written: their places on the board are free."""
+        """The ends of these leases are written: their places on the scoreboard are free."""
         for lease in leases:
             key = lease.job_id, lease.fence
-            for held in (self._in_threads, self._in_lane, self._beside):
-                if (entry := held.pop(key, None)) is not None:
+            for held in (self._in_threads, self._on_loop, self._beside):
+                if (slot := held.pop(key, None)) is not None:
                     break
-            if entry is not None:
-                entry.hold, entry.job_id = Hold.FREE, 0
-                self._free.append(entry)
+            if slot is not None:
+                slot.hold, slot.job_id = Hold.FREE, 0
+                self._free.append(slot)
             self._begin_by.pop(key, None)
             if (free := self._written.pop(key, None)) is not None:
                 free()
 
     def loop_runs(self) -> bool:
         """Whether the event loop has answered since this was asked before: no coroutine blocks it."""
-        return self._lane.answers()
+        return self._runner.answers()
 
     def take_back(self) -> list[Lease]:
         """The leases that were not started; they will not be."""
-        return self._lane.take_back() + self._todo.take_back()
+        return self._runner.take_back() + self._todo.take_back()
 
     def take_back_late(self, run_seconds: float) -> list[Lease]:
         """Those of them that others should have a chance to run: they have waited for long, or will.
@@ -165,7 +165,7 @@ class Pool:
         The age of the oldest decides, whatever else begins meanwhile; and of a list that will surely take long, when
         each job runs for `run_seconds`, only its beginning is kept.
         """
-        leases = self._lane.take_back() if self._lane.oldest_seconds() >= STALLED_SECONDS else []
+        leases = self._runner.take_back() if self._runner.oldest_seconds() >= STALLED_SECONDS else []
         if self._todo.oldest_seconds() >= STALLED_SECONDS:
             return leases + self._todo.take_back()
         if len(self._todo) * run_seconds > STALLED_SECONDS * self.allowed:
@@ -182,12 +182,12 @@ class Pool:
 
     def wake(self) -> None:
         """End the claimer's current or next wait(). Safe in a signal handler."""
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def wait(self, seconds: float) -> None:
         """Return when there is something to do for the claimer, or after `seconds`."""
-        self._bell.take(seconds)
-        self._rung = False
+        self._wakeups.take(seconds)
+        self._woken = False
 
     def ended(self, seconds: float) -> list[Outcome]:
         """Outcomes in the order they ended, as soon as there is one; [] after `seconds` without."""
@@ -199,29 +199,29 @@ class Pool:
             watch.enforce()
 
     def _hold(self, lease: Lease, where: dict[tuple[int, int], Any], claimed_at: float) -> Any:
-        entry = self._free.pop()
-        entry.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
-        entry.fence, entry.flags, entry.job_id = lease.fence, 0, lease.job_id
-        entry.hold = Hold.WAITING
+        slot = self._free.pop()
+        slot.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
+        slot.fence, slot.flags, slot.job_id = lease.fence, 0, lease.job_id
+        slot.hold = Hold.WAITING
         if lease.expires_at is not None:
             self._begin_by[lease.job_id, lease.fence] = (
                 claimed_at + (lease.expires_at - lease.locked_at).total_seconds()
             )
-        where[lease.job_id, lease.fence] = entry
-        return entry
+        where[lease.job_id, lease.fence] = slot
+        return slot
 
-    def _asked_to_stop(self, entry: Any) -> bool:
-        lapsed = time.monotonic() > entry.lease_until and self.unkept()
-        return lapsed or bool(entry.flags & (LOST | CANCEL)) or self._stopping()
+    def _asked_to_stop(self, slot: Any) -> bool:
+        lapsed = time.monotonic() > slot.lease_until and self.unkept()
+        return lapsed or bool(slot.flags & (LOST | CANCEL)) or self._stopping()
 
-    def _fit(self, lease: Lease, entry: Any) -> bool:
+    def _fit(self, lease: Lease, slot: Any) -> bool:
         """Whether it may start; else it is given back.
 
         After a pause of this process another may have run it; whoever canceled it does not want it any more; and if
         its expires_at has come, the next claim that meets it ends it.
         """
         begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf
-        if time.monotonic() < min(entry.lease_until, begin_by) and not entry.flags & (LOST | CANCEL):
+        if time.monotonic() < min(slot.lease_until, begin_by) and not slot.flags & (LOST | CANCEL):
             return True
         self._refused.put(lease)
         self.wake()
@@ -231,9 +231,9 @@ class Pool:
         """The next call, without what must not start; waits for one."""
         while True:
             call = self._todo.next()
-            fit = [pair for pair in zip(call.leases, call.entries, strict=True) if self._fit(*pair)]
+            fit = [pair for pair in zip(call.leases, call.slots, strict=True) if self._fit(*pair)]
             if fit:
-                return [lease for lease, _ in fit], [entry for _, entry in fit]
+                return [lease for lease, _ in fit], [slot for _, slot in fit]
 
     def _work(self, number: int) -> None:
         watch = Watch()
@@ -243,25 +243,25 @@ class Pool:
                 with self._raised:
                     self._raised.wait_for(lambda: number < self.allowed)
             self._busy_since[number] = 0.0
-            leases, entries = self._next()
+            leases, slots = self._next()
             self._busy_since[number] = time.monotonic()
             # From here on the jobs count as started, whatever happens to this process.
-            for entry in entries:
-                entry.hold = Hold.RUNNING
+            for slot in slots:
+                slot.hold = Hold.RUNNING
             self._ask_for_more()
-            outcomes = self._run(leases, entries, watch)
-            if forked.is_forked():
-                forked.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
+            outcomes = self._run(leases, slots, watch)
+            if job_fork.is_forked():
+                job_fork.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
             # From here on they did not kill this process, and what returned need not run again.
-            for outcome, entry in zip(outcomes, entries, strict=True):
-                outcome.note_on(entry)
+            for outcome, slot in zip(outcomes, slots, strict=True):
+                outcome.note_on(slot)
             self._end(outcomes)
 
-    def _run(self, leases: list[Lease], entries: list[Any], watch: Watch) -> list[Outcome]:
-        entry = entries[0] if len(entries) == 1 else Together(entries)
+    def _run(self, leases: list[Lease], slots: list[Any], watch: Watch) -> list[Outcome]:
+        slot = slots[0] if len(slots) == 1 else Together(slots)
         try:
             # Its own context: no time zone or language that it activates reaches the next job.
-            run = Run(entry, watch, partial(self._asked_to_stop, entries[0]), context := Context())
+            run = Run(slot, watch, partial(self._asked_to_stop, slots[0]), context := Context())
             return context.run(perform_call, leases, run)
         except BaseException as error:
             return [Outcome(lease, Ending.FAILED, 0.0, error=error) for lease in leases]
@@ -288,11 +288,11 @@ class Pool:
 
     def _ask_for_more(self) -> None:
         # Once per wait(): waking the claimer for every job would cost more than the jobs.
-        if len(self._todo) <= self.low_water and not self._rung:
-            self._rung = True
-            self._bell.put(None)
+        if len(self._todo) <= self.low_water and not self._woken:
+            self._woken = True
+            self._wakeups.put(None)
 
 
 def _unended(held: dict[tuple[int, int], Any]) -> int:
-    # list() first: the settler takes entries out meanwhile.
-    return sum(entry.hold <= Hold.RUNNING for entry in list(held.values()))
+    # list() first: the settler takes some out meanwhile.
+    return sum(slot.hold <= Hold.RUNNING for slot in list(held.values()))

@@ -1,6 +1,6 @@
 """Django Tasks' signals around each run of a task: task_started before it, task_finished when its end is written.
 
-task_started is sent where the task runs; task_finished by the announcer, so that no receiver keeps ends from being
+task_started is sent where the task runs; task_finished by the dispatcher, so that no receiver keeps ends from being
 written. Both in the run's own contextvars: what a receiver sets at the start it finds, and can reset, at the end.
 """
 
@@ -26,7 +26,7 @@ from jobqueue.worker.shared.cleanup import drop_open_transactions
 
 if TYPE_CHECKING:
     from jobqueue.worker.run.perform import Outcome
-    from jobqueue.worker.shared.signal_thread import Announcer
+    from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -37,21 +37,21 @@ _ENDS = {
     "dead": (logging.ERROR, TaskResultStatus.FAILED),
     "canceled": (logging.ERROR, TaskResultStatus.FAILED),
 }
-_announcer: Announcer | None = None
+_dispatcher: SignalDispatcher | None = None
 
 
-def carry(announcer: Announcer) -> None:
-    """From now on this process has task_finished sent by `announcer`."""
-    global _announcer
-    _announcer = announcer
+def dispatch_via(dispatcher: SignalDispatcher) -> None:
+    """From now on this process has task_finished sent by `dispatcher`."""
+    global _dispatcher
+    _dispatcher = dispatcher
 
 
-def give(delivery: Callable[[], None]) -> None:
-    """Have `delivery` called by the announcer; at once where there is none yet."""
-    if _announcer is None:
+def dispatch(delivery: Callable[[], None]) -> None:
+    """Have `delivery` called by the dispatcher; at once where there is none yet."""
+    if _dispatcher is None:
         delivery()
     else:
-        _announcer.give(delivery)
+        _dispatcher.dispatch(delivery)
 
 
 def started(task: Any, lease: Any, *, within: bool = False) -> None:
@@ -96,13 +96,13 @@ def finished(outcome: Outcome, what: str) -> None:
     level, status = _ENDS[what]
     if not _listened(signals.task_finished, signals.log_task_finished, level):
         return
-    give(partial(_finish, outcome, status))
+    dispatch(partial(_finish, outcome, status))
 
 
 def keep_up() -> None:
     """Wait while receivers are far behind: they set the pace then, and what waits for them stays bounded."""
-    if _announcer is not None:
-        _announcer.keep_up()
+    if _dispatcher is not None:
+        _dispatcher.keep_up()
 
 
 def _finish(outcome: Outcome, status: Any) -> None:

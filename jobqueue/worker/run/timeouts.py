@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.exceptions import SoftTimeout
-from jobqueue.worker.run import job_fork as forked
+from jobqueue.worker.run import job_fork
 from jobqueue.worker.shared.cleanup import doubt_connections
 
 
@@ -52,36 +52,36 @@ async def limited(body: Awaitable[Any], soft_seconds: float | None) -> Any:
 
 
 @contextmanager
-def hard_limited(limits: Limits, entry: Any) -> Iterator[None]:
-    """Within the block the hard limit stands on the board, for the keeper."""
-    entry.hard_until = 0.0 if limits.hard_seconds is None else time.monotonic() + limits.hard_seconds
+def hard_limited(limits: Limits, slot: Any) -> Iterator[None]:
+    """Within the block the hard limit stands on the scoreboard, for the monitor."""
+    slot.hard_until = 0.0 if limits.hard_seconds is None else time.monotonic() + limits.hard_seconds
     try:
         yield
     finally:
-        _clear(entry)
+        _clear(slot)
 
 
-def _clear(entry: Any) -> None:
-    # The board is shared with the forks of a job: one that comes back must not lift its parent's limit.
-    if not forked.is_forked():
-        entry.hard_until = 0.0
+def _clear(slot: Any) -> None:
+    # The scoreboard is shared with the forks of a job: one that comes back must not lift its parent's limit.
+    if not job_fork.is_forked():
+        slot.hard_until = 0.0
 
 
 class Together:
-    """The entries of jobs that run in one call, as one: they have one time limit."""
+    """The slots of jobs that run in one call, as one: they have one time limit."""
 
-    def __init__(self, entries: Sequence[Any]) -> None:
-        self._entries = entries
+    def __init__(self, slots: Sequence[Any]) -> None:
+        self._lease_slots = slots
 
     @property
     def hard_until(self) -> float:
         """That of each of them."""
-        return float(self._entries[0].hard_until)
+        return float(self._lease_slots[0].hard_until)
 
     @hard_until.setter
     def hard_until(self, instant: float) -> None:
-        for entry in self._entries:
-            entry.hard_until = instant
+        for slot in self._lease_slots:
+            slot.hard_until = instant
 
 
 class _Delivered(SoftTimeout):
@@ -102,21 +102,21 @@ class Watch:
         self._lock = threading.Lock()
         self._soft_until: float | None = None
 
-    def limited(self, limits: Limits, entry: Any) -> AbstractContextManager[None]:
-        """Within the block SoftTimeout may be raised at any line; the hard limit stands on the board for the keeper."""
-        if limits == _UNLIMITED and not entry.hard_until:
+    def limited(self, limits: Limits, slot: Any) -> AbstractContextManager[None]:
+        """Within the block SoftTimeout may be raised at any line; the scoreboard shows the monitor the hard limit."""
+        if limits == _UNLIMITED and not slot.hard_until:
             return _NO_LIMITS
-        return self._limited(limits, entry)
+        return self._limited(limits, slot)
 
     @contextmanager
-    def _limited(self, limits: Limits, entry: Any) -> Iterator[None]:
+    def _limited(self, limits: Limits, slot: Any) -> Iterator[None]:
         now = time.monotonic()
-        entry.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
+        slot.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
         self._soft_until = None if limits.soft_seconds is None else now + limits.soft_seconds
         try:
             yield
         finally:
-            self._end(entry)
+            self._end(slot)
 
     def enforce(self) -> None:
         """Called by another thread: raise SoftTimeout in the body if its time is up.
@@ -129,8 +129,8 @@ class Watch:
                 set_async = ctypes.pythonapi.PyThreadState_SetAsyncExc
                 set_async(ctypes.c_ulong(self._thread), ctypes.py_object(_Delivered))
 
-    def _end(self, entry: Any) -> None:
-        if forked.is_forked():
+    def _end(self, slot: Any) -> None:
+        if job_fork.is_forked():
             # Who was about to enforce the limit when the job forked is not here, and would hold the lock for ever.
             return
         try:
@@ -141,4 +141,4 @@ class Watch:
                 pass
         except SoftTimeout:
             self._soft_until = None
-        _clear(entry)
+        _clear(slot)

@@ -29,10 +29,10 @@ class Taken:
 
 
 class Call(NamedTuple):
-    """Leases that run together in one thread, their places on the board, and since when they wait (monotonic)."""
+    """Leases that run together in one thread, their places on the scoreboard, and since when they wait (monotonic)."""
 
     leases: list[Lease]
-    entries: list[Any]
+    slots: list[Any]
     since: float
 
 

@@ -1,4 +1,4 @@
-"""Shared memory between supervisor, keeper and children: who holds and runs what, and who is to stop.
+"""Shared memory between supervisor, monitor and children: who holds and runs what, and who is to stop.
 
 A child writes what it starts before it starts it, and how it ended when it has ended, without a system call; when the
 child dies, the memory stays.
@@ -13,11 +13,11 @@ import time
 from enum import IntEnum
 from typing import Any
 
-from jobqueue.worker.shared.wakeup_pipes import Bells
+from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
 class State(IntEnum):
-    """The life of one child's region."""
+    """The life of one child's slot."""
 
     EMPTY = 0  # no process; may be filled
     STARTING = 1
@@ -52,7 +52,7 @@ class Winding(IntEnum):
     """Whether a child is to begin nothing more, because it is to be killed when what it runs has ended."""
 
     NO = 0
-    ASKED = 1  # by the keeper
+    ASKED = 1  # by the monitor
     ANSWERED = 2  # by the child, whose main thread and event loop work
 
 
@@ -71,8 +71,8 @@ LOST, CANCEL, OVERTIME = 1, 2, 4
 RESULT_BYTES = 256
 
 
-class Entry(ctypes.Structure):
-    """One lease in the hand of a child, and what the keeper learnt about it."""
+class LeaseSlot(ctypes.Structure):
+    """One lease in the hand of a child, and what the monitor learnt about it."""
 
     lease_until: float
     _fields_ = [
@@ -102,7 +102,7 @@ class Entry(ctypes.Structure):
         self._keep(raw)
         if encoded is None:
             self.result_size = -1
-        # Last: from here on the keeper may settle it.
+        # Last: from here on the monitor may settle it.
         self.hold = Hold.RETURNED
 
     def keep_failure(self, words: str, *, delay_seconds: float | None, final: bool) -> None:
@@ -124,14 +124,14 @@ class Entry(ctypes.Structure):
 
     def _keep(self, raw: bytes) -> None:
         if raw:
-            ctypes.memmove(ctypes.addressof(self) + Entry.result.offset, raw, len(raw))
+            ctypes.memmove(ctypes.addressof(self) + LeaseSlot.result.offset, raw, len(raw))
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
-        return ctypes.string_at(ctypes.addressof(self) + Entry.result.offset, self.result_size)
+        return ctypes.string_at(ctypes.addressof(self) + LeaseSlot.result.offset, self.result_size)
 
 
-class Region(ctypes.Structure):
+class ProcessSlot(ctypes.Structure):
     """One child process."""
 
     _fields_ = [
@@ -170,49 +170,53 @@ class Header(ctypes.Structure):
     _fields_ = [
         ("stop", ctypes.c_int32),
         ("ready", ctypes.c_int32),
-        ("keeper_stop", ctypes.c_int32),
+        ("monitor_stop", ctypes.c_int32),
         ("database_down", ctypes.c_int32),
         ("reaped", ctypes.c_int64),
         # By the monotonic clock:
-        ("keeper_ticked_at", ctypes.c_double),  # some step of the keeper's work ended
+        ("monitor_ticked_at", ctypes.c_double),  # some step of the monitor's work ended
         ("renewed_at", ctypes.c_double),  # it had looked at all leases
         ("database_down_since", ctypes.c_double),  # 0 = it answers
     ]
 
 
-class Board:
+class Scoreboard:
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
-    def __init__(self, processes: int, entries: int) -> None:
-        entries_size = ctypes.sizeof(Entry) * entries
-        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(Region) + entries_size)
+    def __init__(self, processes: int, lease_slots: int) -> None:
+        lease_slots_size = ctypes.sizeof(LeaseSlot) * lease_slots
+        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + lease_slots_size)
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header: Any = Header.from_buffer(self._memory)
-        self.header.keeper_ticked_at = self.header.renewed_at = time.monotonic()
-        self.regions: list[Any] = []
-        self.entries: list[Any] = []
+        self.header.monitor_ticked_at = self.header.renewed_at = time.monotonic()
+        self.slots: list[Any] = []
+        self.lease_slots: list[Any] = []
         for _ in range(processes):
-            self.regions.append(Region.from_buffer(self._memory, offset))
-            offset += ctypes.sizeof(Region)
-            self.entries.append((Entry * entries).from_buffer(self._memory, offset))
-            offset += entries_size
-        self.bells = Bells(self.regions)
+            self.slots.append(ProcessSlot.from_buffer(self._memory, offset))
+            offset += ctypes.sizeof(ProcessSlot)
+            self.lease_slots.append((LeaseSlot * lease_slots).from_buffer(self._memory, offset))
+            offset += lease_slots_size
+        self.wakeups = WakeupPipes(self.slots)
         # Not asked with getppid() after a fork: by then it may have died.
         self.supervisor_pid = os.getpid()
 
     def fill(self, index: int) -> int:
-        """Prepare region `index` for a new process; its generation, 1 for the first."""
-        region = self.regions[index]
-        generation = region.generation + 1
-        counts = {name: getattr(region, name) for name in SUMS}
-        ctypes.memset(ctypes.addressof(region), 0, ctypes.sizeof(Region))
-        ctypes.memset(ctypes.addressof(self.entries[index]), 0, ctypes.sizeof(self.entries[index]))
-        region.generation, region.state = generation, State.STARTING
+        """Prepare slot `index` for a new process; its generation, 1 for the first."""
+        slot = self.slots[index]
+        generation = slot.generation + 1
+        counts = {name: getattr(slot, name) for name in SUMS}
+        ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(ProcessSlot))
+        ctypes.memset(ctypes.addressof(self.lease_slots[index]), 0, ctypes.sizeof(self.lease_slots[index]))
+        slot.generation, slot.state = generation, State.STARTING
         for name, count in counts.items():
-            setattr(region, name, count)
+            setattr(slot, name, count)
         return int(generation)
 
     def in_hand(self, index: int) -> dict[tuple[int, int], Any]:
-        """The entries of child `index` that hold a job, by (job_id, fence)."""
-        return {(entry.job_id, entry.fence): entry for entry in self.entries[index] if entry.hold}
+        """The lease_slots of child `index` that hold a job, by (job_id, fence)."""
+        return {
+            (lease_slot.job_id, lease_slot.fence): lease_slot
+            for lease_slot in self.lease_slots[index]
+            if lease_slot.hold
+        }

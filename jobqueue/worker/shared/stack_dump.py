@@ -27,7 +27,7 @@ def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
-        threading.Thread(target=_serve, args=[read, on_signal], name="stacks", daemon=True).start()
+        threading.Thread(target=_serve, args=[read, on_signal], name="stack-dump", daemon=True).start()
     except RuntimeError:
         # No room for a thread: a process without its other threads does not live long either.
         return

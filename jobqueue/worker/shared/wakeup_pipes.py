@@ -16,27 +16,27 @@ from typing import Any
 AGAIN_SECONDS = 0.005
 
 
-class Bells:
+class WakeupPipes:
     """The pipes, and who is to be woken."""
 
-    def __init__(self, regions: Sequence[Any]) -> None:
-        self._regions = regions
-        self._pipes = [os.pipe() for _ in regions]
+    def __init__(self, slots: Sequence[Any]) -> None:
+        self._slots = slots
+        self._pipes = [os.pipe() for _ in slots]
         for _, write in self._pipes:
             os.set_blocking(write, False)
-        self._rung_at = [0.0] * len(regions)
+        self._woken_at = [0.0] * len(slots)
         self._last = 0
 
-    def ring(self, first: int | None = None) -> None:
+    def wake(self, first: int | None = None) -> None:
         """Wake one child that has room for a job: `first` if that has, or else the one with the most.
 
         Always the same among equals: taking turns would keep every child looking often when one is enough.
         """
         able = self._able()
         if able:
-            self._wake(first if first in able else max(able, key=lambda index: self._regions[index].room))
+            self._wake(first if first in able else max(able, key=lambda index: self._slots[index].room))
 
-    def ring_another(self) -> None:
+    def wake_another(self) -> None:
         """Wake one that was not woken last, if there is one with room: that one may hang."""
         able = self._able()
         if able:
@@ -44,14 +44,14 @@ class Bells:
 
     def watch(self, index: int, wake: Callable[[], None]) -> None:
         """Call wake() for every ring of child `index`, from a thread that sleeps in read()."""
-        threading.Thread(target=self._watch, args=(index, wake), name="bell", daemon=True).start()
+        threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
 
     def _able(self) -> list[int]:
-        now, found = time.monotonic(), enumerate(self._regions)
-        return [i for i, r in found if r.room and not r.paused and now - self._rung_at[i] >= AGAIN_SECONDS]
+        now, found = time.monotonic(), enumerate(self._slots)
+        return [i for i, r in found if r.room and not r.paused and now - self._woken_at[i] >= AGAIN_SECONDS]
 
     def _wake(self, index: int) -> None:
-        self._rung_at[index], self._last = time.monotonic(), index
+        self._woken_at[index], self._last = time.monotonic(), index
         # Full: whoever should read it is stopped, and has rings enough for when it goes on.
         with suppress(BlockingIOError):
             os.write(self._pipes[index][1], b"!")

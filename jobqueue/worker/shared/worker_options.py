@@ -9,11 +9,11 @@ from os import getpid
 
 from jobqueue.worker.shared.queue_choice import Selection
 
-#: sessions of the queue's database: the keeper's threads renew, settle what the dead left, keep house, and listen
-KEEPERS = 4
+#: sessions of the queue's database: the monitor's threads renew, settle what the dead left, keep house, and listen
+MONITOR_CONNECTIONS = 4
 #: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
 PER_CHILD = 5
-SILENT_SECONDS_MIN = 2.0  # on a busy machine the keeper of very short leases is slow, and does not hang
+SILENT_SECONDS_MIN = 2.0  # on a busy machine the monitor of very short leases is slow, and does not hang
 
 
 def default_name() -> str:
@@ -59,11 +59,11 @@ class Options:
     @property
     def connections_max(self) -> int:
         """Most sessions of the queue's database."""
-        return KEEPERS + self.processes * (PER_CHILD + self.concurrency)
+        return MONITOR_CONNECTIONS + self.processes * (PER_CHILD + self.concurrency)
 
     @property
     def silent_seconds(self) -> float:
-        """A keeper that does nothing for so long hangs: there is time for another one before the leases end."""
+        """A monitor that does nothing for so long hangs: there is time for another one before the leases end."""
         return max(SILENT_SECONDS_MIN, self.lease_seconds / 2)
 
     def child_name(self, index: int, generation: int) -> str:

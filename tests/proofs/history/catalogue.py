@@ -53,7 +53,7 @@ OWNERSHIP = [
         SETTLE,
     ),
     _mutant(
-        "the keeper renews leases without looking at the token",
+        "the monitor renews leases without looking at the token",
         "transitions/leases.py",
         "rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by",
         "rows = in_state(ids, Job.Status.PROCESSING, using=using).order_by",
@@ -102,7 +102,7 @@ GUARDS = [
         SETTLE,
     ),
     _mutant(
-        "the keeper revives leases that ran out",
+        "the monitor revives leases that ran out",
         "transitions/leases.py",
         "living = mine.filter(lock_until__gt=UtcNow())",
         "living = mine.all()",

@@ -17,7 +17,7 @@ STUCK_SECONDS = 3.0  # after that long in one delivery nobody waits for it
 BACKLOG_MAX = 100
 
 
-class Announcer:
+class SignalDispatcher:
     """Calls what it is given, in order; the process need not wait for it before its end()."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Announcer:
 
     def start(self) -> None:
         """Start the thread now, not with the first delivery. Raises RuntimeError where there is no room for it."""
-        thread = threading.Thread(target=self._work, name="announcer", daemon=True)
+        thread = threading.Thread(target=self._work, name="signals", daemon=True)
         thread.start()
         self._thread = thread
 
-    def give(self, delivery: Callable[[], None]) -> None:
+    def dispatch(self, delivery: Callable[[], None]) -> None:
         """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it.
 
         Where there is no room for a thread it is called at once.

@@ -1,4 +1,4 @@
-"""A keeper whose connection hangs is replaced, and children do not rely on one that does nothing."""
+"""A monitor whose connection hangs is replaced, and children do not rely on one that does nothing."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from django.db import connection
 
 from jobqueue.models import Worker
 from jobqueue.worker.monitor.probe import Probe
-from jobqueue.worker.shared.scoreboard import Board, State
+from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
 from tests.factories import job, seconds_from_now, state, wait_until
 from tests.holeproxy import HoleProxy
@@ -20,7 +20,7 @@ from tests.proofs.test_probes import get
 from tests.settings import VENDOR
 
 pytestmark = committed
-#: how the keeper begins to renew; recovery asks so too, where a child has died
+#: how the monitor begins to renew; recovery asks so too, where a child has died
 RENEWAL = rb"SELECT .*locked_by. = "
 
 
@@ -36,7 +36,7 @@ def proxied():
 
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")
 @finding("A5")
-def test_a_keeper_whose_connection_hangs_is_replaced_before_the_leases_of_its_children_end(
+def test_a_monitor_whose_connection_hangs_is_replaced_before_the_leases_of_its_children_end(
     start, proxied, evidence, gate
 ):
     proxy, through = proxied
@@ -50,7 +50,7 @@ def test_a_keeper_whose_connection_hangs_is_replaced_before_the_leases_of_its_ch
     while time.monotonic() < until:
         assert seconds_from_now(job(job_id).lock_until) > 0, "the lease has run out"
         time.sleep(0.1)
-    wait_until(lambda: "replacing it" in group.text(), what="the new keeper")
+    wait_until(lambda: "replacing it" in group.text(), what="the new monitor")
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).fence, job(job_id).attempts, len(evidence.read("start"))) == (1, 0, 1)
@@ -62,7 +62,7 @@ def test_a_child_whose_leases_nobody_renews_claims_nothing_and_tells_its_jobs_to
     group = start("runworker", "--lease", "4s", "--heartbeat", "1s")
     starts(evidence)
     child = Worker.objects.get().pid
-    # Supervisor and keeper hang, and whatever else there is.
+    # Supervisor and monitor hang, and whatever else there is.
     group.freeze(*(pid for pid in group.members() if pid != child))
     wait_until(lambda: evidence.read("effect"), 10, "a job that has seen that it should stop")
     assert evidence.read("effect")[0][5] == "1"
@@ -76,12 +76,12 @@ def test_a_child_whose_leases_nobody_renews_claims_nothing_and_tells_its_jobs_to
 
 
 @finding("A5")
-def test_a_worker_whose_keeper_is_silent_is_not_ready():
-    board = Board(1, 1)
-    board.regions[0].state = State.RUNNING
-    Probe(board, port := free_port())
-    board.header.keeper_ticked_at = time.monotonic()
+def test_a_worker_whose_monitor_is_silent_is_not_ready():
+    scoreboard = Scoreboard(1, 1)
+    scoreboard.slots[0].state = State.RUNNING
+    Probe(scoreboard, port := free_port())
+    scoreboard.header.monitor_ticked_at = time.monotonic()
     assert get(port, "/ready") == (200, "ready: 1 children\n")
-    board.header.keeper_ticked_at = time.monotonic() - 60
+    scoreboard.header.monitor_ticked_at = time.monotonic() - 60
     status, words = get(port, "/ready")
     assert (status, "silent for 60 s" in words) == (503, True)

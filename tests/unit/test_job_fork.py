@@ -14,11 +14,11 @@ import django, os, signal, threading
 from django.conf import settings
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
 django.setup()
-from jobqueue.worker.run import job_fork as forked
-from jobqueue.worker.shared.scoreboard import Entry
+from jobqueue.worker.run import job_fork
+from jobqueue.worker.shared.scoreboard import LeaseSlot
 from jobqueue.worker.run.timeouts import Limits, Watch
 
-forked.guard()
+job_fork.guard()
 watch, held = Watch(), threading.Event()
 
 def enforce_slowly():
@@ -29,7 +29,7 @@ def enforce_slowly():
 threading.Thread(target=enforce_slowly, daemon=True).start()
 held.wait()
 signal.alarm(20)
-with watch.limited(Limits(600, None), Entry()):
+with watch.limited(Limits(600, None), LeaseSlot()):
     pid = os.fork()
     if pid:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -42,9 +42,9 @@ FORKS_BESIDE_A_WRITER = """
 import fcntl, logging, os, select, signal, sys, threading
 from django.conf import settings
 settings.configure()
-from jobqueue.worker.run import job_fork as forked
+from jobqueue.worker.run import job_fork
 
-forked.guard()
+job_fork.guard()
 reader, writer = os.pipe()
 {stream}
 text = "x" * (2 * fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ))
@@ -55,7 +55,7 @@ pid = os.fork()
 if not pid:
     signal.alarm({seconds})
     {says}
-    forked.leave(None)
+    job_fork.leave(None)
 os.set_blocking(reader, False)
 got, ended = b"", False
 while not ended or select.select([reader], [], [], 0)[0]:

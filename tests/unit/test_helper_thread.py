@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from jobqueue.worker.child import helper_thread as second_hand
-from jobqueue.worker.child.helper_thread import SecondHand
+from jobqueue.worker.child import helper_thread
+from jobqueue.worker.child.helper_thread import HelperThread
 from tests.patience import patient
 
 
 @pytest.fixture
 def hand():
-    return SecondHand("hand")
+    return HelperThread("helper")
 
 
 def test_work_is_done_beside_ones_own(hand):
@@ -56,7 +56,7 @@ def test_a_log_handler_that_raises_does_not_keep_others_waiting(hand, monkeypatc
     def refuse(*_):
         raise ValueError("closed")
 
-    monkeypatch.setattr(second_hand.logger, "exception", refuse)
+    monkeypatch.setattr(helper_thread.logger, "exception", refuse)
     hand.begin(lambda: 1 / 0)
     ended = []
     thread = threading.Thread(target=lambda: ended.append(hand.end()), daemon=True)

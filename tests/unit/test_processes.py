@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jobqueue.worker.shared.forking import Forker
+from jobqueue.worker.shared.processes import Forker
 from tests.patience import patient
 
 HANDLERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
@@ -49,7 +49,7 @@ def test_a_new_process_never_answers_a_signal_in_the_supervisors_name(answered, 
 
 ALONE = """
 import os, signal
-from jobqueue.worker.shared.forking import Forker
+from jobqueue.worker.shared.processes import Forker
 
 def answer(number, frame):
     print(os.getpid(), flush=True)

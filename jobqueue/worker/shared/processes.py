@@ -1,4 +1,4 @@
-"""Start processes by fork, and keep calm when the system has no room for another one."""
+"""Start processes with fork, and see whether a process is alive."""
 
 from __future__ import annotations
 
@@ -88,3 +88,19 @@ def _be(target: Callable[..., int], args: tuple[Any, ...], mask: set[int | signa
         _flush()
         # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
         os._exit(status)
+
+
+def pid_exists(pid: int) -> bool:
+    """Whether process `pid` runs or may run again on this machine, whoever owns it; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            # After the last parenthesis: the program's name before it may hold anything.
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return True

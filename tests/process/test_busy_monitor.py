@@ -1,4 +1,4 @@
-"""Whatever else a keeper has to do, and whatever it waits for, the leases of its living children are renewed."""
+"""Whatever else a monitor has to do, and whatever it waits for, the leases of its living children are renewed."""
 
 import os
 import random

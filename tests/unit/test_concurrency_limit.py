@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from jobqueue.worker.child import concurrency_limit as governor
-from jobqueue.worker.child.concurrency_limit import Governor
-from jobqueue.worker.shared.scoreboard import Region
+from jobqueue.worker.child import concurrency_limit
+from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
+from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 
 class Clock:
@@ -30,14 +30,14 @@ def clock():
 def counted(monkeypatch):
     """The counter of redone transactions, empty."""
     found = Counter()
-    monkeypatch.setattr(governor, "retries", found)
+    monkeypatch.setattr(concurrency_limit, "retries", found)
     return found
 
 
 @pytest.fixture
 def made(clock, counted):
     def make(most=16, adaptive=True):
-        return Governor(most, Region(), "w", adaptive=adaptive, clock=clock)
+        return ConcurrencyLimit(most, ProcessSlot(), "w", adaptive=adaptive, clock=clock)
 
     return make
 
