@@ -1,12 +1,14 @@
 """python -m tests.architecture.house [COMMIT ...]: the rooms of the package in figures, now or at these commits.
 
 A room is a package of `jobqueue`, or a module beside `jobqueue/__init__.py`. Floors: the length of the longest chain of
-imports between rooms. Imports that only serve type checkers count, too.
+imports between rooms. Imports that only serve type checkers count, too. Hops: see tests/architecture/hops.py.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -125,6 +127,21 @@ def figures(package: Path) -> dict[str, int]:
     }
 
 
+def hops(root: Path) -> dict[str, list[str]]:
+    """Route -> the functions of the package below `root` between the call and its SQL."""
+    command = [sys.executable, str(Path(__file__).with_name("hops.py")), str(root)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the routes of {root} could not be traced:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def column(root: Path) -> dict[str, int]:
+    """The figures and the hops of the files below `root`."""
+    return figures(root / "jobqueue") | {f"hops of {name}": len(route) for name, route in hops(root).items()}
+
+
 def main(commits: list[str]) -> None:
     """Print one column for each commit, and one for the files as they are."""
     from tests.proofs.history.trees import unpack
@@ -133,8 +150,8 @@ def main(commits: list[str]) -> None:
     for commit in commits:
         with tempfile.TemporaryDirectory() as name:
             unpack(commit, Path(name), "jobqueue")
-            columns[commit] = figures(Path(name) / "jobqueue")
-    columns["now"] = figures(ROOT / "jobqueue")
+            columns[commit] = column(Path(name))
+    columns["now"] = column(ROOT)
     print("| | " + " | ".join(columns) + " |\n| --- |" + " ---: |" * len(columns))
     for name in columns["now"]:
         print(f"| {name} | " + " | ".join(str(column[name]) for column in columns.values()) + " |")
