@@ -116,11 +116,13 @@ def _advance(left: set[int], using: str, floors: LaneFloors) -> int:
         steps = retry_transient(partial(_steps, left, using, floors), using=using)
         if not steps:
             break
-        done = retry_transient(partial(_apply, steps, using, floors), using=using)
-        queues = [step.opened.queue or "" for step in done if step.opened]
-        for queue in set(queues):
+        tried: list[_Step] = []
+        done = retry_transient(partial(_apply, steps, using, floors, tried), using=using)
+        # A try before the last one may have been committed, and nobody else has rung for what it opened.
+        found = {step.opened.job_id: step.opened.queue or "" for step in tried if step.opened}
+        for queue in set(found.values()):
             doorbell.ring(queue, using)
-        opened += len(queues)
+        opened += len(found)
         # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
         left = steps.keys() - {step.head.lane for step in done if not step.more}
         vain = 0 if done else vain + 1
@@ -163,8 +165,8 @@ def _steps(wanted: Iterable[int], using: str, floors: LaneFloors) -> dict[int, _
     return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
 
 
-def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_Step]:
-    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
+def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors, tried: list[_Step]) -> list[_Step]:
+    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in. `tried` gets them too.
 
     Another advance() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
     operator's verb in a transaction of its own), will look at the lane after its commit.
@@ -181,6 +183,7 @@ def _apply(seen: Mapping[int, _Step], using: str, floors: LaneFloors) -> list[_S
         free = _lock(Job, opening, using) if opening else set()
         steps = [step for step in now if step.opened is None or step.opened.job_id in free]
         _write(steps, using)
+        tried += steps
         return steps
 
 

@@ -18,7 +18,7 @@ from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.names import check_int, check_queue, check_seconds, check_worker
 from jobqueue.starving import look_is_due
 from jobqueue.transitions.at_once import take_at_once, take_from_top
-from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired
+from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired, ended_before
 from jobqueue.transitions.floors import NO_FLOOR, Floors
 from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
@@ -102,10 +102,11 @@ def _take(
                 return leases
             raise
         leases += taken.leases
-        announce_expired(taken.late, queue, using)
+        announce_expired([*ended_before(request.ended, taken.late, using=using), *taken.late], queue, using)
         if not taken.late or len(leases) >= limit:
             return leases
-        request, head = replace(request, limit=limit - len(leases), look=max(limit, EXPIRED_BATCH)), None
+        look = max(limit, EXPIRED_BATCH)
+        request, head = replace(request, limit=limit - len(leases), look=look, ended=[]), None
     return leases
 
 

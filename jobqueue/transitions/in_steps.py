@@ -20,7 +20,7 @@ from jobqueue.db.prepared import Prepared, Slot, prepare_change, prepare_rows
 from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 from jobqueue.starving import starving_levels
-from jobqueue.transitions.expiring import end_expired, expired
+from jobqueue.transitions.expiring import end_expired, ended_now, expired
 from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.request import Request, Row, Taken, taken
@@ -41,6 +41,7 @@ def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
+            request.ended.extend(ended_now(late, using=using))
         leases = [request.lease(row, token) for row in live[: request.limit]]
         return Taken(rows, _stamp(leases, token, request), late)
 
