@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from jobqueue import doorbell, enqueue, enqueue_many
-from jobqueue.db.clock import UtcNowPlus
-from jobqueue.models import Job
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.models import Job, OutboxEvent
+from jobqueue.outbox import operating
 from jobqueue.signals import job_canceled, job_enqueued
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, make_job, set_columns, state
 from tests.marks import committed, finding
+from tests.outbox.helpers import event, say
 from tests.proxy import COMMIT, cutting_proxy
 from tests.settings import VENDOR
 
@@ -142,3 +144,24 @@ def test_the_next_job_of_a_key_is_rung_for_though_the_answer_to_its_opening_was_
         assert proxy.cuts == 1
     assert rung == ["q"]
     assert claim_one().job_id == second
+
+
+OPERATORS = {
+    "retry": (operating.retry, lambda row: row.failed_at is None),
+    "skip": (operating.skip, lambda row: row.failed_at is not None and row.lane is None),
+    "discard": (operating.discard, lambda row: row.processed_at is not None),
+}
+
+
+@finding("A14")
+@pytest.mark.parametrize("verb", OPERATORS)
+def test_a_verb_for_events_that_were_set_aside_says_that_it_was_done(verb):
+    act, done = OPERATORS[verb]
+    event_id = say("t", 1, "k")
+    OutboxEvent.objects.filter(pk=event_id).update(failed_at=UtcNow(), due_at=None)
+    with cutting_proxy() as proxy:
+        proxy.cut("UPDATE .job_outbox.")
+        assert act(event_id) is True
+        assert proxy.cuts == 1
+    assert done(event(event_id))
+    assert act(event_id) is False
