@@ -37,6 +37,13 @@ def check_queue(queue: object) -> str:
     return str.__str__(queue)
 
 
+def check_list(values: object, what: str, kind: type) -> None:
+    """Raise InvalidType unless `values` is of `kind` and could have a value for each job."""
+    # Text is a sequence too, of its characters.
+    if not isinstance(values, kind) or isinstance(values, (str, bytes, bytearray, memoryview, dict)):
+        raise InvalidType(f"{what} must be a list, one for each job, got {type(values).__name__}. Nothing was written.")
+
+
 def check_key(key: object, what: str = "dedupe_key") -> bytes:
     """The bytes of a key: str as UTF-8, bytes as they are; 1 to 64 bytes, compared byte for byte."""
     if isinstance(key, str):

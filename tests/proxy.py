@@ -24,6 +24,10 @@ class CuttingProxy:
         self._guard = threading.Lock()
         #: how many answers were lost
         self.cuts = 0
+        #: a session that sends a request of more bytes is ended, and the server gets no more of it; None: of any length
+        self.longest: int | None = None
+        #: how many sessions were ended for that
+        self.refused = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._links: list[socket.socket] = []
@@ -40,6 +44,10 @@ class CuttingProxy:
     def answered(self, data: bytes) -> bytes:
         """What the client gets of an answer; a subclass may change it."""
         return data
+
+    def refuses(self, asked: bytes) -> bool:
+        """Whether this request ends its session; a subclass may change it."""
+        return self.longest is not None and len(asked) > self.longest
 
     def close(self) -> None:
         """End all sessions."""
@@ -76,6 +84,9 @@ class CuttingProxy:
                         client.sendall(self.answered(data))
                     else:
                         asked += data
+                        if self.refuses(asked):
+                            self.refused += 1
+                            return
                         cutting = cutting or self._is_to_be_cut(asked)
                         server.sendall(data)
 

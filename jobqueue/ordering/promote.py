@@ -117,11 +117,13 @@ def _advance(left: set[int], using: str, cursors: LaneCursors) -> int:
         steps = retry_transient(partial(_steps, left, using, cursors), using=using)
         if not steps:
             break
-        done = retry_transient(partial(_apply, steps, using, cursors), using=using)
-        queues = [step.opened.queue or "" for step in done if step.opened]
-        for queue in set(queues):
+        tried: list[_Step] = []
+        done = retry_transient(partial(_apply, steps, using, cursors, tried), using=using)
+        # A try before the last one may have been committed, and its wake-ups were not sent.
+        found = {step.opened.job_id: step.opened.queue or "" for step in tried if step.opened}
+        for queue in set(found.values()):
             wakeup.notify(queue, using)
-        opened += len(queues)
+        opened += len(found)
         # Those that others have brought on meanwhile, too: they need nothing any more, or there is another head.
         left = steps.keys() - {step.head.lane for step in done if not step.more}
         vain = 0 if done else vain + 1
@@ -164,8 +166,8 @@ def _steps(wanted: Iterable[int], using: str, cursors: LaneCursors) -> dict[int,
     return {lane: step for lane, step in steps.items() if step.ended or step.opened or step.halted}
 
 
-def _apply(seen: Mapping[int, _Step], using: str, cursors: LaneCursors) -> list[_Step]:
-    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in.
+def _apply(seen: Mapping[int, _Step], using: str, cursors: LaneCursors, tried: list[_Step]) -> list[_Step]:
+    """One transaction; the steps that were taken: those of lanes that nobody else has a lock in. `tried` gets them too.
 
     Another promote() is done in a moment, and this one tries again. Whoever else has a lock there, for any time (an
     operator's verb in a transaction of its own), will look at the lane after its commit.
@@ -182,6 +184,7 @@ def _apply(seen: Mapping[int, _Step], using: str, cursors: LaneCursors) -> list[
         free = _lock(Job, opening, using) if opening else set()
         steps = [step for step in now if step.opened is None or step.opened.job_id in free]
         _write(steps, using)
+        tried += steps
         return steps
 
 

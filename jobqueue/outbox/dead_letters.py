@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import QuerySet
 
 from jobqueue.db.alias import alias_of, explain_missing_table
@@ -32,14 +34,17 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
         return False
     lane = topic_lane(event.topic) if event.key is None else key_lane(event.key)
     again = {"lane": lane, "due_at": UtcNow(), "failed_at": None, "attempts": 0}
-    return bool(retry_transient(lambda: aside(alias).filter(pk=event_id).order_by().update(**again), using=alias))
+    return _write(aside(alias).filter(pk=event_id), again, _events(event_id, alias).filter(failed_at__isnull=True))
 
 
 def skip(event_id: int, *, using: str | None = None) -> bool:
     """Give an event up that was set aside and blocks its key: the key goes on. False if there is none."""
     alias = alias_of(using)
-    blocking = aside(alias).filter(pk=event_id, lane__isnull=False).order_by()
-    return bool(retry_transient(lambda: blocking.update(lane=None), using=alias))
+    blocking = aside(alias).filter(pk=event_id, lane__isnull=False)
+    with explain_missing_table(alias):
+        if not blocking.exists():
+            return False
+    return _write(blocking, {"lane": None}, aside(alias).filter(pk=event_id, lane__isnull=True))
 
 
 def discard(event_id: int, reason: str = "", *, using: str | None = None) -> bool:
@@ -54,4 +59,22 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
         return False
     told = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
     gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": told}
-    return bool(retry_transient(lambda: aside(alias).filter(pk=event_id).order_by().update(**gone), using=alias))
+    ended = _events(event_id, alias).filter(processed_at__isnull=False, last_error=told)
+    return _write(aside(alias).filter(pk=event_id), gone, ended)
+
+
+def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:
+    return OutboxEvent.objects.using(using).filter(pk=event_id)
+
+
+def _write(rows: QuerySet[OutboxEvent], changes: dict[str, Any], written: QuerySet[OutboxEvent]) -> bool:
+    """Whether there was a row to change; `written` finds it afterwards: an earlier try's answer may have been lost."""
+    tries = 0
+
+    def change() -> int:
+        nonlocal tries
+        tries += 1
+        return rows.order_by().update(**changes)
+
+    done = retry_transient(change, using=rows.db)
+    return bool(done) or (tries > 1 and retry_transient(written.exists, using=rows.db))

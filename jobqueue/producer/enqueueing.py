@@ -22,14 +22,14 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InvalidType, InvalidValue, PayloadError, UnknownQueue
+from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InvalidValue, PayloadError, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert as insertion
 from jobqueue.producer.allowed_queues import known_queues
 from jobqueue.producer.insert import NewJob
 from jobqueue.producer.key_wait import bounded_wait
 from jobqueue.signals import job_enqueued, send
-from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_queue
+from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
 
 logger = logging.getLogger("jobqueue.producer")
 
@@ -83,9 +83,9 @@ def enqueue_many(
     `dedupe_keys` has one key (or None) per payload; a key that is held, or comes twice, gives the existing job's id.
     Otherwise as enqueue().
     """
-    _check_list(payloads, "payloads", Iterable)
+    check_list(payloads, "payloads", Iterable)
     if dedupe_keys is not None:
-        _check_list(dedupe_keys, "dedupe_keys", Sequence)
+        check_list(dedupe_keys, "dedupe_keys", Sequence)
     rest: dict[str, Any] = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
     first = new_job(queue, None, ordering_key=ordering_key, **rest)
     same: dict[str, Any] = {"queue": first.queue, "priority": first.priority, "run_at": first.run_at}
@@ -97,12 +97,6 @@ def enqueue_many(
         keys = [None if key is None else check_key(key) for key in dedupe_keys]
         jobs = [replace(job, dedupe_key=key) for job, key in zip(jobs, keys, strict=True)]
     return add_many(jobs, using=using)
-
-
-def _check_list(values: object, what: str, kind: type) -> None:
-    # Text is a sequence too, of its characters.
-    if not isinstance(values, kind) or isinstance(values, (str, bytes, bytearray, memoryview, dict)):
-        raise InvalidType(f"{what} must be a list, one for each job, got {type(values).__name__}. Nothing was written.")
 
 
 def new_job(
@@ -141,7 +135,10 @@ def add(job: NewJob, *, using: str | None = None) -> int:
         (job_id,) = retry_transient(lambda: _insert([job], alias, until), using=alias, repeatable=False)
         _announce([job], [job_id], alias)
         return job_id
-    return retry_transient(lambda: _add_keyed(job, alias, until), using=alias)
+    added: dict[int, NewJob] = {}
+    job_id = retry_transient(lambda: _add_keyed(job, alias, until, added), using=alias)
+    _announce_added(added, [job_id], alias)
+    return job_id
 
 
 def add_one(job: NewJob, *, using: str) -> tuple[int, datetime]:
@@ -178,15 +175,15 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     if not jobs:
         return []
     keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
-    add_chunk = _add_keyed_chunk if keyed else _insert
+    added: dict[int, NewJob] = {}
+    add_chunk = partial(_add_keyed_chunk if keyed else _add_chunk, using=alias, until=until, added=added)
 
     def write() -> list[int]:
         with transaction.atomic(using=alias):
-            return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in add_chunk(chunk, alias, until)]
+            return [job_id for chunk in insertion.chunks(jobs, alias) for job_id in add_chunk(chunk)]
 
     ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
-    if not keyed:
-        _announce(jobs, ids, alias)
+    _announce_added(added, ids, alias)
     return ids
 
 
@@ -194,8 +191,11 @@ def _key_wait() -> float:
     return time.monotonic() + KEY_WAIT_SECONDS
 
 
-def _add_keyed(job: NewJob, using: str, until: float) -> int:
-    """One keyed job: look, insert, and look again when another transaction was faster."""
+def _add_keyed(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
+    """One keyed job: look, insert, and look again when another transaction was faster.
+
+    What this inserts is put into `added`: a later try, after a commit whose answer was lost, finds it there.
+    """
     from jobqueue.producer import dedupe
 
     assert job.dedupe_key is not None
@@ -208,10 +208,9 @@ def _add_keyed(job: NewJob, using: str, until: float) -> int:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
             with bounded_wait(until, using):
                 dedupe.free(job.queue, job.dedupe_key, using=using)
-                (job_id,) = _insert([job], using, until)
+                (job_id,) = _add_chunk([job], using, until, added)
         except IntegrityError:
             continue
-        _announce([job], [job_id], using)
         return job_id
     raise DedupeConflict(
         f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
@@ -219,13 +218,13 @@ def _add_keyed(job: NewJob, using: str, until: float) -> int:
     )
 
 
-def _add_alone(job: NewJob, using: str, until: float) -> int:
-    (job_id,) = _insert([job], using, until)
-    _announce([job], [job_id], using)
-    return job_id
+def _add_chunk(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
+    ids = _insert(jobs, using, until)
+    added.update(zip(ids, jobs, strict=True))
+    return ids
 
 
-def _add_keyed_chunk(jobs: Sequence[NewJob], using: str, until: float) -> list[int]:
+def _add_keyed_chunk(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
     """Jobs with keys: those that nobody holds in one INSERT, one by one only when a race was lost."""
     from jobqueue.producer import dedupe
 
@@ -240,10 +239,10 @@ def _add_keyed_chunk(jobs: Sequence[NewJob], using: str, until: float) -> list[i
             for job in fresh:
                 if job.dedupe_key is not None and job.dedupe_key in known.stale:
                     dedupe.free(job.queue, job.dedupe_key, using=using)
-            ids = _insert(fresh, using, until) if fresh else []
+            ids = _add_chunk(fresh, using, until, added) if fresh else []
     except IntegrityError:
-        return [(_add_keyed if job.dedupe_key else _add_alone)(job, using, until) for job in jobs]
-    _announce(fresh, ids, using)
+        one = partial(_add_chunk, using=using, until=until, added=added)
+        return [_add_keyed(job, using, until, added) if job.dedupe_key else one([job])[0] for job in jobs]
     inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
     by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
     return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
@@ -276,6 +275,12 @@ def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
         return Encoded(encode(payload, max_bytes=limit, what=what))
     except RecursionError:
         raise PayloadError(f"{what} refers to itself. Nothing was written.") from None
+
+
+def _announce_added(added: dict[int, NewJob], ids: Sequence[int], using: str) -> None:
+    """Tell of those `ids` that this call has inserted, by whichever try: others were there before."""
+    new = [job_id for job_id in dict.fromkeys(ids) if job_id in added]
+    _announce([added[job_id] for job_id in new], new, using)
 
 
 def _announce(jobs: Sequence[NewJob], ids: Sequence[int], using: str) -> None:

@@ -6,6 +6,7 @@ from django.db import connections, transaction
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.transitions.leases import Lease, held
 
@@ -28,3 +29,11 @@ def is_locked(lease: Lease) -> bool:
         return not free and held(lease).exists()
 
     return retry_transient(look, using=lease.using)
+
+
+def touch(lease: Lease) -> None:
+    """Write the job's row if `lease` holds it, and change nothing but updated_at: whether a small write is answered.
+
+    Raises what the database raises, and DatabaseBusy.
+    """
+    retry_transient(lambda: held(lease).update(updated_at=UtcNow()), using=lease.using)

@@ -17,7 +17,7 @@ from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors
-from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, announce_expired
+from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, announce_expired, ended_before
 from jobqueue.transitions.claiming.request import NOTHING, Request, Taken
 from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.single_priority import SinglePriorityCache
@@ -102,10 +102,11 @@ def _take(
                 return leases
             raise
         leases += taken.leases
-        announce_expired(taken.late, queue, using)
+        announce_expired([*ended_before(request.ended, taken.late, using=using), *taken.late], queue, using)
         if not taken.late or len(leases) >= limit:
             return leases
-        request, head = replace(request, limit=limit - len(leases), look=max(limit, EXPIRED_BATCH)), None
+        look = max(limit, EXPIRED_BATCH)
+        request, head = replace(request, limit=limit - len(leases), look=look, ended=[]), None
     return leases
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -65,6 +65,8 @@ class Request:
     seconds: float
     using: str
     cursor: ScanCursor = NO_CURSOR
+    #: jobs that had expired and each try has ended, with the instant: one may have been committed without an answer
+    ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
         """The lease on `row`, from its own now for as long as was asked for; `lock_until`: it is leased, until then."""

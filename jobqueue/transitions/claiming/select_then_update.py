@@ -23,7 +23,7 @@ from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import aged_levels
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
-from jobqueue.transitions.claiming.expiring import end_expired, expired
+from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expired
 from jobqueue.transitions.claiming.request import Request, Row, Taken, taken
 from jobqueue.transitions.leases import Lease
 
@@ -42,6 +42,7 @@ def select_then_update(request: Request, levels: Iterator[int]) -> Taken:
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
+            request.ended.extend(ended_now(late, using=using))
         leases = [request.lease(row, token) for row in live[: request.limit]]
         return Taken(rows, _stamp(leases, token, request), late)
 

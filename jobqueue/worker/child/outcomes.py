@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,12 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor
 from jobqueue.db.packets import packet_bytes, sent_bytes
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
-from jobqueue.failures import summary
+from jobqueue.failures import is_permanent, summary
 from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
-from jobqueue.transitions.locked import is_locked
+from jobqueue.transitions.locked import is_locked, touch
 from jobqueue.worker.child import parked
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.perform import Ending, Outcome
@@ -29,16 +30,26 @@ logger = logging.getLogger("jobqueue.worker")
 PARK_SECONDS = 60.0
 # A lock that was not free: its holder works, and will be done sooner than a new version is deployed.
 LOCKED_SECONDS = 5.0
+# An outcome is given up that was cut off so often, while the same row took a small write before and after each time.
+ALONE_TRIES = 3
+ALONE_SECONDS = 0.2
+_CUT_OFF = (
+    "the connection is lost whenever it is sent, and the database answers otherwise. Something between, as a proxy, "
+    "may not take a statement that long"
+)
+#: what attempt_ended calls a failed run, by what became of the job
+_AFTER_FAILURE = {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled", Job.Status.FAILED: "dead"}
 _counting = threading.Lock()
 
 
 def settle(outcomes: Sequence[Outcome], slot: Any, *, again: bool = False) -> list[Outcome]:
     """Write the outcomes; those that could not be written now, to try `again` later.
 
-    Because the database is away, or somebody has locked the row: these are marked as `row_locked`.
+    Because the database is away, or somebody has locked the row: these are marked as `row_locked`. One that was alone
+    is marked as `cut_off` if its connection was lost.
     """
     for outcome in outcomes:
-        outcome.row_locked = False
+        outcome.row_locked = outcome.cut_off = False
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
     rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
     unwritten: list[Outcome] = []
@@ -63,6 +74,35 @@ def settle(outcomes: Sequence[Outcome], slot: Any, *, again: bool = False) -> li
         if not _settle_one(outcome, slot, again):
             unwritten.append(outcome)
     return unwritten
+
+
+def settle_alone(outcome: Outcome, slot: Any) -> list[Outcome]:
+    """settle() again for one that the database was away for, as if for good: perhaps for this one only.
+
+    What is cut off on its way as often as it is sent alone, while the database answers, is given up.
+    """
+    for _ in range(ALONE_TRIES):
+        if not _takes_small_writes(outcome):
+            return [outcome]
+        if not settle([outcome], slot, again=True):
+            return []
+        if not outcome.cut_off or not outcome.sent_chars:
+            return [outcome]
+        time.sleep(random.uniform(0.5, 1.0) * ALONE_SECONDS)
+    if _takes_small_writes(outcome) and _settle_plain(outcome, ResultError(_CUT_OFF), slot):
+        return []
+    return [outcome]
+
+
+def _takes_small_writes(outcome: Outcome) -> bool:
+    """Whether the database answers a small write to the job's row. False, too, while somebody has locked it."""
+    try:
+        outcome.row_locked = is_locked(outcome.lease)
+        if not outcome.row_locked:
+            touch(outcome.lease)
+    except (Error, DatabaseBusy):
+        return False
+    return not outcome.row_locked
 
 
 def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -159,17 +199,21 @@ def _write_known(outcome: Outcome, again: bool) -> str:
     status = transitions.fail(
         lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
     )
-    return {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled"}.get(status, "dead")
+    return _AFTER_FAILURE[status]
 
 
 def _settle_plain(outcome: Outcome, problem: Exception, slot: Any) -> bool:
     """The database refused the values themselves: end the attempt with words it surely takes."""
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
-    words = f"the outcome could not be stored: {type(problem).__name__}"
+    why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
+    words = f"the outcome could not be stored: {why}"
     error: Any = ResultError(words) if outcome.ending is Ending.OK else words
+    retry = outcome.retry and not (outcome.error is not None and is_permanent(outcome.error))
     try:
-        transitions.fail(outcome.lease, error=error)
-        _count_and_tell(outcome, "dead" if outcome.ending is Ending.OK else "retry", slot)
+        status = transitions.fail(
+            outcome.lease, error=error, delay_seconds=outcome.delay_seconds, retry=retry, again=True
+        )
+        _count_and_tell(outcome, _AFTER_FAILURE[status], slot)
     except LeaseLost:
         _count_and_tell(outcome, "lost", slot)
     except DatabaseBusy:
@@ -182,7 +226,8 @@ def _settle_plain(outcome: Outcome, problem: Exception, slot: Any) -> bool:
 
 
 def _away(error: Error, outcome: Outcome) -> bool:
-    return fault_vendor(outcome.lease.using).fault(error) is not None
+    outcome.cut_off = fault_vendor(outcome.lease.using).fault(error) is not None
+    return outcome.cut_off
 
 
 def _count_and_tell(outcome: Outcome, what: str, slot: Any) -> None:

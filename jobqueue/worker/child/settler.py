@@ -15,7 +15,7 @@ from jobqueue import signals
 from jobqueue.worker.child.circuit_breaker import CircuitBreaker
 from jobqueue.worker.child.helper_thread import HelperThread
 from jobqueue.worker.child.outage import Outage
-from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.perform import Outcome
 from jobqueue.worker.run.pool import Pool
@@ -92,6 +92,8 @@ class Settler:
             # Before the writes, which take their time: the next of these jobs are about to begin.
             self._breaker.ended(ended)
             left = self._write_all(self.unwritten, again=True)
+            if left and self._outage.failures:
+                left = self._write_alone(left)
             # Away for one, away for all.
             left += locked if left else self._write_all(locked, again=True)
             left += ended if left else self._write_all(ended, again=False)
@@ -129,17 +131,24 @@ class Settler:
     def _write_groups(self, groups: Sequence[list[Outcome]], again: bool) -> list[Outcome]:
         left: list[Outcome] = []
         for group in groups:
-            left += group if left else self._write_group(group, again)
+            left += group if left else self._write_group(group, partial(settle, group, self._slot, again=again))
         return left
 
-    def _write_group(self, outcomes: list[Outcome], again: bool) -> list[Outcome]:
-        """Write `outcomes`; free the places of what is written or given up; what the database was away for."""
+    def _write_alone(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Again, one by one and the shortest first: the database may be away for a long one only."""
+        left: list[Outcome] = []
+        for one in sorted(outcomes, key=lambda outcome: outcome.sent_chars):
+            left += [one] if left else self._write_group([one], partial(settle_alone, one, self._slot))
+        return left
+
+    def _write_group(self, outcomes: Sequence[Outcome], write: Callable[[], list[Outcome]]) -> list[Outcome]:
+        """Call `write`; free the places of those `outcomes` that are written or given up; those it was away for."""
         left: list[Outcome] = []
         # Whichever hand writes: a receiver that hangs must not keep ends from being written.
         signals.dispatch_via(task_signals.dispatch)
         try:
             with self._turn, self._watched():
-                left = settle(outcomes, self._slot, again=again)
+                left = write()
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
         kept = {outcome.key for outcome in left}

@@ -19,7 +19,7 @@ from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext, running
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
-from jobqueue.failures import is_permanent, summary
+from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.tasks.versions import arguments
@@ -62,11 +62,21 @@ class Outcome:
     finishing: bool = False  # finish() came to its commit, and nobody knows yet whether that happened
     finish_result: Any = None  # what was to be stored with it
     row_locked: bool = False  # it could not be written because somebody has locked the job's row
+    cut_off: bool = False  # it could not be written because the connection was lost
 
     @property
     def key(self) -> tuple[int, int]:
         """Which run this is the end of: a job may have had another one in the same process."""
         return self.lease.job_id, self.lease.fence
+
+    @property
+    def sent_chars(self) -> int:
+        """About how much of its own it sends to the database: its result, or what is told of its error."""
+        if self.ending is Ending.OK:
+            return len(self.result or "")
+        if self.ending is not Ending.FAILED or self.error is None:
+            return 0
+        return len(describe(self.error)) + len(self.log or "")
 
     def was_finished(self) -> None:
         """It turned out that the commit of its finish() has happened."""
