@@ -130,14 +130,13 @@ def wait_until(condition, seconds=20.0, what="the condition"):
 
 def run_lease(lease):
     """Run the job of a lease as a worker does, in this thread; its outcome, not settled."""
-    from jobqueue.worker.run.batch import perform_call
-    from jobqueue.worker.run.perform import Run, is_coroutine, perform_coroutine
+    from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
     from jobqueue.worker.run.timeouts import Watch
     from jobqueue.worker.shared.scoreboard import LeaseSlot
 
     if is_coroutine(lease):
         return async_to_sync(perform_coroutine)(lease, LeaseSlot(), lambda: False)
-    (outcome,) = perform_call([lease], Run(LeaseSlot(), Watch(), lambda: False))
+    (outcome,) = perform([lease], Run(LeaseSlot(), Watch(), lambda: False))
     return outcome
 
 
@@ -146,7 +145,7 @@ def settle_run(lease, error=None):
     from types import SimpleNamespace
 
     from jobqueue.worker.child.outcomes import settle
-    from jobqueue.worker.run.perform import Attempt
+    from jobqueue.worker.run.attempt import Attempt
 
     if error is None:
         outcome = run_lease(lease)
@@ -155,5 +154,5 @@ def settle_run(lease, error=None):
         with attempt:
             attempt.find()
             raise error
-        outcome = attempt.outcome(None, coroutine=False)
+        outcome = attempt.outcome()
     assert settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0)) == []

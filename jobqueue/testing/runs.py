@@ -15,8 +15,9 @@ from jobqueue.signals import attempt_ended
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.batch import calls_of, perform_call_within
-from jobqueue.worker.run.perform import Outcome
+from jobqueue.worker.run.attempt import Outcome
+from jobqueue.worker.run.batch import calls_of
+from jobqueue.worker.run.perform import InlineRun, perform
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def perform_here(lease: Lease) -> Outcome:
 
 
 def _performed(call: Sequence[Lease]) -> list[Outcome]:
-    outcomes = perform_call_within(call, as_committed())
+    outcomes = perform(call, InlineRun(as_committed()))
     for outcome in outcomes:
         if isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error

@@ -112,7 +112,7 @@ def working_backend() -> type:
             if is_coroutine(lease):
                 outcome = async_to_sync(perform_coroutine)(lease, LeaseSlot(), lambda: False)
             else:
-                outcome = perform(lease, Run(LeaseSlot(), Watch(), lambda: False))
+                (outcome,) = perform([lease], Run(LeaseSlot(), Watch(), lambda: False))
             settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0))
             return self.get_result(result.id)
 

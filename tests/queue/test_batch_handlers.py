@@ -23,8 +23,8 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease, ack, ack_many, cancel, claim, fail, reap
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.batch import calls_of, perform_call
-from jobqueue.worker.run.perform import Run
+from jobqueue.worker.run.batch import calls_of
+from jobqueue.worker.run.perform import Run, perform
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.shared.scoreboard import LeaseSlot
 from tests.app import tasks
@@ -45,7 +45,7 @@ def run_calls(leases, run=None):
     """Run leases as a worker does; the outcomes of each call, settled."""
     calls = []
     for call in calls_of(leases)[0]:
-        outcomes = perform_call(call, run or Run(LeaseSlot(), Watch(), lambda: False))
+        outcomes = perform(call, run or Run(LeaseSlot(), Watch(), lambda: False))
         assert not settle(outcomes, SimpleNamespace(finished=0, failed=0, lost=0))
         calls.append(outcomes)
     return calls

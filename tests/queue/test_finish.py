@@ -19,7 +19,7 @@ from jobqueue.exceptions import (
 from jobqueue.models import Job
 from jobqueue.testing import inject
 from jobqueue.transitions import reap
-from jobqueue.worker.run.perform import Attempt, Ending
+from jobqueue.worker.run.attempt import Attempt, Ending
 from tests.app.models import Ticket
 from tests.factories import claim_one, expire, job, make_job, row, state
 from tests.marks import committed, finding

@@ -9,7 +9,7 @@ from jobqueue.exceptions import LockNotAcquired
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel, claim, fail, release, release_held, release_many, snooze
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.perform import Attempt
+from jobqueue.worker.run.attempt import Attempt
 from tests.factories import claim_one, make_job, make_jobs, state
 from tests.marks import finding
 
@@ -76,7 +76,7 @@ def outcome_of(lease, error):
     attempt = Attempt(lease, lambda: False)
     with attempt:
         raise error
-    return attempt.outcome(None, coroutine=False)
+    return attempt.outcome()
 
 
 def counts():

@@ -13,9 +13,9 @@ from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.models import Job
 from jobqueue.transitions import claim
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.batch import calls_of, perform_call
-from jobqueue.worker.run.calls import AnyThread, OneThread
-from jobqueue.worker.run.perform import Run
+from jobqueue.worker.run.batch import calls_of
+from jobqueue.worker.run.coroutines import AnyThread, OneThread
+from jobqueue.worker.run.perform import Run, perform
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.shared.cleanup import clean_connections
 from jobqueue.worker.shared.scoreboard import LeaseSlot
@@ -102,7 +102,7 @@ def run_all():
                 outcomes.append(run_lease(call[0]))
             else:
                 run = Run(Together([LeaseSlot() for _ in call]), Watch(), lambda: False)
-                outcomes += perform_call(call, run)
+                outcomes += perform(call, run)
         return outcomes
 
     claimed_leases = claimed()

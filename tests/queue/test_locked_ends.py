@@ -12,7 +12,7 @@ from jobqueue.transitions import ack, ack_many, reap
 from jobqueue.transitions.leases import held
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.settler import Settler
-from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome
 from tests.factories import claim_one, expire, make_job, make_jobs, state, wait_until
 from tests.marks import committed, finding
 from tests.races.actors import holding

@@ -12,7 +12,7 @@ from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex, outliving
 from jobqueue.models import Job, JobAttempt
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.perform import Ending
+from jobqueue.worker.run.attempt import Ending
 from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now
 from tests.marks import committed, finding
 from tests.races.actors import holding

@@ -14,7 +14,7 @@ from jobqueue.transitions import claim
 from jobqueue.transitions.acking import encode_result
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.monitor.preflight import preflight
-from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.worker_options import Options
 from tests.factories import job, make_jobs, state

@@ -9,7 +9,7 @@ from jobqueue import enqueue
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, heartbeat, held_by, reap, release_held
-from jobqueue.worker.run.perform import Ending
+from jobqueue.worker.run.attempt import Ending
 from tests.factories import (
     claim_one,
     expire,

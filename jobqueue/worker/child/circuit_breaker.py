@@ -12,7 +12,7 @@ from typing import Any
 
 from jobqueue.failures import FailureCause, classify
 from jobqueue.transitions import Lease
-from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
 

@@ -23,7 +23,7 @@ from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.locked import is_locked, touch
 from jobqueue.worker.child import parked
 from jobqueue.worker.run import task_signals
-from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
 

@@ -17,7 +17,7 @@ from jobqueue.worker.child.helper_thread import HelperThread
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.run import task_signals
-from jobqueue.worker.run.perform import Outcome
+from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.shared.waits import Waits
 

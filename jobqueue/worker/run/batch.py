@@ -1,4 +1,4 @@
-"""Several leases in one call: which go together, the call of a @handler(batch=...), what it answers for each."""
+"""Several leases in one call of a @handler(batch=...): which leases share a call, and the result of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from jobqueue.exceptions import BatchErrors, PayloadError, ResultError
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.ack_observers import observe_acks
-from jobqueue.worker.run.perform import Attempt, Outcome, Run, perform, perform_within
-from jobqueue.worker.run.timeouts import limits_of
-from jobqueue.worker.shared.cleanup import clean_connections
+from jobqueue.worker.run.attempt import Attempt
 
 _MISSING = object()
 _NOT_RETRIED = (
@@ -22,16 +20,17 @@ _NOT_RETRIED = (
 
 
 def batch_of(queue: str) -> int:
-    """How many jobs of `queue` one call takes at most: 1 where there is no batch handler."""
+    """The most jobs of `queue` in one call: 1 without a batch handler."""
     handler = registry.find_handler(queue)
     return 1 if handler is None or handler.batch is None else handler.batch
 
 
 def calls_of(leases: Sequence[Lease]) -> tuple[list[list[Lease]], int]:
-    """`leases` of one queue as they are to run, each list in one call; and how many may not share theirs.
+    """Divide `leases` of one queue into calls; returns the calls, and how many leases must run alone.
 
-    A job shares a call in its first attempt and if it has another one: whatever the others in it do, no job loses its
-    last attempt to them, and one that makes its call fail or kills its process is alone from then on. Tasks run alone.
+    A job shares a call only in its first attempt, and only if it has another attempt. So no job loses its last attempt
+    to another job of its call, and a job that makes its call fail, or kills its process, runs alone from then on.
+    Tasks run alone.
     """
     size = batch_of(leases[0].queue) if leases else 1
     if size == 1:
@@ -50,36 +49,16 @@ def calls_of(leases: Sequence[Lease]) -> tuple[list[list[Lease]], int]:
     return calls, alone
 
 
-def perform_call(leases: Sequence[Lease], run: Run) -> list[Outcome]:
-    """Run `leases`, one of the calls of calls_of(), in this thread; the outcome of each, in their order."""
-    func = _batch_function(leases[0])
-    if func is None:
-        return [perform(leases[0], run)]
-    attempts = [Attempt(lease, run.asked_to_stop) for lease in leases]
-    try:
-        _call(func, attempts, run.watch.limited(limits_of(None), run.slot))
-    finally:
-        clean_connections()
-    return [attempt.outcome(run.context, coroutine=False) for attempt in attempts]
-
-
-def perform_call_within(leases: Sequence[Lease], surroundings: AbstractContextManager[object]) -> list[Outcome]:
-    """perform_call() for jobqueue.testing: inside `surroundings`, as perform_within()."""
-    func = _batch_function(leases[0])
-    if func is None:
-        return [perform_within(leases[0], surroundings)]
-    attempts = [Attempt(lease, lambda: False) for lease in leases]
-    _call(func, attempts, surroundings)
-    return [attempt.outcome(None, coroutine=False) for attempt in attempts]
-
-
-def _batch_function(lease: Lease) -> Callable[[list[Lease]], Any] | None:
+def batch_function(lease: Lease) -> Callable[[list[Lease]], Any] | None:
+    """The batch handler that runs `lease`; None when it runs alone."""
     handler = registry.find_handler(lease.queue) if lease.task is None else None
     return None if handler is None or handler.batch is None else handler.func
 
 
-def _call(func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], around: AbstractContextManager[Any]) -> None:
-    """Call `func` within `around`; give each attempt its result or its error."""
+def call_batch(
+    func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], around: AbstractContextManager[object]
+) -> None:
+    """Call `func` inside `around`; each attempt gets its result or its error."""
     readable = []
     for attempt in attempts:
         if isinstance(attempt.lease.payload, PayloadError):
@@ -98,7 +77,7 @@ def _call(func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], aroun
 
     try:
         with observe_acks(acked), around:
-            # A list of its own: whatever the function does to it, the answers are for these leases.
+            # A copy: the function may change the list.
             returned = func(list(leases))
         answers = _answers(returned, leases)
     except BatchErrors as failed:
@@ -109,7 +88,7 @@ def _call(func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], aroun
             attempt.shared = len(leases) > 1
     for attempt, answer in zip(readable, answers, strict=True):
         if isinstance(answer, BaseException):
-            # Not raised: one error may be the answer for all, and would grow a traceback for each.
+            # Not raised: one error may be the answer for all, and each raise would extend its traceback.
             attempt.error = answer
         else:
             with attempt:
@@ -117,7 +96,7 @@ def _call(func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], aroun
 
 
 def _answers(returned: Any, leases: Sequence[Lease]) -> list[Any]:
-    """For each lease its result, or the exception that it failed with."""
+    """For each lease its result, or the exception with which it failed."""
     if returned is None:
         return [None] * len(leases)
     if isinstance(returned, Mapping):

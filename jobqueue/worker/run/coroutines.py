@@ -1,4 +1,7 @@
-"""The coroutine jobs of one child: many at once on one event loop, in one thread."""
+"""The coroutine jobs of one child: one thread with an event loop runs many of them at once.
+
+The synchronous calls that they make, above all the ORM's, run in threads beside the loop.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +10,53 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from asgiref.sync import AsyncToSync
+from django.db import close_old_connections
+
+from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork, subtasks
-from jobqueue.worker.run.calls import OneThread, serve_calls
-from jobqueue.worker.run.perform import Ending, Outcome, perform_coroutine
-from jobqueue.worker.shared.scoreboard import Hold
+from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.perform import perform_coroutine
+from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
+from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 
 @dataclass(slots=True)
 class _Body:
     lease: Lease
-    slot: Any
+    slot: LeaseSlot
     context: Context = field(default_factory=Context)
     outcome: Outcome | None = None
 
 
 class CoroutineRunner:
-    """Runs at most `places` coroutine jobs at once; hand_over(outcome, free) gets how each ended, and frees its place.
+    """Runs at most `places` coroutine jobs at once.
 
-    What is not fit(lease, slot) when its turn comes is left out.
+    hand_over(outcome, free) receives each outcome, and calls free() when the place may be used again. A lease for
+    which fit(lease, slot) is false when its turn comes is not started.
 
-    The child's main thread submits and takes back; everything else happens in the loop's thread.
+    The child's main thread calls submit() and take_back(); everything else happens in the loop's thread.
     """
 
     def __init__(
         self,
         places: int,
         hand_over: Callable[[Outcome, Callable[[], object]], None],
-        fit: Callable[[Lease, Any], bool],
+        fit: Callable[[Lease, LeaseSlot], bool],
         stopping: Callable[[], bool],
-        asked_to_stop: Callable[[Any], bool],
+        asked_to_stop: Callable[[LeaseSlot], bool],
     ) -> None:
         self._places, self._hand_over, self._fit = places, hand_over, fit
         self._stopping, self._asked_to_stop = stopping, asked_to_stop
-        self._todo: deque[tuple[Lease, Any, float]] = deque()
+        self._todo: deque[tuple[Lease, LeaseSlot, float]] = deque()
         self._running = 0
         self._bodies = 0  # of these, those that have not ended
         self._called = False
@@ -56,13 +66,13 @@ class CoroutineRunner:
 
     @property
     def waiting(self) -> bool:
-        """Whether the loop has not come to what it was given: more would wait, too."""
+        """Whether submitted leases wait for the loop."""
         return self._called or bool(self._todo)
 
     def answers(self) -> bool:
-        """Whether the loop has come to the question of an earlier call; then the next one asks anew.
+        """Whether the loop has answered an earlier call of this method; the next call asks again.
 
-        True if there is no loop.
+        True without a loop.
         """
         if self._loop is None:
             return True
@@ -75,13 +85,13 @@ class CoroutineRunner:
         return False
 
     def oldest_seconds(self) -> float:
-        """How long the first lease that the loop has not taken has waited; 0 when none waits."""
+        """Seconds that the first waiting lease has waited; 0 when none waits."""
         with suppress(IndexError):
             return time.monotonic() - self._todo[0][2]
         return 0.0
 
-    def submit(self, lease: Lease, slot: Any) -> None:
-        """Run `lease` when a place is free."""
+    def submit(self, lease: Lease, slot: LeaseSlot) -> None:
+        """Run `lease` as soon as a place is free."""
         loop = self._loop or self.open()
         self._todo.append((lease, slot, time.monotonic()))
         if not self._called:
@@ -89,7 +99,7 @@ class CoroutineRunner:
             loop.call_soon_threadsafe(self._fill, loop, context=Context())
 
     def take_back(self) -> list[Lease]:
-        """The leases that were not started; they will not be."""
+        """Remove and return the leases that were not started."""
         leases: list[Lease] = []
         with suppress(IndexError):
             while True:
@@ -100,22 +110,22 @@ class CoroutineRunner:
         """Start the loop's thread."""
         self._loop = loop = asyncio.new_event_loop()
         loop.set_task_factory(subtasks.factory)
-        self._calls = serve_calls(loop)
-        # A daemon, like the job threads: a coroutine that never ends must not keep the process from leaving.
+        self._calls = _serve_calls(loop)
+        # A daemon, like the job threads: a coroutine that never ends must not keep the process alive.
         threading.Thread(target=self._serve, args=[loop], name="coroutines", daemon=True).start()
         return loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            # SystemExit and KeyboardInterrupt of a task that a job has started come out of the loop, and loop.stop()
-            # ends it; what else is on it goes on.
+            # SystemExit or KeyboardInterrupt in a task that a job started, and loop.stop(), end run_forever(); the
+            # other jobs go on.
             with suppress(BaseException):
                 loop.run_forever()
 
     def _fill(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Before the look at the queue: what is added after the look calls again.
+        # Before the queue is read: a lease that is added later schedules another call.
         self._called = False
-        # On a stop what was not begun is left for take_back(): running jobs that heed should_stop free their places.
+        # When the worker stops, waiting leases are left for take_back(), although jobs that stop free their places.
         while self._running < self._places and not self._stopping():
             try:
                 lease, slot, _ = self._todo.popleft()
@@ -126,12 +136,12 @@ class CoroutineRunner:
             body = _Body(lease, slot)
             self._running += 1
             self._bodies += 1
-            # Its own context: nothing that one job sets (time zone, language, connections) reaches another.
+            # A context of its own: a time zone, language or connection of one job must not reach another.
             task = loop.create_task(self._run(body), context=body.context)
             task.add_done_callback(partial(self._over, loop, body))
 
     async def _run(self, body: _Body) -> None:
-        # From here on the job counts as started, whatever happens to this process.
+        # From here on the job counts as started, even if this process dies.
         body.slot.hold = Hold.RUNNING
         stop = partial(self._asked_to_stop, body.slot)
         outcome = await perform_coroutine(body.lease, body.slot, stop, body.context)
@@ -143,12 +153,12 @@ class CoroutineRunner:
     def _over(self, loop: asyncio.AbstractEventLoop, body: _Body, task: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if body.outcome is None:
-            # Some job has cancelled the tasks of all others: it reached this one before its body began, or at its end.
+            # A job cancelled all tasks of the loop, this one before its body began or at its end.
             body.outcome = Outcome(body.lease, Ending.FAILED, 0.0, error=error, coroutine=True)
             body.outcome.note_on(body.slot)
         free: Callable[[], object] = partial(self._free, loop)
         if body.outcome.ack_each:
-            # Called by whoever has written its end.
+            # Called by the thread that has written its end.
             free = partial(loop.call_soon_threadsafe, free, context=Context())
         self._hand_over(body.outcome, free)
         self._bodies -= 1
@@ -158,3 +168,69 @@ class CoroutineRunner:
     def _free(self, loop: asyncio.AbstractEventLoop) -> None:
         self._running -= 1
         self._fill(loop)
+
+
+class CallThreads(ThreadPoolExecutor):
+    """Threads for synchronous calls. A call that leaves a transaction open raises TransactionLeftOpen; it is undone.
+
+    Jobs share these threads and their connections: an open transaction would contain the writes of other jobs.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As in Executor."""
+        return super().submit(self._call, fn, args, kwargs)
+
+    def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        try:
+            value = fn(*args, **kwargs)
+        except BaseException:
+            self._clean()
+            raise
+        if aliases := self._clean():
+            raise TransactionLeftOpen(aliases)
+        return value
+
+    def _clean(self) -> list[str]:
+        return drop_open_transactions()
+
+
+class OneThread(CallThreads):
+    """For thread-sensitive calls, Django's default: all coroutine jobs share one thread and a connection per alias."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1, thread_name_prefix="coroutine-calls")
+        self._used = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As in Executor."""
+        self._used = True
+        return super().submit(fn, *args, **kwargs)
+
+    def job_ended(self, *, last: bool) -> None:
+        """Close connections that are broken or have reached CONN_MAX_AGE, as job threads do after every job.
+
+        After the `last` running job, clean the other connections too; running jobs share the settings of a session.
+        """
+        if self._used:
+            self._used = not last
+            super().submit(clean_connections if last else close_old_connections)
+
+
+class AnyThread(CallThreads):
+    """For calls that may run in any thread. The next call may be of another job, so each cleans its connections."""
+
+    def _clean(self) -> list[str]:
+        dropped = drop_open_transactions()
+        clean_connections()
+        return dropped
+
+
+def _serve_calls(loop: asyncio.AbstractEventLoop) -> OneThread:
+    """Give `loop` its threads for synchronous calls; returns the thread for thread-sensitive calls."""
+    thread = OneThread()
+    # asgiref looks here for the thread of a loop's thread-sensitive calls. Its public API,
+    # ThreadSensitiveContext(executor=...), is newer than the asgiref that Django 5.2 requires.
+    executors: Any = AsyncToSync.loop_thread_executors
+    executors[loop] = thread
+    loop.set_default_executor(AnyThread(thread_name_prefix="coroutine-any"))
+    return thread

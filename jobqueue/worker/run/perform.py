@@ -1,211 +1,105 @@
-"""Run one lease: find the function, call it, say how it ended. Nothing of ours is open meanwhile."""
+"""Run the jobs of one call, in this thread or on its event loop. No transaction of the worker is open meanwhile."""
 
 from __future__ import annotations
 
-import logging
-import time
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context
 from dataclasses import dataclass
-from enum import StrEnum
 from inspect import isawaitable
 from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
-from jobqueue.backoff import wait_seconds
-from jobqueue.conf import load
-from jobqueue.context.job_context import JobContext, running
-from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
-from jobqueue.failures import describe, is_permanent, summary
+from jobqueue.context.job_context import running
 from jobqueue.tasks import registry
-from jobqueue.tasks.options import may_retry, options_of
-from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
-from jobqueue.transitions.acking import encode_result
 from jobqueue.worker.run import subtasks, task_signals
-from jobqueue.worker.run.timeouts import Watch, hard_limited, limited, limits_of
+from jobqueue.worker.run.attempt import Attempt, Outcome
+from jobqueue.worker.run.batch import batch_function, call_batch
+from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited, limits_of
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
-from jobqueue.worker.shared.scoreboard import Hold
-
-logger = logging.getLogger("jobqueue.worker")
-
-
-class Ending(StrEnum):
-    """How a run ended, before it is written down."""
-
-    OK = "ok"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    PARKED = "parked"
-    FINISHED = "finished"  # by context.finish(), or a batch handler's own ack: written already
-
-
-@dataclass(slots=True, eq=False)  # frozen takes three times as long to make, for every job
-class Outcome:
-    """One run's end: what to write, and how long it took."""
-
-    lease: Lease
-    ending: Ending
-    run_seconds: float
-    result: Any = None
-    error: BaseException | None = None
-    delay_seconds: float | None = None
-    ack_each: bool = False
-    coroutine: bool = False  # it ran on the event loop, not in a job thread
-    task: Any = None  # None for a handler
-    context: Context | None = None  # the contextvars in which it ran
-    retry: bool = True  # False: what was raised is not worth another attempt
-    log: str | None = None  # of a failed run: what it has logged
-    finishing: bool = False  # finish() came to its commit, and nobody knows yet whether that happened
-    finish_result: Any = None  # what was to be stored with it
-    row_locked: bool = False  # it could not be written because somebody has locked the job's row
-    cut_off: bool = False  # it could not be written because the connection was lost
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Which run this is the end of: a job may have had another one in the same process."""
-        return self.lease.job_id, self.lease.fence
-
-    @property
-    def sent_chars(self) -> int:
-        """About how much of its own it sends to the database: its result, or what is told of its error."""
-        if self.ending is Ending.OK:
-            return len(self.result or "")
-        if self.ending is not Ending.FAILED or self.error is None:
-            return 0
-        return len(describe(self.error)) + len(self.log or "")
-
-    def was_finished(self) -> None:
-        """It turned out that the commit of its finish() has happened."""
-        self.ending, self.result, self.finishing = Ending.FINISHED, self.finish_result, False
-
-    def note_on(self, slot: Any) -> None:
-        """Say on the scoreboard how the body ended: it has not killed its process, and need not run again to tell."""
-        if self.ending is Ending.OK:
-            slot.keep_result(self.result)
-        elif self.ending is Ending.FAILED and self.error is not None:
-            final = not self.retry or is_permanent(self.error)
-            slot.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
-        else:
-            slot.hold = Hold.OVER
+from jobqueue.worker.shared.scoreboard import LeaseSlot
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Where a lease runs: its slot on the scoreboard, its thread's watch, and whether it is to stop."""
+    """Where a call runs in a worker: its lease slot, the watch of its thread, and whether it is asked to stop."""
 
-    slot: Any
+    slot: LeaseSlot | Together
     watch: Watch
     asked_to_stop: Callable[[], bool]
     context: Context | None = None  # the contextvars in which perform() is called
 
+    def around(self, options: Any) -> AbstractContextManager[object]:
+        """Applies the time limits of a task with these options."""
+        return self.watch.limited(limits_of(options), self.slot)
 
-class Attempt:
-    """A run while it goes on: whatever is raised in its `with` block becomes its end."""
 
-    def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
-        self.begun = time.monotonic()
-        self.lease, self.context = lease, JobContext(lease, asked_to_stop)
-        self.task: Any = None
-        self.options: Any = None  # how to run it: the task, or what the job has of its own
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.shared = False  # the error ended the call of several jobs, and does not tell which one it is about
+class InlineRun:
+    """For jobqueue.testing: a call runs inside `surroundings`, on the connection and in the open transaction of a test.
 
-    def find(self) -> Callable[[JobContext], Any]:
-        """What to call."""
-        self.task, call = _find(self.lease)
-        self.options = options_of(self.task, self.lease.options)
-        return call
+    It has no time limits, and its connections are left as they are.
+    """
 
-    async def body(self, call: Callable[[JobContext], Any]) -> Any:
-        """What a coroutine job does."""
-        await task_signals.astarted(self.task, self.lease)
-        return await call(self.context)
+    context = None
 
-    def returned(self, value: Any) -> None:
-        """The body has come back with `value`."""
-        if not self.context.finished:
-            self.result = encode_result(value)
+    def __init__(self, surroundings: AbstractContextManager[object]) -> None:
+        self._surroundings = surroundings
 
-    def __enter__(self) -> None:
-        return None
+    def asked_to_stop(self) -> bool:
+        """Never."""
+        return False
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        # SystemExit and KeyboardInterrupt included: a job may end itself, never its worker.
-        self.error = error
-        return True
-
-    def tell_progress(self) -> None:
-        """Write the last progress; nothing that goes wrong with it changes how the run ended."""
-        try:
-            self.context.tell_progress()
-        except Exception:
-            logger.exception("the last progress of job %d could not be written", self.lease.job_id)
-
-    def ending(self) -> Ending:
-        """How it ended, by what was raised."""
-        # After finish() its effect and DONE are committed; what came then can only be reported.
-        if self.context.finished:
-            return Ending.FINISHED
-        if isinstance(self.error, UnknownTask | LockNotAcquired) and not self.shared:
-            return Ending.PARKED
-        if isinstance(self.error, JobCanceled) and not self.shared:
-            return Ending.CANCELED
-        return Ending.OK if self.error is None else Ending.FAILED
-
-    def outcome(self, context: Context | None, *, coroutine: bool) -> Outcome:
-        """What the settler writes."""
-        return Outcome(
-            self.lease,
-            self.ending(),
-            time.monotonic() - self.begun,
-            self.context.result if self.context.finished else self.result,
-            self.error,
-            _delay(self.options, self.lease, self.error),
-            ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
-            coroutine=coroutine,
-            task=self.task,
-            context=context,
-            retry=self.error is None or may_retry(self.options, self.error),
-            log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
-            finishing=self.context.finishing and not self.context.finished,
-            finish_result=self.context.result,
-        )
+    def around(self, options: Any) -> AbstractContextManager[object]:
+        """The surroundings."""
+        return self._surroundings
 
 
 def is_coroutine(lease: Lease) -> bool:
-    """Whether the task or handler of `lease` is a coroutine function; False for what this process does not know."""
+    """Whether the task or handler of `lease` is a coroutine function; False for one that this process does not know."""
     found: Any = registry.find_handler(lease.queue) if lease.task is None else registry.find_task(lease.task)
     return found is not None and iscoroutinefunction(found.func)
 
 
-def perform(lease: Lease, run: Run) -> Outcome:
-    """Run the task or handler of `lease` in this thread; whatever it raises becomes the outcome."""
-    attempt = Attempt(lease, run.asked_to_stop)
+def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
+    """Run `leases`, one of the calls of calls_of(), in this thread; returns their outcomes in the same order.
+
+    An exception raised by a job becomes its outcome.
+    """
+    attempts = [Attempt(lease, run.asked_to_stop) for lease in leases]
+    inline = isinstance(run, InlineRun)
     try:
-        with attempt:
-            call = attempt.find()
-            with running(attempt.context), run.watch.limited(limits_of(attempt.options), run.slot):
-                task_signals.started(attempt.task, lease)
-                value = call(attempt.context)
-            attempt.returned(value)
-        if attempt.context.untold:
-            # What the job has left open would swallow it.
-            drop_open_transactions()
-            attempt.tell_progress()
+        if (function := batch_function(leases[0])) is not None:
+            call_batch(function, attempts, run.around(None))
+        else:
+            _call(attempts[0], run, inline)
     finally:
-        clean_connections()
-    return attempt.outcome(run.context, coroutine=False)
+        if not inline:
+            clean_connections()
+    return [attempt.outcome(run.context) for attempt in attempts]
+
+
+def _call(attempt: Attempt, run: Run | InlineRun, inline: bool) -> None:
+    with attempt:
+        call = attempt.find()
+        with running(attempt.context), run.around(attempt.options):
+            task_signals.started(attempt.task, attempt.lease, within=inline)
+            value = call(attempt.context)
+            if inline and isawaitable(value):
+                value = async_to_sync(_awaited)(value)
+        attempt.returned(value)
+    if attempt.context.untold and not inline:
+        # In a transaction that the job has left open, the write would be undone.
+        drop_open_transactions()
+        attempt.write_progress()
 
 
 async def perform_coroutine(
-    lease: Lease, slot: Any, asked_to_stop: Callable[[], bool], context: Context | None = None
+    lease: Lease, slot: LeaseSlot, asked_to_stop: Callable[[], bool], context: Context | None = None
 ) -> Outcome:
-    """Run a coroutine task or handler on this thread's loop; whatever it raises becomes the outcome."""
+    """Run a coroutine task or handler on this thread's event loop; an exception becomes the outcome."""
     attempt = Attempt(lease, asked_to_stop)
     try:
         with attempt:
@@ -213,74 +107,23 @@ async def perform_coroutine(
             limits, started = limits_of(attempt.options), subtasks.collect()
             with running(attempt.context), hard_limited(limits, slot):
                 try:
-                    value = await limited(attempt.body(call), limits.soft_seconds)
+                    value = await limited(_body(attempt, call), limits.soft_seconds)
                 finally:
                     await subtasks.end(started)
             attempt.returned(value)
         if attempt.context.untold:
             with suppress(CancelledError):
-                await sync_to_async(attempt.tell_progress)()
+                await sync_to_async(attempt.write_progress)()
     finally:
-        # Of this coroutine's own context: there is one only where DJANGO_ALLOW_ASYNC_UNSAFE lets it open one.
+        # The connections of this coroutine's context; it has some only with DJANGO_ALLOW_ASYNC_UNSAFE.
         clean_connections()
     return attempt.outcome(context, coroutine=True)
 
 
-def perform_within(lease: Lease, surroundings: AbstractContextManager[object]) -> Outcome:
-    """Run the job of `lease` here, inside `surroundings`, without time limits, its connections left as they are.
-
-    For jobqueue.testing, whose jobs run on the connection, and in the open transaction, of a test.
-    """
-    attempt = Attempt(lease, lambda: False)
-    with attempt:
-        call = attempt.find()
-        with running(attempt.context), surroundings:
-            task_signals.started(attempt.task, lease, within=True)
-            value = call(attempt.context)
-            if isawaitable(value):
-                value = async_to_sync(_awaited)(value)
-        attempt.returned(value)
-    return attempt.outcome(None, coroutine=False)
+async def _body(attempt: Attempt, call: Callable[[Any], Any]) -> Any:
+    await task_signals.astarted(attempt.task, attempt.lease)
+    return await call(attempt.context)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
-    if lease.task is None:
-        handler = registry.find_handler(lease.queue)
-        if handler is None:
-            raise UnknownTask(f"no @handler for queue {lease.queue!r} in this worker")
-        payload = _readable(lease.payload)
-        return None, lambda context: handler.func(payload)
-    task = registry.find_task(lease.task)
-    if task is None:
-        raise UnknownTask(f"task {lease.task!r} is not known to this worker")
-    args, kwargs = arguments(task, _readable(lease.payload))
-    if task.takes_context:
-        return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
-    return task, lambda context: task.func(*args, **kwargs)
-
-
-def _readable(payload: Any) -> Any:
-    if isinstance(payload, PayloadError):
-        raise payload
-    return payload
-
-
-def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
-    from jobqueue.tasks.task_context import task_context
-
-    return task_context(task, lease, context)
-
-
-def _delay(options: Any, lease: Lease, error: BaseException | None) -> float | None:
-    backoff = getattr(options, "backoff", None)
-    if error is None or backoff is None or isinstance(error, ResultError):
-        return None
-    try:
-        return wait_seconds(backoff, lease.attempt, error)
-    except BaseException:
-        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE says", lease.task, lease.job_id)
-        return None

@@ -16,10 +16,11 @@ from typing import Any
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
-from jobqueue.worker.run.batch import calls_of, perform_call
+from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.batch import calls_of
 from jobqueue.worker.run.coroutines import CoroutineRunner
 from jobqueue.worker.run.mailbox import Mailbox
-from jobqueue.worker.run.perform import Ending, Outcome, Run, is_coroutine
+from jobqueue.worker.run.perform import Run, is_coroutine, perform
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.run.waiting import Call, Taken, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold
@@ -262,7 +263,7 @@ class Pool:
         try:
             # Its own context: no time zone or language that it activates reaches the next job.
             run = Run(slot, watch, partial(self._asked_to_stop, slots[0]), context := Context())
-            return context.run(perform_call, leases, run)
+            return context.run(perform, leases, run)
         except BaseException as error:
             return [Outcome(lease, Ending.FAILED, 0.0, error=error) for lease in leases]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
@@ -22,11 +22,9 @@ from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import class_path, describe
 from jobqueue.payload import decode
 from jobqueue.tasks.results import backend_of, started_result
+from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.shared.cleanup import drop_open_transactions
-
-if TYPE_CHECKING:
-    from jobqueue.worker.run.perform import Outcome
-    from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
+from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("jobqueue.worker")
 

@@ -1,7 +1,7 @@
-"""Shared memory between supervisor, monitor and children: who holds and runs what, and who is to stop.
+"""Shared memory between supervisor, monitor and children: which child holds and runs which job, and who is to stop.
 
-A child writes what it starts before it starts it, and how it ended when it has ended, without a system call; when the
-child dies, the memory stays.
+A child writes here that it starts a job before it starts it, and how the job ended as soon as it has ended. Writing
+needs no system call, and the memory outlives a child that dies.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ import ctypes
 import mmap
 import os
 import time
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
 
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
 class State(IntEnum):
-    """The life of one child's slot."""
+    """The state of a ProcessSlot."""
 
     EMPTY = 0  # no process; may be filled
     STARTING = 1
     RUNNING = 2
-    DEAD = 3  # the process is gone and its leases are not settled yet
+    DEAD = 3  # the process has ended and its leases are not settled yet
 
 
 class Exit(IntEnum):
-    """Why a child came to an orderly end; CRASHED is what is found when it could not say."""
+    """Why a child ended; CRASHED is the initial value, so a child that could not write a reason has crashed."""
 
     CRASHED = 0
     STOPPED = 1
-    DONE = 2  # drained, quota reached, idle long enough: not replaced
-    RECYCLE = 3  # to be replaced by a fresh process: over its memory limit
+    DONE = 2  # drained, quota reached, or idle long enough: not replaced
+    RECYCLE = 3  # over its memory limit: replaced by a new process
     RELOAD = 4  # code has changed: the whole command starts again
-    REFUSED = 5  # the database refuses what every worker needs: no use in trying again
-    RECYCLE_JOBS = 6  # like RECYCLE: it has run enough jobs
-    RECYCLE_TIME = 7  # like RECYCLE: it has lived long enough
-    RECYCLE_RELAY = 9  # like RECYCLE: its relay hangs in deliveries
-    CROWDED = 8  # the system had no room for its threads: to be tried again later
+    REFUSED = 5  # the database refuses what every worker needs: trying again is of no use
+    RECYCLE_JOBS = 6  # has run enough jobs: replaced
+    RECYCLE_TIME = 7  # has run long enough: replaced
+    CROWDED = 8  # the system could not start its threads: tried again later
+    RECYCLE_RELAY = 9  # threads of its relay hang in deliveries: replaced
 
 
 class Stop(IntEnum):
-    """What the supervisor wants of everybody."""
+    """What the supervisor wants of all other processes."""
 
     RUN = 0
     DRAIN = 1  # stop claiming, finish what runs, give the rest back
@@ -49,11 +49,11 @@ class Stop(IntEnum):
 
 
 class Winding(IntEnum):
-    """Whether a child is to begin nothing more, because it is to be killed when what it runs has ended."""
+    """Whether a child may start jobs: it is killed as soon as the jobs that it runs have ended."""
 
     NO = 0
     ASKED = 1  # by the monitor
-    ANSWERED = 2  # by the child, whose main thread and event loop work
+    ANSWERED = 2  # by the child: its main thread and its event loop work
 
 
 class Hold(IntEnum):
@@ -63,8 +63,8 @@ class Hold(IntEnum):
     WAITING = 1  # claimed; no thread has taken it
     RUNNING = 2  # its body may have begun
     RETURNED = 3  # its body returned; the result is here and not yet in the database
-    OVER = 4  # its body ended in another way, or with a result too large to keep here
-    FAILED = 5  # its body failed; what it said is here and the attempt not yet in the database
+    OVER = 4  # its body ended in another way, or with a result too large to be kept here
+    FAILED = 5  # its body failed; the error is here and the attempt not yet in the database
 
 
 LOST, CANCEL, OVERTIME = 1, 2, 4
@@ -72,9 +72,17 @@ RESULT_BYTES = 256
 
 
 class LeaseSlot(ctypes.Structure):
-    """One lease in the hand of a child, and what the monitor learnt about it."""
+    """One lease that a child holds."""
 
+    job_id: int
+    fence: int
+    hold: int
+    flags: int
     lease_until: float
+    hard_until: float
+    result_size: int
+    delay_seconds: float
+    final: int
     _fields_ = [
         ("job_id", ctypes.c_int64),
         ("fence", ctypes.c_int64),
@@ -84,17 +92,17 @@ class LeaseSlot(ctypes.Structure):
         ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
         ("result_size", ctypes.c_int32),
         ("result", ctypes.c_char * RESULT_BYTES),
-        ("delay_seconds", ctypes.c_double),  # before the next attempt of one that failed; below 0 = as JOBQUEUE says
-        ("final", ctypes.c_int32),  # 1: no other attempt is to follow one that failed
+        ("delay_seconds", ctypes.c_double),  # before the next attempt of a failed job; below 0 = JOBQUEUE's back-off
+        ("final", ctypes.c_int32),  # 1: a failed job gets no other attempt
     ]
 
     def renewed(self, job_id: int, fence: int, until: float) -> None:
-        """Its lease, if it is still this one, is held until then."""
+        """Record that the lease is held until `until`, if this slot still holds that lease."""
         if (self.job_id, self.fence) == (job_id, fence):
             self.lease_until = max(self.lease_until, until)
 
     def keep_result(self, encoded: str | None) -> None:
-        """The body has returned: keep its encoded result for whoever settles it. -1 bytes: there is none."""
+        """Keep the encoded result of a body that returned, for the process that settles it; -1 bytes: no result."""
         raw = b"" if encoded is None else encoded.encode()
         if len(raw) > RESULT_BYTES:
             self.hold = Hold.OVER
@@ -106,18 +114,18 @@ class LeaseSlot(ctypes.Structure):
         self.hold = Hold.RETURNED
 
     def keep_failure(self, words: str, *, delay_seconds: float | None, final: bool) -> None:
-        """The body has failed: keep the beginning of what it said, and what is to follow, for whoever settles it."""
+        """Keep the beginning of the error of a body that failed, and whether and when the job runs again."""
         self._keep(words.encode(errors="replace")[:RESULT_BYTES])
         self.delay_seconds = -1.0 if delay_seconds is None else delay_seconds
         self.final = int(final)
         self.hold = Hold.FAILED
 
     def kept_failure(self) -> str:
-        """What keep_failure() was given, as far as there was room."""
+        """The error given to keep_failure(), as far as there was room."""
         return self._kept().decode(errors="ignore")
 
     def kept_result(self) -> str | None:
-        """What keep_result() was given."""
+        """The result given to keep_result()."""
         if self.result_size < 0:
             return None
         return self._kept().decode()
@@ -132,16 +140,37 @@ class LeaseSlot(ctypes.Structure):
 
 
 class ProcessSlot(ctypes.Structure):
-    """One child process."""
+    """One child process, and its successors."""
 
+    state: int
+    generation: int
+    pid: int
+    room: int
+    paused: int
+    exit: int
+    blameless: int
+    wait_status: int
+    winding: int
+    started: float
+    claimed: int
+    finished: int
+    failed: int
+    lost: int
+    level: int
+    queues_slowed: int
+    locks_acquired: int
+    locks_failed: int
+    locks_contended: int
+    locks_reentered: int
+    locks_wait_us: int
     _fields_ = [
         ("state", ctypes.c_int32),
         ("generation", ctypes.c_int32),
         ("pid", ctypes.c_int64),
-        ("room", ctypes.c_int32),  # how many more jobs it would claim now; 0 = to wake it is of no use
+        ("room", ctypes.c_int32),  # how many more jobs it would claim now; 0 = waking it is of no use
         ("paused", ctypes.c_int32),  # stopped by a signal: its leases are not renewed
         ("exit", ctypes.c_int32),
-        ("blameless", ctypes.c_int32),  # killed by us: what it ran is given back, not charged
+        ("blameless", ctypes.c_int32),  # killed by the worker: its jobs are given back, not charged
         ("wait_status", ctypes.c_int32),
         ("winding", ctypes.c_int32),
         ("started", ctypes.c_double),
@@ -150,7 +179,7 @@ class ProcessSlot(ctypes.Structure):
         ("failed", ctypes.c_int64),
         ("lost", ctypes.c_int64),
         ("level", ctypes.c_int32),  # how many jobs it may run at once now
-        ("queues_slowed", ctypes.c_int32),  # queues with a task whose runs fail, tried one job at a time
+        ("queues_slowed", ctypes.c_int32),  # queues with a task whose circuit breaker is open
         ("locks_acquired", ctypes.c_int64),
         ("locks_failed", ctypes.c_int64),
         ("locks_contended", ctypes.c_int64),
@@ -158,15 +187,28 @@ class ProcessSlot(ctypes.Structure):
         ("locks_wait_us", ctypes.c_int64),
     ]
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process was started and its end was not noticed."""
+        return self.state in (State.STARTING, State.RUNNING)
 
-#: what goes on counting when a child is replaced
+
+#: counts that go on when a child is replaced
 SUMS = ["claimed", "finished", "failed", "lost"]
 SUMS += ["locks_acquired", "locks_failed", "locks_contended", "locks_reentered", "locks_wait_us"]
 
 
 class Header(ctypes.Structure):
-    """For everybody."""
+    """What concerns all processes of the worker."""
 
+    stop: int
+    ready: int
+    monitor_stop: int
+    database_down: int
+    reaped: int
+    monitor_ticked_at: float
+    renewed_at: float
+    database_down_since: float
     _fields_ = [
         ("stop", ctypes.c_int32),
         ("ready", ctypes.c_int32),
@@ -174,8 +216,8 @@ class Header(ctypes.Structure):
         ("database_down", ctypes.c_int32),
         ("reaped", ctypes.c_int64),
         # By the monotonic clock:
-        ("monitor_ticked_at", ctypes.c_double),  # some step of the monitor's work ended
-        ("renewed_at", ctypes.c_double),  # it had looked at all leases
+        ("monitor_ticked_at", ctypes.c_double),  # a step of the monitor's work ended
+        ("renewed_at", ctypes.c_double),  # the monitor had renewed all leases
         ("database_down_since", ctypes.c_double),  # 0 = it answers
     ]
 
@@ -183,40 +225,39 @@ class Header(ctypes.Structure):
 class Scoreboard:
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
-    def __init__(self, processes: int, lease_slots: int) -> None:
-        lease_slots_size = ctypes.sizeof(LeaseSlot) * lease_slots
-        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + lease_slots_size)
+    def __init__(self, processes: int, leases: int) -> None:
+        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + leases * ctypes.sizeof(LeaseSlot))
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
-        self.header: Any = Header.from_buffer(self._memory)
+        self.header = Header.from_buffer(self._memory)
         self.header.monitor_ticked_at = self.header.renewed_at = time.monotonic()
-        self.slots: list[Any] = []
-        self.lease_slots: list[Any] = []
+        self.slots: list[ProcessSlot] = []
+        self.lease_slots: list[ctypes.Array[LeaseSlot]] = []
         for _ in range(processes):
             self.slots.append(ProcessSlot.from_buffer(self._memory, offset))
             offset += ctypes.sizeof(ProcessSlot)
-            self.lease_slots.append((LeaseSlot * lease_slots).from_buffer(self._memory, offset))
-            offset += lease_slots_size
+            self.lease_slots.append((LeaseSlot * leases).from_buffer(self._memory, offset))
+            offset += ctypes.sizeof(self.lease_slots[-1])
         self.wakeups = WakeupPipes(self.slots)
-        # Not asked with getppid() after a fork: by then it may have died.
+        # Not os.getppid() after a fork: the supervisor may have died by then.
         self.supervisor_pid = os.getpid()
 
     def fill(self, index: int) -> int:
-        """Prepare slot `index` for a new process; its generation, 1 for the first."""
-        slot = self.slots[index]
+        """Prepare slot `index` for a new process; returns its generation, 1 for the first."""
+        slot, lease_slots = self.slots[index], self.lease_slots[index]
         generation = slot.generation + 1
         counts = {name: getattr(slot, name) for name in SUMS}
-        ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(ProcessSlot))
-        ctypes.memset(ctypes.addressof(self.lease_slots[index]), 0, ctypes.sizeof(self.lease_slots[index]))
+        ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(slot))
+        ctypes.memset(ctypes.addressof(lease_slots), 0, ctypes.sizeof(lease_slots))
         slot.generation, slot.state = generation, State.STARTING
         for name, count in counts.items():
             setattr(slot, name, count)
-        return int(generation)
+        return generation
 
-    def in_hand(self, index: int) -> dict[tuple[int, int], Any]:
-        """The lease_slots of child `index` that hold a job, by (job_id, fence)."""
-        return {
-            (lease_slot.job_id, lease_slot.fence): lease_slot
-            for lease_slot in self.lease_slots[index]
-            if lease_slot.hold
-        }
+    def in_hand(self, index: int) -> dict[tuple[int, int], LeaseSlot]:
+        """The lease slots of child `index` that hold a job, by (job_id, fence)."""
+        return {(slot.job_id, slot.fence): slot for slot in self.lease_slots[index] if slot.hold}
+
+    def alive(self) -> Iterator[ProcessSlot]:
+        """The slots whose process was started and whose end was not noticed."""
+        return (slot for slot in self.slots if slot.alive and slot.pid)

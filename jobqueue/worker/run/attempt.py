@@ -1,0 +1,193 @@
+"""One attempt of one job: while it runs, and its outcome, which the settler writes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from jobqueue.backoff import wait_seconds
+from jobqueue.conf import load
+from jobqueue.context.job_context import JobContext
+from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
+from jobqueue.failures import describe, is_permanent, summary
+from jobqueue.tasks import registry
+from jobqueue.tasks.options import may_retry, options_of
+from jobqueue.tasks.versions import arguments
+from jobqueue.transitions import Lease
+from jobqueue.transitions.acking import encode_result
+from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+class Ending(StrEnum):
+    """How a run ended, before that is written to the database."""
+
+    OK = "ok"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    PARKED = "parked"
+    FINISHED = "finished"  # by context.finish(), or a batch handler's own ack: already written
+
+
+@dataclass(slots=True, eq=False)  # frozen takes three times as long to make, for every job
+class Outcome:
+    """The end of one run: what to write, and how long the run took."""
+
+    lease: Lease
+    ending: Ending
+    run_seconds: float
+    result: Any = None
+    error: BaseException | None = None
+    delay_seconds: float | None = None
+    ack_each: bool = False
+    coroutine: bool = False  # it ran on the event loop, not in a job thread
+    task: Any = None  # None for a handler
+    context: Context | None = None  # the contextvars in which it ran
+    retry: bool = True  # False: the error rules out another attempt
+    log: str | None = None  # what a failed run has logged
+    finishing: bool = False  # finish() began its commit, and it is unknown whether that succeeded
+    finish_result: Any = None  # the result that this commit was to store
+    row_locked: bool = False  # not written because another session has locked the job's row
+    cut_off: bool = False  # not written because the connection was lost
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identifies the run: a job may have had another run in the same process."""
+        return self.lease.job_id, self.lease.fence
+
+    @property
+    def sent_chars(self) -> int:
+        """About how many characters of its own it sends to the database: its result, or the text of its error."""
+        if self.ending is Ending.OK:
+            return len(self.result or "")
+        if self.ending is not Ending.FAILED or self.error is None:
+            return 0
+        return len(describe(self.error)) + len(self.log or "")
+
+    def was_finished(self) -> None:
+        """Record that the commit of its finish() succeeded."""
+        self.ending, self.result, self.finishing = Ending.FINISHED, self.finish_result, False
+
+    def note_on(self, slot: LeaseSlot) -> None:
+        """Record the end on the scoreboard: the job did not kill its process, and its result need not be lost."""
+        if self.ending is Ending.OK:
+            slot.keep_result(self.result)
+        elif self.ending is Ending.FAILED and self.error is not None:
+            final = not self.retry or is_permanent(self.error)
+            slot.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
+        else:
+            slot.hold = Hold.OVER
+
+
+class Attempt:
+    """A run that goes on: an exception raised in its `with` block becomes its outcome."""
+
+    def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
+        self.begun = time.monotonic()
+        self.lease, self.context = lease, JobContext(lease, asked_to_stop)
+        self.task: Any = None
+        self.options: Any = None  # the task, or the job's own options
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.shared = False  # the error ended a call of several jobs, and may be about another one of them
+
+    def find(self) -> Callable[[JobContext], Any]:
+        """The function to call. Raises UnknownTask, or PayloadError for a payload that cannot be read."""
+        self.task, call = _find(self.lease)
+        self.options = options_of(self.task, self.lease.options)
+        return call
+
+    def returned(self, value: Any) -> None:
+        """Encode the value that the body returned. Raises ResultError."""
+        if not self.context.finished:
+            self.result = encode_result(value)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        # SystemExit and KeyboardInterrupt too: a job must not end its worker.
+        self.error = error
+        return True
+
+    def write_progress(self) -> None:
+        """Write the last progress; an error here does not change the outcome."""
+        try:
+            self.context.tell_progress()
+        except Exception:
+            logger.exception("the last progress of job %d could not be written", self.lease.job_id)
+
+    def ending(self) -> Ending:
+        """The ending that follows from the error."""
+        # After finish() the job is DONE; later errors can only be reported.
+        if self.context.finished:
+            return Ending.FINISHED
+        if isinstance(self.error, UnknownTask | LockNotAcquired) and not self.shared:
+            return Ending.PARKED
+        if isinstance(self.error, JobCanceled) and not self.shared:
+            return Ending.CANCELED
+        return Ending.OK if self.error is None else Ending.FAILED
+
+    def outcome(self, context: Context | None = None, *, coroutine: bool = False) -> Outcome:
+        """The outcome for the settler."""
+        return Outcome(
+            self.lease,
+            self.ending(),
+            time.monotonic() - self.begun,
+            self.context.result if self.context.finished else self.result,
+            self.error,
+            _delay(self.options, self.lease, self.error),
+            ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
+            coroutine=coroutine,
+            task=self.task,
+            context=context,
+            retry=self.error is None or may_retry(self.options, self.error),
+            log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
+            finishing=self.context.finishing and not self.context.finished,
+            finish_result=self.context.result,
+        )
+
+
+def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
+    if lease.task is None:
+        handler = registry.find_handler(lease.queue)
+        if handler is None:
+            raise UnknownTask(f"no @handler for queue {lease.queue!r} in this worker")
+        payload = _readable(lease.payload)
+        return None, lambda context: handler.func(payload)
+    task = registry.find_task(lease.task)
+    if task is None:
+        raise UnknownTask(f"task {lease.task!r} is not known to this worker")
+    args, kwargs = arguments(task, _readable(lease.payload))
+    if task.takes_context:
+        return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
+    return task, lambda context: task.func(*args, **kwargs)
+
+
+def _readable(payload: Any) -> Any:
+    if isinstance(payload, PayloadError):
+        raise payload
+    return payload
+
+
+def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
+    from jobqueue.tasks.task_context import task_context
+
+    return task_context(task, lease, context)
+
+
+def _delay(options: Any, lease: Lease, error: BaseException | None) -> float | None:
+    backoff = getattr(options, "backoff", None)
+    if error is None or backoff is None or isinstance(error, ResultError):
+        return None
+    try:
+        return wait_seconds(backoff, lease.attempt, error)
+    except BaseException:
+        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE says", lease.task, lease.job_id)
+        return None
