@@ -17,7 +17,7 @@ from jobqueue.transitions.leases import held
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle_alone
 from jobqueue.worker.child.settler import Settler
-from jobqueue.worker.run.perform import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome
 from tests.factories import job, make_jobs, state, wait_until
 from tests.marks import committed, finding
 from tests.proxy import CuttingProxy, cutting_proxy
