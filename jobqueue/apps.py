@@ -17,9 +17,9 @@ class JobQueueConfig(AppConfig):
         """Register system checks and the log receivers."""
         from jobqueue import checks
         from jobqueue import log_format as log_events
-        from jobqueue.lockstats.stories import on_retried
+        from jobqueue.lockstats.recorder import record_deadlock
         from jobqueue.signals import transaction_retried
 
         checks.register()
         log_events.connect()
-        transaction_retried.connect(on_retried, dispatch_uid="jobqueue.locks")
+        transaction_retried.connect(record_deadlock, dispatch_uid="jobqueue.locks")

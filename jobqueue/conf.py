@@ -36,7 +36,7 @@ class OutboxSettings:
     batch_size: int = 100  # events of one claim
     lease_seconds: float = 60.0  # how long they stay with a relay that has fallen silent
     delivery_seconds: float | None = 300.0  # a delivery that takes longer is given up and charged; None = no limit
-    max_attempts: int = 25  # failed deliveries before an event is set aside
+    max_attempts: int = 25  # failed deliveries before an event becomes a dead letter
     on_key_failure: str = "block"  # the key of a dead event waits for it ("block"), or does not ("skip")
     retention_seconds: float | None = 604_800.0  # how long delivered events are kept; None = for ever
     in_workers: bool = True  # every runworker process relays, too
@@ -62,7 +62,7 @@ class Settings:
     log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
     worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
     wakeup: str = "auto"  # how idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
-    lock_metrics_seconds: float | None = 86_400.0  # how long figures about locks are kept; None = nothing is counted
+    lock_metrics_seconds: float | None = 86_400.0  # how long lock statistics are kept; None = nothing is counted
     redis_url: str | None = None  # server of redis_lock(); None = WAKEUP, where that is a Redis URL
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
     outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay

@@ -15,12 +15,10 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock, mutex, named_lock
 from jobqueue.locks.fence_floor import sweep as sweep_locks
-from jobqueue.lockstats import tables as history
+from jobqueue.lockstats import tables
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
 from jobqueue.ordering.report import hot_keys, stuck_keys
-from jobqueue.outbox import dead_letters as operating
-from jobqueue.outbox import outcomes as settling
-from jobqueue.outbox import publish
+from jobqueue.outbox import operator, outcomes, publish
 from jobqueue.outbox.claiming import Claimer
 from jobqueue.transitions import (
     ack,
@@ -135,12 +133,12 @@ def _outbox():
     batch = next(found for found in (claimer.claim(10) for _ in range(10_000)) if found is not None)
     events = [event for lane in batch.lanes.values() for event in lane]
     ids = [event.id for event in events]
-    assert settling.renew(ids, batch.token, lease_seconds=60, using="default")
-    settling.set_aside(events[0], batch.token, "boom", using="default")
-    settling.give_back(ids[1:2], batch.token, using="default")
-    settling.mark_processed(ids[2:], batch.token, using="default")
+    assert outcomes.renew(ids, batch.token, lease_seconds=60, using="default")
+    outcomes.dead_letter(events[0], batch.token, "boom", using="default")
+    outcomes.give_back(ids[1:2], batch.token, using="default")
+    outcomes.mark_processed(ids[2:], batch.token, using="default")
     assert OutboxEvent.objects.filter(key__in=[same, key()]).count() == 4
-    assert operating.retry(ids[0])
+    assert operator.retry(ids[0])
 
 
 def _once():
@@ -179,8 +177,8 @@ def _locks():
 
 
 def _figures():
-    history.keep_findings(
-        [history.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {"a": "b"}) for _ in range(2)], using="default"
+    tables.keep_findings(
+        [tables.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {"a": "b"}) for _ in range(2)], using="default"
     )
 
 

@@ -17,9 +17,9 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.formatting import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.admin.readonly import ReadOnlyAdmin
 from jobqueue.conf import load
-from jobqueue.lockstats import report as activity
+from jobqueue.lockstats import report
 from jobqueue.lockstats.counters import OTHER
-from jobqueue.lockstats.report import LockFigures, ServerLocks
+from jobqueue.lockstats.report import LockSummary, ServerLocks
 from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.models import LockFinding, LockStat
 
@@ -36,7 +36,7 @@ KINDS: dict[str, Any] = {
     "named lock": _("named lock"),
     "redis lock": _("redis lock"),
 }
-FIGURES = (
+COUNTER_NAMES = (
     _("acquired"),
     _("had to wait"),
     _("not acquired"),
@@ -61,7 +61,7 @@ class Table:
 
 @admin.register(LockStat)
 class LockActivityAdmin(ReadOnlyAdmin):
-    """The page; there is nothing to open in it. Statements and stories are for those who may see findings."""
+    """The page; there is nothing to open in it. Statements and deadlock reports are for those who may see findings."""
 
     list_display_links = None
 
@@ -75,7 +75,7 @@ class LockActivityAdmin(ReadOnlyAdmin):
         tables = _figures(RANGES[chosen][0], using)
         problems: tuple[str, ...] = ()
         if request.user.has_perm("jobqueue.view_lockfinding"):
-            server = activity.read_server(using=using)
+            server = report.read_server(using=using)
             problems = tuple(translation.gettext(problem) for problem in server.problems)
             tables += [*_server(server), *_found(using)]
         context = {
@@ -97,21 +97,21 @@ class LockActivityAdmin(ReadOnlyAdmin):
 
 
 def _figures(seconds: int, using: str) -> list[Table]:
-    kinds = activity.read_kinds(seconds=seconds, using=using)
-    keys = activity.read_keys(seconds=seconds, limit=KEYS_SHOWN, using=using)
-    held: Any = activity.read_held(limit=ROWS_SHOWN, using=using)
+    kinds = report.read_kinds(seconds=seconds, using=using)
+    keys = report.read_keys(seconds=seconds, limit=KEYS_SHOWN, using=using)
+    held: Any = report.read_held(limit=ROWS_SHOWN, using=using)
     return [
         Table(
             gettext("Kinds of locks"),
-            (_("kind of lock"), *FIGURES),
+            (_("kind of lock"), *COUNTER_NAMES),
             [(KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in kinds],
             empty=gettext("No lock was asked for in this time."),
         ),
         Table(
             gettext("Most contended keys"),
-            (_("lock key"), _("kind of lock"), *FIGURES),
+            (_("lock key"), _("kind of lock"), *COUNTER_NAMES),
             [(_key(one), KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in keys],
-            note=gettext("Keys that were not had at once come first. The figures are up to ten seconds old."),
+            note=gettext("Keys that callers had to wait for come first. The statistics are up to ten seconds old."),
             empty=gettext("No lock was asked for in this time."),
         ),
         Table(
@@ -127,19 +127,19 @@ def _figures(seconds: int, using: str) -> list[Table]:
     ]  # fmt: skip
 
 
-def _key(one: LockFigures) -> str:
+def _key(one: LockSummary) -> str:
     return gettext("(all other keys)") if one.key == OTHER else plain(one.key)
 
 
-def _cells(one: LockFigures) -> Iterable[Any]:
-    figures = one.figures
-    yield figures.acquired
-    yield figures.contended
-    yield badge("failed", str(figures.failed)) if figures.failed else 0
+def _cells(one: LockSummary) -> Iterable[Any]:
+    counters = one.counters
+    yield counters.acquired
+    yield counters.contended
+    yield badge("failed", str(counters.failed)) if counters.failed else 0
     yield f"{one.failure_rate:.1%}"
-    yield f"{span(one.wait_seconds)} / {span(figures.wait_us_max / 1e6)}"
-    yield f"{span(one.held_seconds)} / {span(figures.held_us_max / 1e6)}" if figures.released else NOTHING
-    yield badge("expired", str(figures.reentries)) if figures.reentries else 0
+    yield f"{span(one.wait_seconds)} / {span(counters.wait_us_max / 1e6)}"
+    yield f"{span(one.held_seconds)} / {span(counters.held_us_max / 1e6)}" if counters.released else NOTHING
+    yield badge("expired", str(counters.reentries)) if counters.reentries else 0
 
 
 def _server(server: ServerLocks) -> list[Table]:
@@ -190,7 +190,7 @@ def _found(using: str) -> list[Table]:
     }
     tables = []
     for kind, title in titles.items():
-        rows = activity.read_findings(kind, limit=ROWS_SHOWN, using=using)
+        rows = report.read_findings(kind, limit=ROWS_SHOWN, using=using)
         cells = [(relative(row.last_seen_at, row.now), _text(row)) for row in rows]  # type: ignore[attr-defined]
         tables.append(Table(title, (_("last seen"), _("what was seen")), list(cells), empty=gettext("None.")))
     return tables

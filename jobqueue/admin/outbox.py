@@ -23,12 +23,12 @@ from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import discard as discard_event
-from jobqueue.outbox import retry as redeliver_event
+from jobqueue.outbox import retry as retry_event
 from jobqueue.outbox.lanes import key_lane
 from jobqueue.validation import KEY_BYTES
 
 ERROR_TAIL_CHARS = 500
-BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "aside": "failed", "sent": "done"}
+BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "dead_letter": "failed", "sent": "done"}
 
 
 class ReasonForm(ActionForm):
@@ -37,13 +37,13 @@ class ReasonForm(ActionForm):
     reason = forms.CharField(label=_("Reason:"), required=False, max_length=500)
 
 
-@admin.action(description=_("Redeliver events that were set aside"), permissions=["retry"])
-def redeliver(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+@admin.action(description=_("Retry dead letters"), permissions=["retry"])
+def retry(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
     """They are delivered again, with all their attempts."""
-    apply(model_admin, request, queryset, "redeliver", redeliver_event, _events)
+    apply(model_admin, request, queryset, "retry", retry_event, _events)
 
 
-@admin.action(description=_("Discard events that were set aside (never delivered)"), permissions=["discard"])
+@admin.action(description=_("Discard dead letters (never delivered)"), permissions=["discard"])
 def discard(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
     """They are never delivered, and their keys go on."""
     verb = partial(discard_event, reason=request.POST.get("reason", "").strip())
@@ -84,7 +84,7 @@ class OutboxEventAdmin(VerbAdmin):
 
     list_display = ("id", "state", "topic_name", "key_text", "when", "attempts", "note")
     list_filter = (EventStateFilter,)
-    actions = (redeliver, discard)
+    actions = (retry, discard)
     action_form = ReasonForm
     search_fields = ("id",)
     search_help_text = _("Exact event id, or the key of events that wait")
@@ -94,7 +94,7 @@ class OutboxEventAdmin(VerbAdmin):
     )
     content = (_("Payload"), {"fields": ("payload_json",)})
     content_columns = ("payload",)
-    short = {"redeliver": _("Redeliver"), "discard": _("Discard")}
+    short = {"retry": _("Retry"), "discard": _("Discard")}
     created, due = _moment("created_at"), _moment("due_at")
     processed, failed = _moment("processed_at"), _moment("failed_at")
 
@@ -117,8 +117,8 @@ class OutboxEventAdmin(VerbAdmin):
         return queryset.filter(lane=key_lane(key), key=key), False
 
     def verbs_for(self, row: Any) -> tuple[str, ...]:
-        """Only what was set aside can be redelivered or discarded."""
-        return ("redeliver", "discard") if state_of(row) == "aside" else ()
+        """Only dead letters can be retried or discarded."""
+        return ("retry", "discard") if state_of(row) == "dead_letter" else ()
 
     def words_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
         """Each with its state."""

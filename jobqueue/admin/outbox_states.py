@@ -17,34 +17,34 @@ LABELS: dict[str, Any] = {
     "waiting": _("waiting"),
     "later": _("waiting, not yet due"),
     "leased": _("with a relay"),
-    "aside": _("set aside"),
+    "dead_letter": _("dead letter"),
     "sent": _("sent"),
     "discarded": _("discarded"),
 }
 #: what the filter offers, as the rows tell it without the clock
 CONDITIONS: dict[str, dict[str, bool]] = {
     "waiting": {"lane__isnull": False, "failed_at__isnull": True},
-    "aside": {"failed_at__isnull": False, "processed_at__isnull": True},
+    "dead_letter": {"failed_at__isnull": False, "processed_at__isnull": True},
     "sent": {"processed_at__isnull": False, "failed_at__isnull": True},
     "discarded": {"failed_at__isnull": False, "processed_at__isnull": False},
 }
 #: what serves each of them: waiting ones by key or topic, the first one first; others by their end, the last one first
 INDEXES = {
     "waiting": "ix_outbox_lane",
-    "aside": "ix_outbox_failed",
+    "dead_letter": "ix_outbox_failed",
     "sent": "ix_outbox_processed",
     "discarded": "ix_outbox_failed",
 }
 ORDERS: dict[str, list[str]] = {
     "waiting": ["lane", "pk"],
-    "aside": ["-failed_at", "-pk"],
+    "dead_letter": ["-failed_at", "-pk"],
     "sent": ["-processed_at", "-pk"],
     "discarded": ["-failed_at", "-pk"],
 }
 
 
 class EventStateFilter(SimpleListFilter):
-    """Waiting, set aside, sent or discarded."""
+    """Waiting, dead letter, sent or discarded."""
 
     title = _("state")
     parameter_name = "state"
@@ -67,7 +67,7 @@ class EventStateFilter(SimpleListFilter):
 def state_of(event: Any) -> str:
     """The key in LABELS for an event that was read with `now`."""
     if event.failed_at is not None:
-        return "aside" if event.processed_at is None else "discarded"
+        return "dead_letter" if event.processed_at is None else "discarded"
     if event.processed_at is not None:
         return "sent"
     if event.due_at is None or event.due_at <= event.now:
@@ -76,8 +76,8 @@ def state_of(event: Any) -> str:
 
 
 def blocks_key(event: Any) -> bool:
-    """Whether it was set aside and later events of its key wait for it."""
-    return state_of(event) == "aside" and event.lane is not None
+    """Whether it is a dead letter and later events of its key wait for it."""
+    return state_of(event) == "dead_letter" and event.lane is not None
 
 
 def words(event: Any) -> str:
@@ -93,8 +93,8 @@ def what_next(event: Any) -> str:
         return gettext("Nothing: it was delivered. It is deleted when it is old enough.")
     if state == "discarded":
         return gettext("Nothing: it was discarded. It is deleted when it is old enough.")
-    if state == "aside":
-        return _set_aside(event)
+    if state == "dead_letter":
+        return _dead_letter(event)
     time = {"time": span((event.due_at - event.now).total_seconds())} if event.due_at else {}
     if state == "leased":
         return gettext("A relay has it for %(time)s more; if that falls silent, another one takes it.") % time
@@ -105,12 +105,12 @@ def what_next(event: Any) -> str:
     return text if state == "waiting" else text + " " + gettext("Not before %(time)s from now.") % time
 
 
-def _set_aside(event: Any) -> str:
+def _dead_letter(event: Any) -> str:
     if blocks_key(event):
-        return gettext("Nothing, until somebody redelivers or discards it; later events of its key wait for that.")
+        return gettext("Nothing, until somebody retries or discards it; later events of its key wait for that.")
     if event.key is not None:
         return gettext(
-            "Nothing, until somebody redelivers or discards it. Later events of its key have gone on: redelivered, it "
+            "Nothing, until somebody retries or discards it. Later events of its key have gone on: retried, it "
             "may come after them."
         )
-    return gettext("Nothing, until somebody redelivers or discards it.")
+    return gettext("Nothing, until somebody retries or discards it.")

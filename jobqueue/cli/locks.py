@@ -12,9 +12,9 @@ from django.utils import translation
 
 from jobqueue.cli.arguments import count, duration
 from jobqueue.durations import format_seconds
-from jobqueue.lockstats import report as activity
+from jobqueue.lockstats import report
 from jobqueue.lockstats.counters import OTHER
-from jobqueue.lockstats.report import LockFigures, ServerLocks
+from jobqueue.lockstats.report import LockSummary, ServerLocks
 from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.log_format import one_line
 from jobqueue.models import LockFinding
@@ -22,7 +22,9 @@ from jobqueue.models import LockFinding
 
 def declare(parser: ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("--since", type=duration, default=3600.0, metavar="D", help="figures of this time (default 1h)")
+    parser.add_argument(
+        "--since", type=duration, default=3600.0, metavar="D", help="age of the statistics (default 1h)"
+    )
     parser.add_argument("--limit", type=count(1000), default=20, metavar="N", help="rows of each list (default 20)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--database", default=None, metavar="ALIAS")
@@ -31,11 +33,11 @@ def declare(parser: ArgumentParser) -> None:
 def run(out: Any, using: str, given: dict[str, Any]) -> int:
     """Print it; the exit status."""
     seconds, limit = given["since"], given["limit"]
-    server = activity.read_server(using=using, limit=limit)
-    kinds = activity.read_kinds(seconds=seconds, using=using)
-    keys = activity.read_keys(seconds=seconds, limit=limit, using=using)
-    held = activity.read_held(limit=limit, using=using)
-    found = {kind: list(activity.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
+    server = report.read_server(using=using, limit=limit)
+    kinds = report.read_kinds(seconds=seconds, using=using)
+    keys = report.read_keys(seconds=seconds, limit=limit, using=using)
+    held = report.read_held(limit=limit, using=using)
+    found = {kind: list(report.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
     if given["json"]:
         out.write(json.dumps(_object(seconds, server, kinds, keys, held, found)))
         return 0
@@ -52,8 +54,8 @@ def _object(seconds: float, server: ServerLocks, kinds: Any, keys: Any, held: An
     return {
         "version": 1,
         "since_seconds": seconds,
-        "kinds": [_figures_of(one) for one in kinds],
-        "keys": [_figures_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
+        "kinds": [_counters_of(one) for one in kinds],
+        "keys": [_counters_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
         "held": [
             {
                 "key": row.lock_key,
@@ -82,11 +84,11 @@ def _object(seconds: float, server: ServerLocks, kinds: Any, keys: Any, held: An
     }
 
 
-def _figures_of(one: LockFigures) -> dict[str, Any]:
-    return {"kind": one.kind, **asdict(one.figures), "failure_rate": round(one.failure_rate, 4)}
+def _counters_of(one: LockSummary) -> dict[str, Any]:
+    return {"kind": one.kind, **asdict(one.counters), "failure_rate": round(one.failure_rate, 4)}
 
 
-def _figures(seconds: float, kinds: list[LockFigures], keys: list[LockFigures]) -> Iterator[str]:
+def _figures(seconds: float, kinds: list[LockSummary], keys: list[LockSummary]) -> Iterator[str]:
     yield f"Locks of the last {format_seconds(seconds)}"
     for one in kinds:
         yield "  " + _line(one, f"{one.kind}s")
@@ -98,13 +100,13 @@ def _figures(seconds: float, kinds: list[LockFigures], keys: list[LockFigures]) 
         yield "  " + one_line(_line(one, f"{one.kind}  {key}"))
 
 
-def _line(one: LockFigures, name: str) -> str:
-    figures = one.figures
-    held = format_seconds(one.held_seconds) if figures.released else "-"
+def _line(one: LockSummary, name: str) -> str:
+    counters = one.counters
+    held = format_seconds(one.held_seconds) if counters.released else "-"
     return (
-        f"{name}  acquired {figures.acquired}  waited {figures.contended}  failed {figures.failed} "
+        f"{name}  acquired {counters.acquired}  waited {counters.contended}  failed {counters.failed} "
         f"({one.failure_rate:.1%})  wait {format_seconds(one.wait_seconds)} (longest "
-        f"{format_seconds(figures.wait_us_max / 1e6)})  held {held}  re-entries {figures.reentries}"
+        f"{format_seconds(counters.wait_us_max / 1e6)})  held {held}  re-entries {counters.reentries}"
     )
 
 

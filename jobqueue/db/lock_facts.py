@@ -135,7 +135,7 @@ class Deadlock:
     #: names this deadlock
     identity: str
     parties: tuple[Party, ...]
-    #: what the story cannot tell here; "" = nothing
+    #: what the report cannot tell here; "" = nothing
     unseen: str = ""
 
 
@@ -146,7 +146,7 @@ class LockMonitor:
     available = False
     refusal = _(
         "This database does not tell who waits for whom: on SQLite a writer waits for the whole file. "
-        "The figures about your own locks are complete."
+        "The statistics of your own locks are complete."
     )
 
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
@@ -158,11 +158,11 @@ class LockMonitor:
         raise NotSupported(self.refusal)
 
     def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
-        """The story of the newest one, where the server keeps it."""
+        """The report of the newest one, where the server keeps it."""
         raise NotSupported(self.refusal)
 
     def met(self, error: BaseException) -> Deadlock | None:
-        """The story in an error that this process met; None where the server itself keeps it, or it was no deadlock."""
+        """The report in an error that this process met; None for no deadlock, and where the server keeps it."""
         return None
 
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:

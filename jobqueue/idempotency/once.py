@@ -24,7 +24,7 @@ from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, stored
-from jobqueue.locks.deadline import Patience
+from jobqueue.locks.deadline import Deadline
 from jobqueue.payload import JSON, encode
 from jobqueue.validation import KEY_BYTES, check_seconds
 
@@ -122,8 +122,8 @@ class Once:
             )
         block.alias, block.done, block.result = alias, False, None
         # Nothing of the caller's has been done yet, so the beginning can be redone as a whole.
-        patience = Patience(self._timeout_seconds)
-        found = retry_transient(lambda: self._begin(alias, patience), using=alias)
+        deadline = Deadline(self._timeout_seconds)
+        found = retry_transient(lambda: self._begin(alias, deadline), using=alias)
         if found is not None:
             block.leave(None, None, None)
             if self._fingerprint is not None and found.fingerprint != self._fingerprint:
@@ -177,24 +177,24 @@ class Once:
         own._key = key
         return own
 
-    def _begin(self, alias: str, patience: Patience) -> Any:
+    def _begin(self, alias: str, deadline: Deadline) -> Any:
         # Only a transaction of our own may be left and begun again, and once is enough.
         if not in_callers_transaction(connections[alias]):
             with suppress(records.Lapsed):
-                return self._begin_once(alias, patience, may_redo=True)
-        return self._begin_once(alias, patience, may_redo=False)
+                return self._begin_once(alias, deadline, may_redo=True)
+        return self._begin_once(alias, deadline, may_redo=False)
 
-    def _begin_once(self, alias: str, patience: Patience, *, may_redo: bool) -> Any:
+    def _begin_once(self, alias: str, deadline: Deadline, *, may_redo: bool) -> Any:
         connection = connections[alias]
         own = vendor(alias).transaction(connection)
         assert self._key is not None
-        if not vendor(alias).begin_within(connection, own, patience.left_seconds() or 0.0):
+        if not vendor(alias).begin_within(connection, own, deadline.left_seconds() or 0.0):
             raise records.in_progress(self._key)
         self._block.leave = partial(_leave, own)
         try:
             return records.begin(
                 self._key,
-                patience,
+                deadline,
                 ttl_seconds=self._ttl_seconds,
                 fingerprint=self._fingerprint,
                 using=alias,

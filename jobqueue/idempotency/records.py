@@ -14,7 +14,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DatabaseBusy, InProgress
 from jobqueue.idempotency.keys import StoredKey
-from jobqueue.locks.deadline import Patience
+from jobqueue.locks.deadline import Deadline
 from jobqueue.models import IdempotencyRecord
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Lapsed(Exception):
 
 
 def begin(
-    key: StoredKey, patience: Patience, *, ttl_seconds: float, fingerprint: bytes | None, using: str, may_redo: bool
+    key: StoredKey, deadline: Deadline, *, ttl_seconds: float, fingerprint: bytes | None, using: str, may_redo: bool
 ) -> IdempotencyRecord | None:
     """None: the record is ours, in this transaction. Else the one that somebody has committed before.
 
@@ -37,26 +37,26 @@ def begin(
     conflicts, misses, waited = 0, 0, False
     while conflicts < _ROUNDS:
         # The usual repeat ends here: no lock, no write.
-        found = _newest(key, patience, using) if conflicts or waited else next(iter(_read(key, using)), None)
+        found = _newest(key, deadline, using) if conflicts or waited else next(iter(_read(key, using)), None)
         if found is None:
-            if _insert(key, ttl_seconds, patience.left_seconds() or 0.0, fingerprint, using):
+            if _insert(key, ttl_seconds, deadline.left_seconds() or 0.0, fingerprint, using):
                 return None
             conflicts += 1
         elif found.is_alive:  # type: ignore[attr-defined]
             return found
         elif conflicts and may_redo:
             raise Lapsed
-        elif _renew(found, ttl_seconds, fingerprint, using, wait_for=patience if conflicts or waited else None):
+        elif _renew(found, ttl_seconds, fingerprint, using, wait_for=deadline if conflicts or waited else None):
             return None
         else:
             # Somebody renews it just now, or has done so: look again, the first time at once.
-            pause = patience.pause_seconds() if misses else 0.0
+            pause = deadline.pause_seconds() if misses else 0.0
             if pause is None:
                 raise in_progress(key)
             time.sleep(pause)
             misses += 1
             # A caller's snapshot may show it as expired for ever: wait for whoever has it, and look past the snapshot.
-            waited = not may_redo and bool(patience.left_seconds())
+            waited = not may_redo and bool(deadline.left_seconds())
     raise DatabaseBusy(f"the record of {key.label!r} came and went {_ROUNDS} times. Nothing was written; try again.")
 
 
@@ -65,7 +65,7 @@ def _renew(
     ttl_seconds: float,
     fingerprint: bytes | None,
     using: str,
-    wait_for: Patience | None,
+    wait_for: Deadline | None,
 ) -> bool:
     """Whether the expired record is ours now; False if somebody else has it.
 
@@ -116,16 +116,16 @@ def in_progress(key: StoredKey) -> InProgress:
     )
 
 
-def _newest(key: StoredKey, patience: Patience, using: str) -> IdempotencyRecord | None:
+def _newest(key: StoredKey, deadline: Deadline, using: str) -> IdempotencyRecord | None:
     """Also one that this transaction's snapshot does not show. Raises InProgress if somebody has it for too long."""
-    found = _within(patience, using, lambda: _read(key, using, vendor(using).shared_lock_sql))
+    found = _within(deadline, using, lambda: _read(key, using, vendor(using).shared_lock_sql))
     if found is None:
         raise in_progress(key)
     return next(iter(found), None)
 
 
-def _within(patience: Patience, using: str, work: Callable[[], list[T]]) -> list[T] | None:
-    found: list[T] | None = vendor(using).within(connections[using], patience.left_seconds() or 0.0, work)
+def _within(deadline: Deadline, using: str, work: Callable[[], list[T]]) -> list[T] | None:
+    found: list[T] | None = vendor(using).within(connections[using], deadline.left_seconds() or 0.0, work)
     return found
 
 

@@ -9,7 +9,7 @@ _FIRST_SECONDS = 0.005
 _LONGEST_SECONDS = 0.2
 
 
-class Patience:
+class Deadline:
     """From now on for `timeout_seconds`: None = for ever, 0 = one try."""
 
     def __init__(self, timeout_seconds: float | None) -> None:

@@ -13,7 +13,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import LockFloor, LockRow
+from jobqueue.models import FenceFloor, LockRow
 from jobqueue.validation import check_int
 
 _ID = 1
@@ -52,7 +52,7 @@ def _insert_sql(places: list[str], using: str) -> str:
     ends = found.now_plus_sql % {"expressions": seconds}
     return (
         f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, fence + 1, {owner}, {token}, {ends} "
-        f"FROM {quote(LockFloor._meta.db_table)} WHERE id = {floor} {found.for_share_sql}"
+        f"FROM {quote(FenceFloor._meta.db_table)} WHERE id = {floor} {found.for_share_sql}"
     )
 
 
@@ -78,7 +78,7 @@ def _sweep(limit: int, using: str) -> int:
     found = vendor(using)
     with found.transaction(connections[using]):
         # The floor first, as those who make a lock do.
-        floor = LockFloor.objects.using(using).filter(pk=_ID)
+        floor = FenceFloor.objects.using(using).filter(pk=_ID)
         if not floor.select_for_update():
             _make_floor(using)
             floor.select_for_update().get()
@@ -95,6 +95,6 @@ def _sweep(limit: int, using: str) -> int:
 def _make_floor(using: str) -> None:
     try:
         with transaction.atomic(using=using):
-            LockFloor(id=_ID, fence=0).save(using=using, force_insert=True)
+            FenceFloor(id=_ID, fence=0).save(using=using, force_insert=True)
     except IntegrityError:
         pass

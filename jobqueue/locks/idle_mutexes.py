@@ -11,7 +11,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.mutex_floor import MUTEX_FLOOR, MUTEX_IDLE_SECONDS, raise_mutex_floor
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import LockFloor, MutexRow
+from jobqueue.models import FenceFloor, MutexRow
 
 #: rows looked at by one call of sweep_idle(); the next call goes on behind them
 LOOK_ROWS = 5_000
@@ -47,7 +47,7 @@ def _idle() -> Q:
 def _delete(keys: list[str], using: str) -> int:
     found = vendor(using)
     with found.transaction(connections[using]):
-        floor: Any = LockFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
+        floor: Any = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
         if floor.exists() and not found.lock_rows(floor):
             # A transaction relies on nothing being deleted until it ends; the next call tries again.
             return 0

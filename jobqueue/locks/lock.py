@@ -13,10 +13,10 @@ from typing import Self
 from asgiref.sync import sync_to_async
 
 from jobqueue.exceptions import InvalidType, InvalidValue, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld
-from jobqueue.locks.deadline import Patience
+from jobqueue.locks.deadline import Deadline
 from jobqueue.locks.entries import Entries, Entry
-from jobqueue.locks.uncanceled import to_the_end
-from jobqueue.lockstats import recorder as metrics
+from jobqueue.locks.shielded import run_shielded
+from jobqueue.lockstats import recorder
 from jobqueue.validation import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
@@ -33,7 +33,7 @@ class Lock:
     kind = "lock"
     #: what happens to the lock if the holder cannot release it
     ends = ""
-    #: whether it shows in the figures about locks
+    #: whether lock statistics count it
     _counted = True
 
     def __init__(self, name: str, timeout_seconds: float | None) -> None:
@@ -53,12 +53,12 @@ class Lock:
         """
         entry = self._enter()
         self._prepare(entry)
-        patience = Patience(self.timeout_seconds)
+        deadline = Deadline(self.timeout_seconds)
         try:
-            while not self._attempt(entry, patience.left_seconds()):
-                pause = patience.pause_seconds()
+            while not self._attempt(entry, deadline.left_seconds()):
+                pause = deadline.pause_seconds()
                 if pause is None:
-                    raise self._give_up(patience)
+                    raise self._give_up(deadline)
                 time.sleep(pause)
         except (LockNotAcquired, LockAlreadyHeld):
             raise
@@ -66,7 +66,7 @@ class Lock:
             # Interrupted: the lock may have been granted all the same.
             self._forget(entry)
             raise
-        self._hold(entry, patience)
+        self._hold(entry, deadline)
         return self
 
     def release(self) -> None:
@@ -85,25 +85,25 @@ class Lock:
         """acquire() for coroutines: each try runs in a thread, the pauses on the event loop."""
         entry = self._enter()
         await sync_to_async(self._prepare)(entry)
-        patience = Patience(self.timeout_seconds)
+        deadline = Deadline(self.timeout_seconds)
         try:
             # A try must not wait: the thread belongs to all coroutines, also to the one that will release.
             while not await sync_to_async(self._attempt)(entry, 0.0):
-                pause = patience.pause_seconds()
+                pause = deadline.pause_seconds()
                 if pause is None:
-                    raise self._give_up(patience)
+                    raise self._give_up(deadline)
                 await asyncio.sleep(pause)
         except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
-            await to_the_end(self._forget, entry)
+            await run_shielded(self._forget, entry)
             raise
-        self._hold(entry, patience)
+        self._hold(entry, deadline)
         return self
 
     async def arelease(self) -> None:
         """release() for coroutines: done to its end also if the coroutine is canceled meanwhile."""
-        await to_the_end(self._release, self._require_held("release"))
+        await run_shielded(self._release, self._require_held("release"))
 
     async def __aenter__(self) -> Self:
         return await self.aacquire()
@@ -111,7 +111,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_the_end(self._leave, self._entries.find(), error)
+        await run_shielded(self._leave, self._entries.find(), error)
 
     def _enter(self) -> Entry:
         """A new entry of the asking thread or task, which must not be inside already."""
@@ -125,11 +125,11 @@ class Lock:
     def _prepare(self, entry: Entry) -> None:
         """Refuse what cannot work, before anything is asked of a server."""
 
-    def _hold(self, entry: Entry, patience: Patience) -> None:
+    def _hold(self, entry: Entry, deadline: Deadline) -> None:
         entry.held_since = time.monotonic()
         self._entries.begin(entry)
         if self._counted:
-            metrics.acquired(self.kind, self.name, patience.waited_seconds(), contended=patience.tried)
+            recorder.acquired(self.kind, self.name, deadline.waited_seconds(), contended=deadline.tried)
 
     def _release(self, entry: Entry) -> None:
         self._refuse(entry, "release")
@@ -137,7 +137,7 @@ class Lock:
         if not self._give_back(entry):
             raise self._lose(entry, "its release")
         if self._counted:
-            metrics.released(self.kind, self.name, time.monotonic() - entry.held_since)
+            recorder.released(self.kind, self.name, time.monotonic() - entry.held_since)
 
     def _leave(self, entry: Entry | None, error: BaseException | None) -> None:
         """The end of a block."""
@@ -153,16 +153,16 @@ class Lock:
             error.add_note(f"Also: {second}")
             logger.warning("%s %r could not be released: %s", self.kind, self.name, second)
 
-    def _give_up(self, patience: Patience) -> LockNotAcquired:
+    def _give_up(self, deadline: Deadline) -> LockNotAcquired:
         if self._counted:
-            metrics.failed(self.kind, self.name, patience.waited_seconds())
+            recorder.failed(self.kind, self.name, deadline.waited_seconds())
         return self._not_acquired()
 
     def _lose(self, entry: Entry, before: str) -> LockLost:
         """The holder came back too late."""
         self._entries.end(entry)
         if self._counted:
-            metrics.reentered(self.kind, self.name)
+            recorder.reentered(self.kind, self.name)
         return self._lost(before)
 
     def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:

@@ -19,8 +19,8 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
-from jobqueue.locks.deadline import Patience
-from jobqueue.lockstats import recorder as metrics
+from jobqueue.locks.deadline import Deadline
+from jobqueue.lockstats import recorder
 from jobqueue.models import MutexRow
 from jobqueue.validation import LOCK_CHARS, check_seconds
 
@@ -109,18 +109,18 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
             f"mutex() was called outside transaction.atomic() on {alias!r}: its lock would end with the statement. "
             "Nothing was locked; call it inside the block, or use lease_lock() for work without a transaction."
         )
-    patience = Patience(seconds)
+    deadline = Deadline(seconds)
     for key in sorted(set(keys)):
-        waited = Patience(None)
+        waited = Deadline(None)
         with explain_missing_table(alias):
-            got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, patience.left_seconds())
+            got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, deadline.left_seconds())
         if not got:
-            metrics.failed(KIND, key, waited.waited_seconds())
+            recorder.failed(KIND, key, waited.waited_seconds())
             raise LockNotAcquired(
                 f"mutex {key} was not free in time: another transaction holds it. Nothing was written, and this "
                 "transaction can go on; try again later, or wait longer with timeout_seconds."
             )
-        metrics.acquired(KIND, key, waited.waited_seconds(), contended=False)
+        recorder.acquired(KIND, key, waited.waited_seconds(), contended=False)
         _count_release(connection, key)
     return [Mutex(key) for key in keys]
 
@@ -138,5 +138,5 @@ def _count_release(connection: BaseDatabaseWrapper, key: str) -> None:
     def hook() -> None:
         """Nothing: a rollback does not call it."""
 
-    weakref.finalize(hook, lambda: metrics.released(KIND, key, time.monotonic() - begun)).atexit = False
+    weakref.finalize(hook, lambda: recorder.released(KIND, key, time.monotonic() - begun)).atexit = False
     connection.on_commit(hook, robust=True)

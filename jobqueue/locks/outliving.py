@@ -6,7 +6,7 @@ import logging
 
 from jobqueue.conf import load
 from jobqueue.context.job_context import current_job
-from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats import recorder
 from jobqueue.lockstats.tables import Finding
 from jobqueue.models import LockFinding
 from jobqueue.tasks import registry
@@ -37,7 +37,7 @@ def warn_if_outlived(kind: str, name: str, ttl_seconds: float) -> None:
     _told.add(told)
     facts = {"lock": kind, "key": name, "task": told[0], "ttl_seconds": ttl_seconds, "limit_seconds": most}
     # The same row for all workers and keys: it is about the task's code.
-    metrics.found(Finding(LockFinding.Kind.TTL, f"{told[0]} {kind} {told[1]} {most:g}", facts, ttl_seconds))
+    recorder.found(Finding(LockFinding.Kind.TTL, f"{told[0]} {kind} {told[1]} {most:g}", facts, ttl_seconds))
     logger.warning(
         "%s %r ends %g s after it is acquired, but its job %s may run for %g s: others may get the lock meanwhile. "
         "Raise ttl_seconds, renew() between steps, or lower timeout_seconds. Said once",

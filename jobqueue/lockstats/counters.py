@@ -1,4 +1,4 @@
-"""Figures about locks in the memory of one process: a few additions per event, bounded in every direction."""
+"""Counters of locks in the memory of one process: a few additions per event, bounded in every direction."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from threading import RLock
+from typing import NamedTuple
 
-#: the key that stands for all that are not counted by themselves
+#: the key that stands for all keys without counters of their own
 OTHER = ""
-#: keys counted by themselves in one period; more fall under OTHER
+#: keys with counters of their own in one window; more are counted as OTHER
 KEYS_MAX = 1000
-#: keys written down by themselves in one period, the most contended first; the rest goes under OTHER
+#: keys with a row of their own in one window, the most contended first; the others are written as OTHER
 KEYS_KEPT = 50
-PERIOD_SECONDS = 60.0
-#: periods that could not be written yet; older ones are forgotten
-PERIODS_MAX = 5
+WINDOW_SECONDS = 60.0
+#: windows that could not be written yet; older ones are dropped
+WINDOWS_MAX = 5
 #: where the server itself lets callers wait, a lock that took longer than this was not free
 CONTENDED_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of the attempts to get one lock; times are sums in microseconds unless they end in _max."""
+class Counters:
+    """What became of the attempts to acquire a lock; times are sums in microseconds unless they end in _max."""
 
     acquired: int = 0
     contended: int = 0
@@ -35,116 +36,124 @@ class Tally:
     held_us: int = 0
     held_us_max: int = 0
 
-    def add(self, other: Tally) -> None:
-        """Take the figures of `other` in."""
-        for field in FIGURES:
-            mine, its = getattr(self, field), getattr(other, field)
-            setattr(self, field, max(mine, its) if field.endswith("_max") else mine + its)
+    def add(self, other: Counters) -> None:
+        """Add the counters of `other`."""
+        for name in COUNTER_NAMES:
+            mine, its = getattr(self, name), getattr(other, name)
+            setattr(self, name, max(mine, its) if name.endswith("_max") else mine + its)
 
     @property
     def contention(self) -> tuple[int, int, int, int]:
-        """What the most contended key has most of."""
+        """The sort key of the most contended lock."""
         return self.failed + self.contended, self.reentries, self.wait_us, self.acquired
 
 
-FIGURES = tuple(field.name for field in fields(Tally))
-Place = tuple[str, str]
+COUNTER_NAMES = tuple(field.name for field in fields(Counters))
 
 
-class Period:
-    """About a minute of a process."""
+class LockId(NamedTuple):
+    """A lock: its kind, such as "mutex", and its key; the key OTHER stands for many."""
+
+    kind: str
+    key: str
+
+
+class Window:
+    """The counters of about one minute of a process."""
 
     def __init__(self, number: int) -> None:
         self.number, self.begun = number, time.monotonic()
-        self.tallies: dict[Place, Tally] = {}
+        self.counters: dict[LockId, Counters] = {}
         self.changes = self.written = 0
-        self._kept: set[Place] = set()
+        self._kept: set[LockId] = set()
 
-    def at(self, kind: str, key: str) -> Tally:
-        """The figures of a key, to be changed."""
+    def of(self, lock: LockId) -> Counters:
+        """The counters of a lock, for the caller to change."""
         self.changes += 1
-        found = self.tallies.get((kind, key))
+        found = self.counters.get(lock)
         if found is None:
-            place = (kind, key) if len(self.tallies) < KEYS_MAX else (kind, OTHER)
-            found = self.tallies.setdefault(place, Tally())
+            counted_as = lock if len(self.counters) < KEYS_MAX else LockId(lock.kind, OTHER)
+            found = self.counters.setdefault(counted_as, Counters())
         return found
 
-    def lines(self) -> dict[Place, Tally]:
-        """KEYS_KEPT keys by themselves, all others as OTHER. A key once given by itself stays so: rows are totals."""
-        by_rank = sorted(self.tallies, key=lambda place: self.tallies[place].contention, reverse=True)
-        for place in by_rank:
+    def totals(self) -> dict[LockId, Counters]:
+        """The counters of up to KEYS_KEPT keys, and of all others together as OTHER.
+
+        A key that had a row once keeps it: the rows are totals, and a later write replaces an earlier one.
+        """
+        for lock in sorted(self.counters, key=lambda lock: self.counters[lock].contention, reverse=True):
             if len(self._kept) >= KEYS_KEPT:
                 break
-            if place[1] != OTHER:
-                self._kept.add(place)
-        found: dict[Place, Tally] = {}
-        for (kind, key), tally in self.tallies.items():
-            place = (kind, key) if (kind, key) in self._kept else (kind, OTHER)
-            found.setdefault(place, Tally()).add(tally)
+            if lock.key != OTHER:
+                self._kept.add(lock)
+        found: dict[LockId, Counters] = {}
+        for lock, counters in self.counters.items():
+            row = lock if lock in self._kept else LockId(lock.kind, OTHER)
+            found.setdefault(row, Counters()).add(counters)
         return found
 
 
-class Book:
-    """All figures of this process that are not written yet, and the sums since it began."""
+class Buffer:
+    """The windows of this process that are not written yet, and the totals since it began."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal's handler or a finalizer may count while this thread does.
+        # Reentrant: a signal handler or a finalizer may count while this thread does.
         self._lock = RLock()
-        self._period = Period(0)
-        self._closed: deque[Period] = deque(maxlen=PERIODS_MAX)
-        self.total = Tally()
+        self._window = Window(0)
+        self._closed: deque[Window] = deque(maxlen=WINDOWS_MAX)
+        self.total = Counters()
 
-    def acquired(self, kind: str, key: str, seconds: float, *, contended: bool) -> None:
-        """Somebody got the lock after `seconds`."""
+    def acquired(self, lock: LockId, seconds: float, *, contended: bool) -> None:
+        """Count a lock that was acquired after `seconds`."""
         waited = int(seconds * 1e6)
         with self._lock:
-            for tally in (self._period.at(kind, key), self.total):
-                tally.acquired += 1
-                tally.contended += contended or seconds > CONTENDED_SECONDS
-                tally.wait_us += waited
-                tally.wait_us_max = max(tally.wait_us_max, waited)
+            for counters in (self._window.of(lock), self.total):
+                counters.acquired += 1
+                counters.contended += contended or seconds > CONTENDED_SECONDS
+                counters.wait_us += waited
+                counters.wait_us_max = max(counters.wait_us_max, waited)
 
-    def failed(self, kind: str, key: str, seconds: float) -> None:
-        """Somebody gave up after `seconds`."""
+    def failed(self, lock: LockId, seconds: float) -> None:
+        """Count a caller that gave up after `seconds`."""
         waited = int(seconds * 1e6)
         with self._lock:
-            for tally in (self._period.at(kind, key), self.total):
-                tally.failed += 1
-                tally.wait_us += waited
-                tally.wait_us_max = max(tally.wait_us_max, waited)
+            for counters in (self._window.of(lock), self.total):
+                counters.failed += 1
+                counters.wait_us += waited
+                counters.wait_us_max = max(counters.wait_us_max, waited)
 
-    def released(self, kind: str, key: str, seconds: float) -> None:
-        """A holder gave it back in time, after `seconds`."""
+    def released(self, lock: LockId, seconds: float) -> None:
+        """Count a lock that its holder released in time, after `seconds`."""
         held = int(seconds * 1e6)
         with self._lock:
-            for tally in (self._period.at(kind, key), self.total):
-                tally.released += 1
-                tally.held_us += held
-                tally.held_us_max = max(tally.held_us_max, held)
+            for counters in (self._window.of(lock), self.total):
+                counters.released += 1
+                counters.held_us += held
+                counters.held_us_max = max(counters.held_us_max, held)
 
-    def reentered(self, kind: str, key: str) -> None:
-        """A holder came back to a lock that it had lost."""
+    def reentered(self, lock: LockId) -> None:
+        """Count a holder that came back to a lock that it had lost."""
         with self._lock:
-            for tally in (self._period.at(kind, key), self.total):
-                tally.reentries += 1
+            for counters in (self._window.of(lock), self.total):
+                counters.reentries += 1
 
-    def pending(self) -> Iterator[tuple[Period, dict[Place, Tally]]]:
-        """What to write, the oldest first; tell written() of each that was."""
+    def pending(self) -> Iterator[tuple[Window, dict[LockId, Counters]]]:
+        """The windows to write and their totals, oldest first; asking for the next marks a window as written."""
         with self._lock:
-            if time.monotonic() - self._period.begun >= PERIOD_SECONDS and self._period.tallies:
-                self._closed.append(self._period)
-                self._period = Period(self._period.number + 1)
-            periods = [*self._closed, self._period]
-        for period in periods:
+            if time.monotonic() - self._window.begun >= WINDOW_SECONDS and self._window.counters:
+                self._closed.append(self._window)
+                self._window = Window(self._window.number + 1)
+            windows = [*self._closed, self._window]
+        for window in windows:
             with self._lock:
-                if period.changes == period.written:
+                if window.changes == window.written:
                     continue
-                lines, changes = period.lines(), period.changes
-            yield period, lines
-            period.written = changes
+                totals, changes = window.totals(), window.changes
+            yield window, totals
+            window.written = changes
 
     def forget_written(self) -> None:
-        """Let go of past periods that are written."""
+        """Drop past windows that are written."""
         with self._lock:
-            kept = [period for period in self._closed if period.written != period.changes]
-            self._closed = deque(kept, maxlen=PERIODS_MAX)
+            kept = [window for window in self._closed if window.written != window.changes]
+            self._closed = deque(kept, maxlen=WINDOWS_MAX)

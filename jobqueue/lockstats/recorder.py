@@ -15,20 +15,22 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobqueue.conf import load
+from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
-from jobqueue.lockstats.counters import Book, Tally
-from jobqueue.lockstats.tables import Finding, keep_findings, write_stats
+from jobqueue.lockstats.counters import Buffer, Counters, LockId
+from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_stats
 
 logger = logging.getLogger("jobqueue.locks")
 
 FLUSH_SECONDS = 10.0
-#: how long the end of a process waits for its last figures to be written
+#: how long the end of a process waits for its last counters to be written
 LAST_SECONDS = 2.0
 FINDINGS_MAX = 100
 
@@ -38,14 +40,14 @@ class _Process:
 
     def __init__(self) -> None:
         self.source = uuid.uuid4().bytes
-        self.book = Book()
+        self.buffer = Buffer()
         self.findings: deque[Finding] = deque(maxlen=FINDINGS_MAX)
         self.flushing = threading.Lock()
         self.starting = threading.Lock()
         self.thread: threading.Thread | None = None
         self.over = threading.Event()
         self.failed = False
-        self.report: Callable[[Tally], None] | None = None
+        self.report: Callable[[Counters], None] | None = None
 
 
 _process = _Process()
@@ -54,39 +56,46 @@ _process = _Process()
 def acquired(kind: str, key: str, seconds: float, *, contended: bool) -> None:
     """Count a lock that was got after `seconds`; contended: a first try was in vain."""
     if _counts():
-        _process.book.acquired(kind, key, seconds, contended=contended)
+        _process.buffer.acquired(LockId(kind, key), seconds, contended=contended)
 
 
 def failed(kind: str, key: str, seconds: float) -> None:
     """Count a LockNotAcquired after `seconds`."""
     if _counts():
-        _process.book.failed(kind, key, seconds)
+        _process.buffer.failed(LockId(kind, key), seconds)
 
 
 def released(kind: str, key: str, seconds: float) -> None:
     """Count a lock that was given back in time, held for `seconds`."""
     if _counts():
-        _process.book.released(kind, key, seconds)
+        _process.buffer.released(LockId(kind, key), seconds)
 
 
 def reentered(kind: str, key: str) -> None:
     """Count a holder that came back to a lock which had ended: it may have worked beside the next one."""
     if _counts():
-        _process.book.reentered(kind, key)
+        _process.buffer.reentered(LockId(kind, key))
 
 
 def found(finding: Finding) -> None:
-    """Keep something that a person should see; written with the next figures."""
+    """Keep something that a person should see; written with the next counters."""
     if _counts():
         _process.findings.append(finding)
 
 
-def snapshot() -> Tally:
+def record_deadlock(sender: type, *, using: str, error: BaseException | None = None, **_: Any) -> None:
+    """Receiver of transaction_retried: keep a report of a deadlock where the server keeps none."""
+    report = None if error is None else fault_vendor(using).monitor.met(error)
+    if report is not None:
+        found(deadlock_finding(report))
+
+
+def snapshot() -> Counters:
     """The sums over all locks since this process began."""
-    return replace(_process.book.total)
+    return replace(_process.buffer.total)
 
 
-def report_to(receiver: Callable[[Tally], None]) -> None:
+def report_to(receiver: Callable[[Counters], None]) -> None:
     """From now on call `receiver` with the sums whenever they are written."""
     _process.report = receiver
 
@@ -98,14 +107,14 @@ def flush() -> None:
         return
     # One at a time: rows are totals, and an older one must not come after a newer one.
     with _process.flushing:
-        for period, lines in _process.book.pending():
-            write_stats(_process.source, period.number, lines, using=alias)
-        _process.book.forget_written()
+        for window, totals in _process.buffer.pending():
+            write_stats(_process.source, window.number, totals, using=alias)
+        _process.buffer.forget_written()
         while _process.findings:
             keep_findings([_process.findings[0]], using=alias)
             _process.findings.popleft()
     if _process.report is not None:
-        _process.report(_process.book.total)
+        _process.report(_process.buffer.total)
 
 
 def close() -> None:
@@ -151,9 +160,9 @@ def _run(process: _Process) -> None:
             flush()
             process.failed = False
         except Exception as error:
-            # Said once; the figures are kept, up to a bound, until they can be written.
+            # Logged once; the counters are kept, up to a bound, until they can be written.
             level = logging.DEBUG if process.failed or over else logging.WARNING
-            logger.log(level, "the figures about locks could not be written: %s. They are kept for a while", error)
+            logger.log(level, "lock statistics could not be written: %s. They are kept for some minutes", error)
             process.failed = True
         finally:
             connections.close_all()

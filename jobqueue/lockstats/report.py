@@ -1,4 +1,4 @@
-"""Reading what locks did and do: the figures of our own, what the server tells now, and what was found before."""
+"""Reading what locks did and do: our own counters, what the server reports now, and earlier findings."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.lock_facts import LockWait, SlowStatement
 from jobqueue.exceptions import NotSupported
-from jobqueue.lockstats.counters import FIGURES, Tally
+from jobqueue.lockstats.counters import COUNTER_NAMES, Counters
 from jobqueue.models import LockFinding, LockRow, LockStat
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class LockFigures:
+class LockSummary:
     """One key, or all keys of a kind (key ""); in the list of keys "" stands for those without rows of their own."""
 
     kind: str
     key: str
-    figures: Tally
+    counters: Counters
 
     @property
     def failure_rate(self) -> float:
         """The part of all tries that ended in LockNotAcquired, 0 to 1."""
-        tries = self.figures.acquired + self.figures.failed
-        return self.figures.failed / tries if tries else 0.0
+        tries = self.counters.acquired + self.counters.failed
+        return self.counters.failed / tries if tries else 0.0
 
     @property
     def wait_seconds(self) -> float:
         """How long a try took on average, also one in vain."""
-        tries = self.figures.acquired + self.figures.failed
-        return self.figures.wait_us / tries / 1e6 if tries else 0.0
+        tries = self.counters.acquired + self.counters.failed
+        return self.counters.wait_us / tries / 1e6 if tries else 0.0
 
     @property
     def held_seconds(self) -> float:
         """How long it was held on average."""
-        return self.figures.held_us / self.figures.released / 1e6 if self.figures.released else 0.0
+        return self.counters.held_us / self.counters.released / 1e6 if self.counters.released else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,22 @@ class ServerLocks:
     problems: tuple[str, ...]
 
 
-def read_kinds(*, seconds: float, using: str) -> list[LockFigures]:
+def read_kinds(*, seconds: float, using: str) -> list[LockSummary]:
     """The sums of each kind of lock over the last `seconds`."""
     rows = _since(seconds, using).values("kind").annotate(**_SUMS).order_by("kind")
-    return [_figures(row, "") for row in rows]
+    return [_summary(row, "") for row in rows]
 
 
-def read_keys(*, seconds: float, limit: int, using: str) -> list[LockFigures]:
+def read_keys(*, seconds: float, limit: int, using: str) -> list[LockSummary]:
     """The `limit` keys with most contention over the last `seconds`: not got or not at once, then by time waited.
 
-    Reads the figures of that time: at most 51 rows per kind, process and minute.
+    Reads the counters of that time: at most 51 rows per kind, process and minute.
     """
     rows = _since(seconds, using).values("kind", "lock_key").annotate(**_SUMS)
     ranked = rows.order_by(
         (F("sum_failed") + F("sum_contended")).desc(), "-sum_reentries", "-sum_wait_us", "-sum_acquired", "lock_key"
     )
-    return [_figures(row, row["lock_key"]) for row in ranked[:limit]]
+    return [_summary(row, row["lock_key"]) for row in ranked[:limit]]
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:
@@ -98,15 +98,15 @@ def read_held(*, limit: int, using: str) -> QuerySet[LockRow]:
     return held.annotate(now=UtcNow()).order_by("-expires_at")[:limit]
 
 
-_SUMS: dict[str, Any] = {f"sum_{name}": (Max if name.endswith("_max") else Sum)(name) for name in FIGURES}
+_SUMS: dict[str, Any] = {f"sum_{name}": (Max if name.endswith("_max") else Sum)(name) for name in COUNTER_NAMES}
 
 
 def _since(seconds: float, using: str) -> QuerySet[Any]:
     return LockStat.objects.using(using).filter(counted_at__gt=UtcNowPlus(-seconds))
 
 
-def _figures(row: dict[str, Any], key: str) -> LockFigures:
-    return LockFigures(row["kind"], key, Tally(**{name: int(row[f"sum_{name}"]) for name in FIGURES}))
+def _summary(row: dict[str, Any], key: str) -> LockSummary:
+    return LockSummary(row["kind"], key, Counters(**{name: int(row[f"sum_{name}"]) for name in COUNTER_NAMES}))
 
 
 def _told(ask: Callable[[], T], using: str, problems: list[str]) -> T | None:

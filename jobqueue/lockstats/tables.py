@@ -12,8 +12,9 @@ from django.db.models import Model
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.lock_facts import Deadlock
 from jobqueue.db.retry import retry_transient
-from jobqueue.lockstats.counters import FIGURES, Place, Tally
+from jobqueue.lockstats.counters import COUNTER_NAMES, Counters, LockId
 from jobqueue.models import LockFinding, LockStat
 
 
@@ -27,20 +28,25 @@ class Finding:
     seconds: float | None = field(default=None)
 
 
-def write_stats(source: bytes, period: int, lines: Mapping[Place, Tally], *, using: str) -> None:
-    """The totals of one period of the process `source`; may be called again with newer ones."""
+def deadlock_finding(report: Deadlock) -> Finding:
+    """What to keep of a deadlock."""
+    return Finding(LockFinding.Kind.DEADLOCK, report.identity, asdict(report))
+
+
+def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *, using: str) -> None:
+    """Write the totals of one window of the process `source`; a later call with newer totals replaces them."""
     rows = [
         LockStat(
-            id=_digest(source, str(period), kind, key),
+            id=_digest(source, str(window), kind, key),
             counted_at=UtcNow(),
             kind=kind,
             lock_key=key,
-            **asdict(tally),
+            **asdict(counters),
         )
         # In order: two processes never meet on a row, but their index entries are neighbours.
-        for (kind, key), tally in sorted(lines.items())
+        for (kind, key), counters in sorted(totals.items())
     ]
-    _write(LockStat, rows, FIGURES, using)
+    _write(LockStat, rows, COUNTER_NAMES, using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:

@@ -16,10 +16,10 @@ NOTHING = "-"
 
 
 def finding_lines(finding: LockFinding) -> list[str]:
-    """One line, or for a deadlock its story."""
+    """One line, or for a deadlock its report."""
     detail = finding.detail
     if finding.kind == LockFinding.Kind.DEADLOCK:
-        return list(_story(detail))
+        return list(_deadlock_lines(detail))
     if finding.kind == LockFinding.Kind.WAIT:
         return [wait_line(LockWait(**detail))]
     if finding.kind == LockFinding.Kind.SLOW:
@@ -58,7 +58,7 @@ def blocker(wait: LockWait) -> str:
     return gettext("idle in its transaction, before that: %(statement)s") % {"statement": statement}
 
 
-def _story(detail: Mapping[str, Any]) -> Iterator[str]:
+def _deadlock_lines(detail: Mapping[str, Any]) -> Iterator[str]:
     for party in detail["parties"]:
         facts = {"session": party["session"], "statement": party["statement"] or NOTHING}
         yield gettext("session %(session)d: %(statement)s") % facts

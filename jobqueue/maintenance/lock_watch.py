@@ -17,8 +17,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.exceptions import LockNotAcquired, NotSupported
 from jobqueue.locks.lease import LeaseLock
-from jobqueue.lockstats.stories import story_finding
-from jobqueue.lockstats.tables import Finding, keep_findings
+from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding
 
 logger = logging.getLogger("jobqueue.locks")
@@ -97,12 +96,12 @@ def _deadlocks(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
     if count == memory.deadlocks:
         return []
     first, memory.deadlocks = memory.deadlocks is None, count
-    story = monitor.latest_deadlock(connections[using])
-    if story is None:
+    report = monitor.latest_deadlock(connections[using])
+    if report is None:
         return []
     if not first:
         logger.warning("a deadlock was ended by the database; see manage.py jobs locks")
-    return [story_finding(story)]
+    return [deadlock_finding(report)]
 
 
 def _slow(memory: _Memory, monitor: Any, using: str) -> list[Finding]:

@@ -36,7 +36,7 @@ def run_once(settings: Settings, *, using: str) -> Keeping:
 
 
 class _Turn(LeaseLock):
-    """Left out of the figures about locks: they are about the project's own."""
+    """Not counted: lock statistics are about the locks of the project."""
 
     _counted = False
 

@@ -1,4 +1,4 @@
-"""Deletes events that were delivered long ago, and key rows that may be made anew. What was set aside stays."""
+"""Deletes events that were delivered long ago, and key rows that may be made anew. Dead letters stay."""
 
 from __future__ import annotations
 

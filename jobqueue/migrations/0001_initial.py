@@ -229,14 +229,14 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='LockFloor',
+            name='FenceFloor',
             fields=[
                 ('id', models.SmallIntegerField(primary_key=True, serialize=False)),
                 ('fence', models.BigIntegerField(verbose_name='fence')),
             ],
             options={
-                'verbose_name': 'lock floor',
-                'verbose_name_plural': 'lock floors',
+                'verbose_name': 'fence floor',
+                'verbose_name_plural': 'fence floors',
                 'db_table': 'job_lock_floor',
             },
         ),
@@ -297,7 +297,7 @@ class Migration(migrations.Migration):
                 ('last_error', fields.ErrorField(null=True, verbose_name='last error')),
                 ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
                 ('processed_at', fields.UtcDateTimeField(null=True, verbose_name='processed at')),
-                ('failed_at', fields.UtcDateTimeField(null=True, verbose_name='set aside at')),
+                ('failed_at', fields.UtcDateTimeField(null=True, verbose_name='dead letter since')),
             ],
             options={
                 'verbose_name': 'outbox event',

@@ -6,7 +6,7 @@ from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job
 from jobqueue.models.lock_activity import LockFinding, LockStat
-from jobqueue.models.locks import LockFloor, LockRow, MutexRow
+from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.worker import Worker
@@ -14,12 +14,12 @@ from jobqueue.models.worker import Worker
 __all__ = [
     "Allocation",
     "CounterShard",
+    "FenceFloor",
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
     "LaneEntry",
     "LockFinding",
-    "LockFloor",
     "LockRow",
     "LockStat",
     "MutexRow",

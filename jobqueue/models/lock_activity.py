@@ -1,4 +1,4 @@
-"""What happened around locks: figures per minute, and findings that tell a story. Kept for a time, then deleted."""
+"""Lock statistics: counters per minute, and findings such as deadlock reports. Deleted after LOCK_METRICS_SECONDS."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class LockRow(models.Model):
         return str(self.lock_key)
 
 
-class LockFloor(models.Model):
+class FenceFloor(models.Model):
     """What deleted locks leave behind. Row 1: no deleted lease lock had a fence above this one, so one that is made
     anew begins beyond it. Row 2: how often rows of mutexes were deleted.
     """
@@ -93,8 +93,8 @@ class LockFloor(models.Model):
 
     class Meta:
         db_table = "job_lock_floor"
-        verbose_name = _("lock floor")
-        verbose_name_plural = _("lock floors")
+        verbose_name = _("fence floor")
+        verbose_name_plural = _("fence floors")
 
     def __str__(self) -> str:
         return str(self.fence)

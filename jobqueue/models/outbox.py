@@ -27,7 +27,7 @@ class OutboxEvent(models.Model):
     payload = PayloadField(_("payload"))
     # Which events wait for each other: a number of the key, or of the topic for events without key. NULL = not pending.
     lane = models.BigIntegerField(_("lane"), null=True)
-    # Not to be taken before: the end of a relay's lease, or of a wait. NULL while pending = set aside, its key waits.
+    # When a relay may take it: the end of a lease or of a wait. NULL while pending: a dead letter that blocks its key.
     due_at = UtcDateTimeField(_("due at"), null=True, db_default=UtcNow())
     lock_token = TokenField(_("token"), null=True)
     attempts = models.IntegerField(_("attempts"), default=0, db_default=0)
@@ -35,7 +35,7 @@ class OutboxEvent(models.Model):
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
     # Delivered; with failed_at: discarded.
     processed_at = UtcDateTimeField(_("processed at"), null=True)
-    failed_at = UtcDateTimeField(_("set aside at"), null=True)
+    failed_at = UtcDateTimeField(_("dead letter since"), null=True)
 
     class Meta:
         db_table = "job_outbox"
@@ -48,7 +48,7 @@ class OutboxEvent(models.Model):
             models.Index(fields=["lane", "due_at", "id"], name="ix_outbox_due"),
             # outbox_cleaner: delivered events, oldest first
             models.Index(fields=["processed_at"], name="ix_outbox_processed"),
-            # aside(): what somebody must look at
+            # dead_letters(): what somebody must look at
             models.Index(fields=["failed_at"], name="ix_outbox_failed"),
         ]
 

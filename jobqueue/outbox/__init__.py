@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobqueue.outbox.dead_letters import aside, discard, retry, skip
 from jobqueue.outbox.destinations import Destination
 from jobqueue.outbox.event import Event
+from jobqueue.outbox.operator import dead_letters, discard, retry, skip
 from jobqueue.outbox.publishing import publish
 from jobqueue.outbox.relay import Relay
 from jobqueue.outbox.subscribers import subscriber
 
-__all__ = ["Destination", "Event", "Relay", "aside", "discard", "publish", "retry", "skip", "subscriber"]
+__all__ = ["Destination", "Event", "Relay", "dead_letters", "discard", "publish", "retry", "skip", "subscriber"]

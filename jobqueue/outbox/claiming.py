@@ -16,9 +16,9 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.outbox import lanes, statements
-from jobqueue.outbox.crowd import Crowd
 from jobqueue.outbox.cursor import Floors
 from jobqueue.outbox.event import Event, readable
+from jobqueue.outbox.poll_ranges import PollRanges
 from jobqueue.outbox.statements import Row
 from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 
@@ -65,7 +65,9 @@ class Claimer:
         # Of the round under way: it began at the lowest lane, and has found nothing to take.
         self._fruitless = False
         self._floors = Floors()
-        self._crowd = Crowd(using, lambda since: [(row[0], row[1], row[2]) for row in self._read_fronts(since, 1)])
+        self._ranges = PollRanges(
+            using, lambda since: [(row[0], row[1], row[2]) for row in self._read_fronts(since, 1)]
+        )
         #: a whole round has found nothing to take
         self.idle = False
 
@@ -87,7 +89,7 @@ class Claimer:
             return None
         if batch is None:
             if len(heads) == limit and self._topics is None:
-                self._crowd.passed(sum(lane > 0 for lane in heads))
+                self._ranges.passed(sum(lane > 0 for lane in heads))
         else:
             self._fruitless = self.idle = False
             # From before the statement: the lease cannot end earlier than we think.
@@ -108,9 +110,9 @@ class Claimer:
         after = self._after
         if after == lanes.LOWEST:
             self._fruitless = True
-            self._crowd.begin_round()
-        if self._crowd.on:
-            return self._look_in_the_crowd(after, limit)
+            self._ranges.begin_round()
+        if self._ranges.on:
+            return self._look_at_ranges(after, limit)
         heads = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
         if len(heads) == limit:
             self._after = max(heads)
@@ -120,10 +122,10 @@ class Claimer:
             self.idle = self.idle or self._fruitless
         return heads
 
-    def _look_in_the_crowd(self, after: int, limit: int) -> dict[int, int]:
+    def _look_at_ranges(self, after: int, limit: int) -> dict[int, int]:
         """The same, of keys only those that are due, or perhaps are."""
         if after >= 0:
-            heads, self._after = self._crowd.look(after, limit)
+            heads, self._after = self._ranges.look(after, limit)
             if self._after == lanes.LOWEST:
                 self.idle = self.idle or self._fruitless
             return heads

@@ -17,7 +17,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.failures import summary
-from jobqueue.outbox import outcomes as settling
+from jobqueue.outbox import outcomes
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.destinations import Destination, Outcome
 from jobqueue.outbox.event import Event
@@ -66,10 +66,10 @@ class Delivery:
         finally:
             # If it is the database that failed, the lease runs out by itself.
             with suppress(Error, DatabaseBusy):
-                settling.mark_processed(
+                outcomes.mark_processed(
                     [*self._batch.handed, *self._batch.unmarked], self._batch.token, using=self._using
                 )
-                settling.give_back(self._batch.left, self._batch.token, using=self._using)
+                outcomes.give_back(self._batch.left, self._batch.token, using=self._using)
 
     def _send_wave(self, wave: Sequence[Event]) -> None:
         groups: dict[Destination | None, list[Event]] = {}
@@ -129,7 +129,7 @@ class Delivery:
     def _transact(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
         with sending.locking(), vendor(self._using).transaction(connections[self._using]):
             # Marked first: the rows are locked, and nobody can take them over before the commit.
-            if settling.mark_processed([event.id for event in events], self._batch.token, using=self._using) != len(
+            if outcomes.mark_processed([event.id for event in events], self._batch.token, using=self._using) != len(
                 events
             ):
                 raise LeaseLost
@@ -160,10 +160,10 @@ class Delivery:
         self._relay.counts["delivered"] += len(ids)
 
     def _failed(self, event: Event, error: BaseException) -> None:
-        delay = settling.fail(event, self._batch.token, error, using=self._using)
+        delay = outcomes.fail(event, self._batch.token, error, using=self._using)
         self._batch.left.discard(event.id)
         self._relay.note_failed(delay)
-        then = "it is set aside" if delay is None else f"again in {delay:.1f} s"
+        then = "it becomes a dead letter" if delay is None else f"again in {delay:.1f} s"
         logger.warning("event %d (%r), attempt %d: %s; %s", event.id, event.topic, event.attempt, summary(error), then)
 
     def _is_hopeless(self, event: Event) -> bool:
@@ -174,10 +174,10 @@ class Delivery:
             problem = "the relays that tried to deliver it fell silent, all of them; it was not tried again"
         if problem is None:
             return False
-        settling.set_aside(event, self._batch.token, problem, using=self._using)
+        outcomes.dead_letter(event, self._batch.token, problem, using=self._using)
         self._batch.left.discard(event.id)
-        self._relay.counts["set_aside"] += 1
-        logger.error("event %d (%r) is set aside: %s", event.id, event.topic, summary(problem))
+        self._relay.counts["dead_lettered"] += 1
+        logger.error("event %d (%r) is a dead letter: %s", event.id, event.topic, summary(problem))
         return True
 
     def _park(self, events: Sequence[Event]) -> None:
@@ -189,7 +189,7 @@ class Delivery:
 
     def _put_off(self, events: Sequence[Event], seconds: float) -> None:
         ids = [event.id for event in events]
-        settling.give_back(ids, self._batch.token, using=self._using, delay_seconds=seconds)
+        outcomes.give_back(ids, self._batch.token, using=self._using, delay_seconds=seconds)
         self._batch.left.difference_update(ids)
         self._relay.counts["put_off"] += len(ids)
 
@@ -201,7 +201,7 @@ class Delivery:
         if now < self._batch.until - self._relay.lease_seconds * 2 / 3:
             return
         self._mark()
-        if not settling.renew(
+        if not outcomes.renew(
             self._batch.left, self._batch.token, lease_seconds=self._relay.lease_seconds, using=self._using
         ):
             raise LeaseLost
@@ -210,7 +210,7 @@ class Delivery:
     def _mark(self) -> None:
         ids, self._batch.unmarked = self._batch.unmarked, []
         self._last_mark = time.monotonic()
-        if settling.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
+        if outcomes.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
             raise LeaseLost
 
 

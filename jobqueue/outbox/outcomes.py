@@ -41,11 +41,11 @@ def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: st
 
 
 def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) -> float | None:
-    """Charge a failed delivery: the seconds until the next, or None when the event is set aside. Raises LeaseLost."""
+    """Charge a failed delivery: the seconds until the next, or None for a dead letter. Raises LeaseLost."""
     settings = load()
     limits = settings.outbox_settings
     if event.attempt >= limits.max_attempts:
-        set_aside(event, token, error, using=using)
+        dead_letter(event, token, error, using=using)
         return None
     backoff = Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
     delay = backoff.delay_seconds(event.attempt)
@@ -55,7 +55,7 @@ def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) 
     return delay
 
 
-def set_aside(event: Event, token: bytes, error: BaseException | str, *, using: str) -> None:
+def dead_letter(event: Event, token: bytes, error: BaseException | str, *, using: str) -> None:
     """No more attempts. With a key and policy "block" it stays in its lane, and its key waits. Raises LeaseLost."""
     gone = event.key is None or load().outbox_settings.on_key_failure == "skip"
     changes = _ENDED if gone else {"lock_token": None, "due_at": None}

@@ -41,7 +41,7 @@ class Relay:
         self.routes = Routes(using)
         self.routes.prepare()
         #: events since the start, by what became of them
-        self.counts: Counter[str] = Counter(delivered=0, failed=0, set_aside=0, put_off=0, lost=0)
+        self.counts: Counter[str] = Counter(delivered=0, failed=0, dead_lettered=0, put_off=0, lost=0)
         #: on_overdue(thread) is called when a delivery has taken longer than DELIVERY_SECONDS and was charged; on_look
         #: with every look at a delivery, and with False when there are none for a while
         self.watch = Watch(
@@ -80,8 +80,8 @@ class Relay:
         self.routes.close()
 
     def note_failed(self, delay_seconds: float | None) -> None:
-        """A delivery has failed; None = the event is set aside."""
-        self.counts["failed" if delay_seconds is not None else "set_aside"] += 1
+        """A delivery has failed; None: the event becomes a dead letter."""
+        self.counts["failed" if delay_seconds is not None else "dead_lettered"] += 1
 
     def down_seconds(self, destination: Destination) -> float:
         """How long a destination that could not be reached is left alone from now on; 0 = it may be tried."""

@@ -18,7 +18,7 @@ from django.db import Error, connections
 
 from jobqueue.db.sockets import end_session
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.outbox import outcomes as settling
+from jobqueue.outbox import outcomes
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.outcomes import LeaseLost
@@ -192,13 +192,13 @@ class Watch:
         self._write(partial(self._give_back, sending.batch, *rest), wait_seconds=0)
 
     def _give_back(self, batch: Batch, delivered: Collection[int], others: Collection[int]) -> None:
-        settling.mark_processed(delivered, batch.token, using=self._using)
-        settling.give_back(others, batch.token, using=self._using)
+        outcomes.mark_processed(delivered, batch.token, using=self._using)
+        outcomes.give_back(others, batch.token, using=self._using)
 
     def _renew(self, sending: Sending) -> None:
         begun = time.monotonic()
         ids = sending.ids
-        if settling.renew(ids, sending.batch.token, lease_seconds=self._lease_seconds, using=self._using):
+        if outcomes.renew(ids, sending.batch.token, lease_seconds=self._lease_seconds, using=self._using):
             sending.batch.until = max(sending.batch.until, begun + self._lease_seconds)
 
     def _give_up(self, sending: Sending) -> None:
@@ -222,9 +222,9 @@ class Watch:
         for event in sending.events:
             if event.id in ids:
                 with suppress(LeaseLost):
-                    delay = settling.fail(event, sending.batch.token, told, using=self._using)
+                    delay = outcomes.fail(event, sending.batch.token, told, using=self._using)
                     self._on_failed(delay)
-                    then = "it is set aside" if delay is None else f"again in {delay:.1f} s"
+                    then = "it becomes a dead letter" if delay is None else f"again in {delay:.1f} s"
                     logger.error("event %d (%r), attempt %d: %s; %s", event.id, event.topic, event.attempt, told, then)
 
     def _free_rows(self, sending: Sending) -> None:

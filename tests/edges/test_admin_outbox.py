@@ -17,7 +17,7 @@ from jobqueue.admin import readonly
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.models import IdempotencyRecord, OutboxEvent
-from jobqueue.outbox import aside, discard, publish
+from jobqueue.outbox import dead_letters, discard, publish
 from tests.edges.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -31,8 +31,8 @@ STATES = {
     "later": {"due_at": UtcNowPlus(60)},
     "leased": {"due_at": UtcNowPlus(60), "lock_token": b"t" * 16},
     "sent": {"lane": None, "due_at": None, "processed_at": UtcNow()},
-    "aside": {"due_at": None, "failed_at": UtcNow(), "last_error": "Traceback\nValueError: broken"},
-    "aside, key went on": {"lane": None, "due_at": None, "failed_at": UtcNow(), "last_error": "broken"},
+    "dead_letter": {"due_at": None, "failed_at": UtcNow(), "last_error": "Traceback\nValueError: broken"},
+    "dead letter, key went on": {"lane": None, "due_at": None, "failed_at": UtcNow(), "last_error": "broken"},
     "discarded": {"lane": None, "due_at": None, "failed_at": UtcNow(), "processed_at": UtcNow()},
 }
 
@@ -74,8 +74,8 @@ def remember(key, result=None, ttl_seconds=60):
         ("later", "not yet due", "Not before"),
         ("leased", "with a relay", "another one takes it"),
         ("sent", ">sent<", "it was delivered"),
-        ("aside", "set aside, its key waits", "later events of its key wait for that"),
-        ("aside, key went on", ">set aside<", "it may come after them"),
+        ("dead_letter", "dead letter, its key waits", "later events of its key wait for that"),
+        ("dead letter, key went on", ">dead letter<", "it may come after them"),
         ("discarded", ">discarded<", "it was discarded"),
     ],
 )
@@ -95,7 +95,7 @@ def test_the_filter_shows_the_events_of_one_state():
     client = root()
     shown = {
         "waiting": {"waiting", "later", "leased"},
-        "aside": {"aside", "aside, key went on"},
+        "dead_letter": {"dead_letter", "dead letter, key went on"},
         "sent": {"sent"},
         "discarded": {"discarded"},
     }
@@ -116,22 +116,22 @@ def test_an_event_is_found_by_its_id_and_by_its_key_while_it_waits():
 
 
 @plain
-def test_redeliver_makes_only_events_that_were_set_aside_due_again():
-    bad, waiting, sent = make("aside"), make("later"), make("sent")
+def test_retry_makes_only_dead_letters_due_again():
+    bad, waiting, sent = make("dead_letter"), make("later"), make("sent")
     client = watcher("retry_job")
-    act(client, "redeliver", bad, waiting, sent, path=EVENTS)
+    act(client, "retry", bad, waiting, sent, path=EVENTS)
     page = text_of(client.get(EVENTS))
     assert "1 event changed. 2 were left as they are" in page
     row = OutboxEvent.objects.get(pk=bad)
     assert (row.failed_at, row.attempts) == (None, 0)
     assert row.lane is not None
     (entry,) = LogEntry.objects.all()
-    assert (entry.object_id, entry.change_message) == (str(bad), "redeliver (was aside)")
+    assert (entry.object_id, entry.change_message) == (str(bad), "retry (was dead_letter)")
 
 
 @plain
 def test_discard_takes_an_event_out_with_its_reason_and_lets_its_key_go_on():
-    bad = make("aside")
+    bad = make("dead_letter")
     client = watcher("discard_job")
     response = act(client, "discard", bad, path=EVENTS, jobqueue_page="1", reason="sent by hand <b>")
     assert response["Location"] == page_of(bad)
@@ -139,7 +139,7 @@ def test_discard_takes_an_event_out_with_its_reason_and_lets_its_key_go_on():
     assert row.lane is None
     assert row.processed_at is not None
     assert row.last_error == "Traceback\nValueError: broken\nDiscarded: sent by hand <b>"
-    assert not aside()
+    assert not dead_letters()
     page = text_of(client.get(page_of(bad)))
     assert "sent by hand &lt;b&gt;" in page
     assert "jobqueue-verbs" not in page
@@ -148,9 +148,9 @@ def test_discard_takes_an_event_out_with_its_reason_and_lets_its_key_go_on():
 
 @plain
 def test_each_verb_needs_its_own_permission():
-    bad = make("aside")
+    bad = make("dead_letter")
     before = OutboxEvent.objects.values().get()
-    for mine, other, name in (("retry_job", "discard", "ann"), ("discard_job", "redeliver", "bob")):
+    for mine, other, name in (("retry_job", "discard", "ann"), ("discard_job", "retry", "bob")):
         client = watcher(mine, name=name)
         assert f'value="{other}"' not in text_of(client.get(EVENTS)) + text_of(client.get(page_of(bad)))
         act(client, other, bad, path=EVENTS)
@@ -180,12 +180,12 @@ def test_payload_and_result_are_hidden_without_their_permission_and_not_even_rea
 @plain
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_shown_as_text_everywhere(text):
-    event_id = make("aside", payload={text: text})
+    event_id = make("dead_letter", payload={text: text})
     error = f"{text}\n{text}"
     OutboxEvent.objects.filter(pk=event_id).update(topic=text, key=text.encode(), last_error=error)
     digest, client = remember(text, {text: text}), root()
     shown = escape(text.replace("\u202e", "\\u202e"))
-    for path in (EVENTS, page_of(event_id), f"{EVENTS}?q=x&state=aside", RECORDS, f"{RECORDS}{digest}/change/"):
+    for path in (EVENTS, page_of(event_id), f"{EVENTS}?q=x&state=dead_letter", RECORDS, f"{RECORDS}{digest}/change/"):
         page = text_of(client.get(path))
         assert "?q" in path or shown in page, path
         assert SCRIPT not in page
@@ -196,7 +196,7 @@ def test_hostile_text_is_shown_as_text_everywhere(text):
 
 
 @plain
-@pytest.mark.parametrize("query", [{}, {"state": "waiting"}, {"state": "sent"}, {"state": "aside"}, {"q": "k"}])
+@pytest.mark.parametrize("query", [{}, {"state": "waiting"}, {"state": "sent"}, {"state": "dead_letter"}, {"q": "k"}])
 def test_the_list_costs_the_same_queries_however_many_rows(query):
     client, counts = watcher("retry_job"), []
     for many in (3, 120):
@@ -205,7 +205,7 @@ def test_the_list_costs_the_same_queries_however_many_rows(query):
                 publish("t", {"n": n}, "k")
                 publish("t", {"n": n})
         OutboxEvent.objects.filter(key=None, failed_at=None).update(**STATES["sent"])
-        OutboxEvent.objects.filter(pk__lte=OutboxEvent.objects.earliest("pk").pk + 2).update(**STATES["aside"])
+        OutboxEvent.objects.filter(pk__lte=OutboxEvent.objects.earliest("pk").pk + 2).update(**STATES["dead_letter"])
         client.get(EVENTS, query)
         with CaptureQueriesContext(connection) as captured:
             page = text_of(client.get(EVENTS, query))
@@ -265,11 +265,11 @@ def test_a_record_can_be_deleted_with_djangos_permission_and_nothing_else_can_be
 
 @plain
 def test_the_pages_speak_korean():
-    make("aside")
+    make("dead_letter")
     remember("k")
     client = root()
     with translation.override("ko"):
-        for path, word in ((EVENTS, "보류"), (RECORDS, "보관 중")):
+        for path, word in ((EVENTS, "데드 레터"), (RECORDS, "보관 중")):
             assert word in text_of(client.get(path, HTTP_ACCEPT_LANGUAGE="ko"))
 
 
@@ -286,13 +286,13 @@ def test_the_waiting_events_are_found_without_reading_the_delivered_ones():
     request = RequestFactory().get(EVENTS)
     request.user = User(is_superuser=True, is_staff=True, is_active=True)
     rows = {}
-    for state in ("waiting", "aside", "sent"):
+    for state in ("waiting", "dead_letter", "sent"):
         request.GET = QueryDict(f"state={state}")
         before = handler_reads()
         found = admin.site.get_model_admin(OutboxEvent).get_changelist_instance(request)
         list(found.result_list)
         rows[state] = handler_reads() - before
-    assert max(rows["waiting"], rows["aside"]) < 50, rows
+    assert max(rows["waiting"], rows["dead_letter"]) < 50, rows
     # To count reads them twice, up to the cap; the page itself is 50.
     assert rows["sent"] < 2 * 2000 + 100
 

@@ -12,9 +12,8 @@ from django.utils import translation
 
 from jobqueue.db.lock_facts import Deadlock, LockWait, Party
 from jobqueue.locks import lease_lock
-from jobqueue.lockstats import recorder as metrics
-from jobqueue.lockstats.stories import story_finding
-from jobqueue.lockstats.tables import Finding, keep_findings
+from jobqueue.lockstats import recorder
+from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding, LockRow
 from tests.edges.command_helpers import refused
 from tests.edges.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
@@ -29,14 +28,14 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def anew():
     """Counts of earlier tests are forgotten."""
-    metrics._begin_anew()
+    recorder._begin_anew()
 
 
 def wait(text="x", blocking=2):
     return LockWait("w " + text, 1, blocking, 3.0, text, "X", text, text, True, 4.0)
 
 
-def story(text="x"):
+def report(text="x"):
     parties = (Party(11, text, (text,), (text,), False), Party(12, "", (text,), (text,), True))
     return Deadlock(f"now {text}", parties, "")
 
@@ -46,7 +45,7 @@ def keep(text="x"):
     slow = {"statement": text, "runs": 3, "lock_seconds": 1.5, "total_seconds": 2.0}
     ttl = {"lock": "lease lock", "key": text, "task": text, "ttl_seconds": 60.0, "limit_seconds": 120.0}
     found = [
-        story_finding(story(text)),
+        deadlock_finding(report(text)),
         Finding(LockFinding.Kind.WAIT, text, {f: getattr(wait(text), f) for f in LockWait.__slots__}, 3.0),
         Finding(LockFinding.Kind.SLOW, text, slow, 1.5),
         Finding(LockFinding.Kind.TTL, text, ttl),
@@ -57,11 +56,11 @@ def keep(text="x"):
 def count_keys(*names):
     for number, name in enumerate(names):
         for _ in range(number + 1):
-            metrics.acquired("lease lock", name, 0.25, contended=False)
-        metrics.failed("mutex", name, 1.5)
-        metrics.released("lease lock", name, 2.0)
-        metrics.reentered("lease lock", name)
-    metrics.flush()
+            recorder.acquired("lease lock", name, 0.25, contended=False)
+        recorder.failed("mutex", name, 1.5)
+        recorder.released("lease lock", name, 2.0)
+        recorder.reentered("lease lock", name)
+    recorder.flush()
 
 
 def test_the_page_tells_keys_kinds_and_findings_in_words():

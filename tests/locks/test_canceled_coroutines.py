@@ -148,14 +148,14 @@ def test_a_time_limit_around_a_block_ends_it_and_the_lock_beside_a_slow_query(ki
 
 @real
 def test_an_error_of_the_release_is_kept_as_a_note_of_the_cancelation():
-    from jobqueue.locks.uncanceled import to_the_end
+    from jobqueue.locks.shielded import run_shielded
 
     def fail():
         time.sleep(0.05)
         raise ZeroDivisionError("late")
 
     async def run():
-        task = asyncio.ensure_future(to_the_end(fail))
+        task = asyncio.ensure_future(run_shielded(fail))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:

@@ -15,7 +15,7 @@ from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, Lo
 from jobqueue.locks import lease_lock, lock_all
 from jobqueue.locks.fence_floor import sweep
 from jobqueue.maintenance import lock_sweeper
-from jobqueue.models import LockFloor, LockRow
+from jobqueue.models import FenceFloor, LockRow
 from tests.blocking import somebody_waits
 from tests.factories import seconds_from_now, wait_until
 from tests.faults.conftest import kill, session_id
@@ -380,7 +380,7 @@ def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fe
 
     def slow_sweep():
         with transaction.atomic():
-            LockFloor.objects.get_or_create(id=1, defaults={"fence": 0})
+            FenceFloor.objects.get_or_create(id=1, defaults={"fence": 0})
             sweep()
             swept.set()
             assert finish.wait(patient(60))

@@ -10,9 +10,8 @@ from django.db import connection, transaction
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
-from jobqueue.lockstats import counters as tally
-from jobqueue.lockstats import recorder as metrics
-from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, PERIOD_SECONDS, Book, Tally
+from jobqueue.lockstats import counters, recorder
+from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECONDS, Buffer, Counters, LockId
 from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import lock_history_cleaner
 from jobqueue.models import LockFinding, LockStat
@@ -28,7 +27,7 @@ KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])
 @pytest.fixture(autouse=True)
 def anew():
     """Counts of earlier tests are forgotten, like those of a process that forks."""
-    metrics._begin_anew()
+    recorder._begin_anew()
 
 
 @pytest.fixture
@@ -38,11 +37,11 @@ def server(request, settings):
         settings.JOBQUEUE = {"REDIS_URL": request.getfixturevalue("redis_url")}
 
 
-def figures(key):
+def counters_of(key):
     """What is written down about a key."""
-    metrics.flush()
+    recorder.flush()
     (found,) = [line for line in read_keys(seconds=60, limit=100, using="default") if line.key == key]
-    return found.figures
+    return found.counters
 
 
 def micros_since(begun):
@@ -54,12 +53,12 @@ def micros_since(begun):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypatch):
     # On a busy machine even a free lock takes a while.
-    monkeypatch.setattr(tally, "CONTENDED_SECONDS", 60)
+    monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
     begun = time.monotonic()
     with make_lock(kind, "k1"):
         time.sleep(0.02)
     all_us = micros_since(begun)
-    got = figures("k1")
+    got = counters_of("k1")
     assert (got.acquired, got.contended, got.failed, got.released, got.reentries) == (1, 0, 0, 1, 0)
     assert 20_000 <= got.held_us == got.held_us_max
     assert 0 < got.wait_us == got.wait_us_max
@@ -69,7 +68,7 @@ def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypa
 @committed
 @pytest.mark.parametrize("kind", ["lease", "redis"])
 def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind, server, monkeypatch):
-    monkeypatch.setattr(tally, "CONTENDED_SECONDS", 60)
+    monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
     with make_lock(kind, "k2"), pytest.raises(LockNotAcquired):
         make_lock(kind, "k2", timeout_seconds=0.05).acquire()
     holder = make_lock(kind, "k2").acquire()
@@ -92,7 +91,7 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
     thread.start()
     waiter.acquire().release()
     thread.join()
-    got = figures("k2")
+    got = counters_of("k2")
     assert (got.acquired, got.contended, got.failed) == (3, 1, 1)
     assert got.wait_us_max >= 80_000
 
@@ -104,7 +103,7 @@ def test_a_holder_that_comes_back_to_a_lock_it_lost_is_a_reentry(verb):
     expire("k3")
     with lease_lock("k3", 60), pytest.raises(LockLost):
         getattr(lock, verb)()
-    got = figures("k3")
+    got = counters_of("k3")
     assert (got.acquired, got.released, got.reentries) == (2, 1, 1)
 
 
@@ -118,7 +117,7 @@ def test_a_mutex_is_held_until_its_transaction_ends(undone):
         time.sleep(0.02)
         transaction.set_rollback(undone)
     all_us = micros_since(begun)
-    got = figures('["k",4]')
+    got = counters_of('["k",4]')
     assert (got.acquired, got.failed, got.released) == (1, 0, 1)
     assert 20_000 <= got.held_us <= all_us
 
@@ -134,7 +133,7 @@ def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
     for _ in range(2):
         work()
     all_us = micros_since(begun)
-    got = figures('["k",41]')
+    got = counters_of('["k",41]')
     assert (got.acquired, got.released) == (2, 2)
     assert 40_000 <= got.held_us <= all_us
 
@@ -161,7 +160,7 @@ def test_a_mutex_that_was_not_got_is_a_failure():
         finally:
             connections["default"] = mine
             other.close()
-    got = figures('["k",5]')
+    got = counters_of('["k",5]')
     assert (got.acquired, got.failed, got.released) == (1, 1, 1)
 
 
@@ -170,9 +169,9 @@ def test_nothing_is_written_in_a_callers_transaction(django_assert_num_queries):
     with transaction.atomic():
         mutex("k", 6)
         with django_assert_num_queries(0):
-            metrics.flush()
+            recorder.flush()
     assert not LockStat.objects.exists()
-    assert figures('["k",6]').acquired == 1
+    assert counters_of('["k",6]').acquired == 1
 
 
 @committed
@@ -180,10 +179,10 @@ def test_a_second_flush_writes_totals_and_one_without_news_writes_nothing(django
     for _ in range(2):
         with lease_lock("k7", 60):
             pass
-        assert figures("k7").acquired in (1, 2)
+        assert counters_of("k7").acquired in (1, 2)
     assert LockStat.objects.get().acquired == 2
     with django_assert_num_queries(0):
-        metrics.flush()
+        recorder.flush()
 
 
 @committed
@@ -191,15 +190,15 @@ def test_another_process_writes_rows_of_its_own():
     for _ in range(2):
         with lease_lock("k8", 60):
             pass
-        assert figures("k8")
-        metrics._begin_anew()
+        assert counters_of("k8")
+        recorder._begin_anew()
     assert LockStat.objects.count() == 2
     assert figures_sum("k8") == 2
 
 
 def figures_sum(key):
     """Over all processes."""
-    return next(line for line in read_keys(seconds=60, limit=9, using="default") if line.key == key).figures.acquired
+    return next(line for line in read_keys(seconds=60, limit=9, using="default") if line.key == key).counters.acquired
 
 
 @committed
@@ -209,9 +208,9 @@ def test_a_forked_process_counts_from_the_beginning():
     connection.close()
     child = os.fork()
     if not child:
-        os._exit(metrics.snapshot() != Tally())
+        os._exit(recorder.snapshot() != Counters())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert metrics.snapshot().acquired == 1
+    assert recorder.snapshot().acquired == 1
 
 
 @committed
@@ -219,84 +218,84 @@ def test_counting_can_be_turned_off(settings):
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": None}
     with lease_lock("k10", 60):
         pass
-    metrics.flush()
-    assert metrics.snapshot() == Tally()
+    recorder.flush()
+    assert recorder.snapshot() == Counters()
     assert not LockStat.objects.exists()
 
 
 def test_a_lock_that_the_server_waited_for_was_contended_though_it_was_tried_once():
-    book = Book()
-    for seconds in (0.001, tally.CONTENDED_SECONDS * 2):
-        book.acquired("mutex", "k", seconds, contended=False)
-    ((_, lines),) = book.pending()
+    buffer = Buffer()
+    for seconds in (0.001, counters.CONTENDED_SECONDS * 2):
+        buffer.acquired(LockId("mutex", "k"), seconds, contended=False)
+    ((_, lines),) = buffer.pending()
     assert (lines["mutex", "k"].acquired, lines["mutex", "k"].contended) == (2, 1)
 
 
 def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_together():
-    book = Book()
+    buffer = Buffer()
     for number in range(KEYS_MAX + 500):
-        book.acquired("lease lock", f"k{number}", 0.001, contended=False)
+        buffer.acquired(LockId("lease lock", f"k{number}"), 0.001, contended=False)
     for _ in range(3):
-        book.failed("lease lock", "k777", 0.001)
-    ((_, lines),) = book.pending()
+        buffer.failed(LockId("lease lock", "k777"), 0.001)
+    ((_, lines),) = buffer.pending()
     assert len(lines) == KEYS_KEPT + 1
     assert lines["lease lock", "k777"].failed == 3
     assert sum(line.acquired for line in lines.values()) == KEYS_MAX + 500
     # What was given by itself once stays so, or its figures would be counted twice.
     for number in range(100):
         for _ in range(5):
-            book.failed("lease lock", f"k{number}", 0.001)
-    ((_, more),) = book.pending()
+            buffer.failed(LockId("lease lock", f"k{number}"), 0.001)
+    ((_, more),) = buffer.pending()
     assert set(more) == set(lines)
     assert sum(line.failed for line in more.values()) == 503
     assert more["lease lock", OTHER].failed > 0
 
 
-def test_a_period_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypatch):
-    book, now = Book(), time.monotonic()
-    book.acquired("lease lock", "a", 0.001, contended=False)
-    monkeypatch.setattr(time, "monotonic", lambda: now + PERIOD_SECONDS + 1)
+def test_a_window_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypatch):
+    buffer, now = Buffer(), time.monotonic()
+    buffer.acquired(LockId("lease lock", "a"), 0.001, contended=False)
+    monkeypatch.setattr(time, "monotonic", lambda: now + WINDOW_SECONDS + 1)
     # The writer that breaks off has written nothing.
-    next(book.pending())
-    book.forget_written()
-    book.acquired("lease lock", "a", 0.001, contended=False)
-    assert [period.number for period, _ in book.pending()] == [0, 1]
-    book.forget_written()
-    assert list(book.pending()) == []
-    assert len(book._closed) == 0
+    next(buffer.pending())
+    buffer.forget_written()
+    buffer.acquired(LockId("lease lock", "a"), 0.001, contended=False)
+    assert [window.number for window, _ in buffer.pending()] == [0, 1]
+    buffer.forget_written()
+    assert list(buffer.pending()) == []
+    assert len(buffer._closed) == 0
 
 
 @committed
 def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
-    monkeypatch.setattr(metrics, "hasattr", lambda *_: False, raising=False)
-    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "hasattr", lambda *_: False, raising=False)
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.05)
     reports = []
-    metrics.report_to(reports.append)
+    recorder.report_to(reports.append)
     with lease_lock("k11", 60):
         pass
     wait_until(lambda: reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists())
-    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 600)
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 600)
     time.sleep(0.1)
     with lease_lock("k11", 60):
         pass
-    metrics.close()
+    recorder.close()
     # Which does not wait for ever.
-    metrics._process.thread.join(patient(30))
-    assert not metrics._process.thread.is_alive()
+    recorder._process.thread.join(patient(30))
+    assert not recorder._process.thread.is_alive()
     assert LockStat.objects.get().acquired == 2
 
 
 @committed
 def test_old_figures_and_findings_go(settings):
-    metrics._process.findings.append(metrics.Finding(LockFinding.Kind.TTL, "x", {}))
+    recorder._process.findings.append(recorder.Finding(LockFinding.Kind.TTL, "x", {}))
     for name in ("new", "old"):
         with lease_lock(name, 60):
             pass
-    metrics.flush()
+    recorder.flush()
     LockStat.objects.filter(lock_key="old").update(counted_at=UtcNowPlus(-101))
     LockFinding.objects.update(last_seen_at=UtcNowPlus(-101))
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
-    done = lock_history_cleaner.run_once(metrics.load(), using="default")
+    done = lock_history_cleaner.run_once(recorder.load(), using="default")
     assert (done.figures_deleted, done.findings_deleted) == (1, 1)
     assert LockStat.objects.get().lock_key == "new"
 
@@ -309,7 +308,7 @@ def test_kinds_are_summed_and_rates_are_told():
                 lease_lock("k12", 60, 0).acquire()
     with transaction.atomic():
         mutex("k12")
-    metrics.flush()
+    recorder.flush()
     lease, row = read_kinds(seconds=60, using="default")
     assert (lease.kind, row.kind) == ("lease lock", "mutex")
     assert lease.failure_rate == 0.5
@@ -318,10 +317,10 @@ def test_kinds_are_summed_and_rates_are_told():
 
 
 def test_counting_costs_microseconds():
-    metrics.acquired("lease lock", "k", 0.001, contended=False)
+    recorder.acquired("lease lock", "k", 0.001, contended=False)
     # Of the processor's time: others may have it for the rest.
     begun = time.thread_time()
     for _ in range(10_000):
-        metrics.acquired("lease lock", "k", 0.001, contended=False)
+        recorder.acquired("lease lock", "k", 0.001, contended=False)
     # About 3 on an idle machine; a row's round trip is a hundred times that.
     assert (time.thread_time() - begun) / 10_000 < 50e-6

@@ -12,7 +12,7 @@ from jobqueue.db.mysql.innodb_status import read_deadlock
 from jobqueue.db.retry import count_retry
 from jobqueue.exceptions import NotSupported
 from jobqueue.locks import lease_lock
-from jobqueue.lockstats import recorder as metrics
+from jobqueue.lockstats import recorder
 from jobqueue.lockstats.report import read_findings, read_server
 from jobqueue.lockstats.wording import finding_lines
 from jobqueue.maintenance import lock_watch
@@ -32,7 +32,7 @@ pytestmark = committed
 def anew(monkeypatch):
     """A process that knows nothing yet, and whose turn it is, until the test takes it away."""
     monkeypatch.setattr(lock_watch, "INTERVAL_SECONDS", 600)
-    metrics._begin_anew()
+    recorder._begin_anew()
     lock_watch._memories.clear()
 
 
@@ -40,10 +40,10 @@ def watch():
     """One look of the watch, whoever had the last turn."""
     fresh()
     LockRow.objects.filter(pk=lock_watch.TURN).delete()
-    return lock_watch.run_once(metrics.load(), using="default")
+    return lock_watch.run_once(recorder.load(), using="default")
 
 
-def stories(kind=LockFinding.Kind.DEADLOCK):
+def findings(kind=LockFinding.Kind.DEADLOCK):
     """What was kept."""
     return list(read_findings(kind, limit=1000, using="default"))
 
@@ -74,9 +74,9 @@ def test_a_long_wait_is_kept_once_for_as_long_as_it_lasts(monkeypatch):
     monkeypatch.setattr(lock_watch, "WAIT_SECONDS", 0.0)
     with one_waits():
         assert watch().waits >= 1
-        (first,) = [row for row in stories(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
+        (first,) = [row for row in findings(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
         assert watch().waits >= 1
-        (second,) = [row for row in stories(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
+        (second,) = [row for row in findings(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
     assert (second.pk, second.first_seen_at) == (first.pk, first.first_seen_at)
     assert second.seconds > first.seconds
     assert second.last_seen_at > first.last_seen_at
@@ -93,16 +93,16 @@ def test_a_deadlock_is_counted_and_its_story_kept():
     numbers, error = deadlock()
     if INNODB:
         assert watch().deadlocks == 1
-        (story, *_) = stories()
+        (report, *_) = findings()
     else:
         count_retry("default", "40P01", 1, error)
-        metrics.flush()
-        (story,) = stories()
-    victim, other = sorted(story.detail["parties"], key=lambda party: not party["rolled_back"])
+        recorder.flush()
+        (report,) = findings()
+    victim, other = sorted(report.detail["parties"], key=lambda party: not party["rolled_back"])
     assert {victim["session"], other["session"]} == set(numbers)
     assert (victim["rolled_back"], other["rolled_back"]) == (True, False)
     assert victim["statement"].startswith(f"UPDATE {TABLE} SET note")
-    assert "secret" not in str(story.detail)
+    assert "secret" not in str(report.detail)
     for party in (victim, other):
         assert party["holds"]
         assert party["waits_for"]
@@ -113,8 +113,8 @@ def test_a_deadlock_is_counted_and_its_story_kept():
         assert other["statement"] == victim["statement"]
     else:
         assert f'in relation "{TABLE}"' in victim["waits_for"][0]
-        assert "server's log" in story.detail["unseen"]
-    lines = finding_lines(story)
+        assert "server's log" in report.detail["unseen"]
+    lines = finding_lines(report)
     assert sum("was rolled back" in line for line in lines) == 1
     # PostgreSQL's sessions report what they counted a little later.
     wait_until(lambda: monitor().deadlocks(fresh()) == before + 1)
@@ -127,9 +127,9 @@ def test_a_deadlock_is_counted_and_its_story_kept():
 def test_one_process_at_a_time_looks_and_it_costs_the_others_one_statement(django_assert_max_num_queries):
     watch()
     with django_assert_max_num_queries(1):
-        assert lock_watch.run_once(metrics.load(), using="default") == lock_watch.Watching()
-    metrics.flush()
-    assert metrics.snapshot().acquired == metrics.snapshot().failed == 0
+        assert lock_watch.run_once(recorder.load(), using="default") == lock_watch.Watching()
+    recorder.flush()
+    assert recorder.snapshot().acquired == recorder.snapshot().failed == 0
 
 
 @has_locks
@@ -137,7 +137,7 @@ def test_an_idle_look_costs_a_handful_of_statements(django_assert_max_num_querie
     watch()
     expire(lock_watch.TURN)
     with django_assert_max_num_queries(8):
-        lock_watch.run_once(metrics.load(), using="default")
+        lock_watch.run_once(recorder.load(), using="default")
 
 
 @pytest.mark.skipif(VENDOR != "mysql", reason="only MySQL counts it")
@@ -154,10 +154,10 @@ def test_statements_that_wait_for_locks_are_told_and_kept(monkeypatch):
     assert slow.lock_seconds > 0.01
     assert slow.runs >= 2
     assert watch().slow >= 1
-    (first,) = [row for row in stories(LockFinding.Kind.SLOW) if TABLE in row.detail["statement"]]
+    (first,) = [row for row in findings(LockFinding.Kind.SLOW) if TABLE in row.detail["statement"]]
     watch()
     # It has not waited since, so it is not written again.
-    (second,) = [row for row in stories(LockFinding.Kind.SLOW) if TABLE in row.detail["statement"]]
+    (second,) = [row for row in findings(LockFinding.Kind.SLOW) if TABLE in row.detail["statement"]]
     assert second.last_seen_at == first.last_seen_at
 
 
@@ -174,7 +174,7 @@ def test_sqlite_says_that_there_is_nothing_to_see():
     found = read_server(using="default")
     assert (found.waits, found.deadlocks, found.slow) == (None, None, None)
     assert "whole file" in found.problems[0]
-    assert lock_watch.run_once(metrics.load(), using="default") == lock_watch.Watching()
+    assert lock_watch.run_once(recorder.load(), using="default") == lock_watch.Watching()
     assert not LockRow.objects.exists()
 
 
@@ -233,17 +233,17 @@ def test_texts_that_were_cut_short_or_have_no_deadlock_are_read_as_far_as_they_g
     one = "*** (1) TRANSACTION:\nTRANSACTION 7, ACTIVE 0 sec\nMySQL thread id 5, OS thread handle 1, query id 2 h u\n"
     with connection.cursor() as cursor:
         assert read_deadlock(cursor, "BACKGROUND THREAD\nnothing") is None
-        story = read_deadlock(cursor, f"{head}{one}UPDATE a\nSET b = 'x'\n\n*** (2) TRANSACTION:\nTRANSACTION 8, AC")
-    assert [party.session for party in story.parties] == [5, 0]
-    assert story.parties[0].statement == "UPDATE a SET b = ?"
-    assert "cut short" in story.unseen
+        report = read_deadlock(cursor, f"{head}{one}UPDATE a\nSET b = 'x'\n\n*** (2) TRANSACTION:\nTRANSACTION 8, AC")
+    assert [party.session for party in report.parties] == [5, 0]
+    assert report.parties[0].statement == "UPDATE a SET b = ?"
+    assert "cut short" in report.unseen
 
 
 def test_the_story_comes_through_the_signal_of_our_retries():
     assert any(key[0] == "jobqueue.locks" for key, *_ in signals.transaction_retried.receivers)
     count_retry("default", "1205", 1, vendor("default") and ValueError("no deadlock"))
-    metrics.flush()
-    assert stories() == []
+    recorder.flush()
+    assert findings() == []
 
 
 def test_a_refused_question_leaves_the_callers_transaction_usable():

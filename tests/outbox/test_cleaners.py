@@ -23,16 +23,16 @@ def test_delivered_events_are_deleted_by_age_in_batches_and_others_stay(listen):
     OutboxEvent.objects.filter(pk__in=old).update(processed_at=UtcNowPlus(-604_801))
     fresh = say("t", "fresh")
     drain()
-    waiting, aside = say("t", "waiting", "k"), say("t", "aside")
-    OutboxEvent.objects.filter(pk__in=[waiting, aside]).update(created_at=UtcNowPlus(-10_000_000))
-    OutboxEvent.objects.filter(pk=aside).update(lane=None, failed_at=UtcNowPlus(-10_000_000))
+    waiting, dead = say("t", "waiting", "k"), say("t", "dead_letter")
+    OutboxEvent.objects.filter(pk__in=[waiting, dead]).update(created_at=UtcNowPlus(-10_000_000))
+    OutboxEvent.objects.filter(pk=dead).update(lane=None, failed_at=UtcNowPlus(-10_000_000))
     gone = say("t", "discarded")
     OutboxEvent.objects.filter(pk=gone).update(lane=None, failed_at=UtcNowPlus(-1))
     assert discard(gone)
     assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 5
     assert OutboxEvent.objects.filter(pk=gone).update(processed_at=UtcNowPlus(-604_801))
     assert outbox_cleaner.run_once(load(), using="default", limit=2).events_deleted == 1
-    assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, aside}
+    assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, dead}
 
 
 @plain

@@ -8,9 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import cursor as floors
-from jobqueue.outbox import outcomes as settling
-from jobqueue.outbox import publish, retry
+from jobqueue.outbox import cursor, outcomes, publish, retry
 from jobqueue.outbox.claiming import Claimer
 from tests.marks import committed
 from tests.outbox.helpers import other_connection, say
@@ -23,7 +21,7 @@ SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """A memory that lasts as long as the test, however busy the machine is."""
-    monkeypatch.setattr(floors, "FLOOR_SECONDS", 600)
+    monkeypatch.setattr(cursor, "FLOOR_SECONDS", 600)
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def take(claimer, limit):
     if batch is None:
         return []
     ids = [event.id for events in batch.lanes.values() for event in events]
-    assert settling.mark_processed(ids, batch.token, using="default") == len(ids)
+    assert outcomes.mark_processed(ids, batch.token, using="default") == len(ids)
     return ids
 
 
@@ -52,8 +50,8 @@ def test_an_event_that_is_due_before_the_last_one_taken_waits_for_a_short_batch_
     late = say("t", "late")
     OutboxEvent.objects.filter(pk=late).update(due_at=UtcNowPlus(-60))
     assert take(claimer, 2) == ids[2:4]
-    later = floors.time.monotonic() + floors.FLOOR_SECONDS
-    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
+    later = cursor.time.monotonic() + cursor.FLOOR_SECONDS
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
     assert late in take(claimer, 2)
 
 
@@ -66,7 +64,7 @@ def test_a_short_batch_looks_from_the_head_at_once(claimer):
     assert set(take(claimer, 3)) == {late, ids[4]}
 
 
-def test_an_event_of_a_key_that_is_redelivered_is_found(claimer):
+def test_an_event_of_a_key_that_is_retried_is_found(claimer):
     ids = publish_many(6, "k")
     OutboxEvent.objects.filter(pk=ids[0]).update(lane=None, due_at=None, failed_at=UtcNowPlus(0))
     assert take(claimer, 2) == ids[1:3]

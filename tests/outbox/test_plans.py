@@ -6,8 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, delivery, lanes, publish
-from jobqueue.outbox import outcomes as settling
+from jobqueue.outbox import Relay, delivery, lanes, outcomes, publish
 from jobqueue.outbox.claiming import Claimer
 from tests.settings import VENDOR
 
@@ -131,9 +130,9 @@ def test_no_index_but_the_key_can_be_used_to_find_events_that_are_written(histor
     with CaptureQueriesContext(connection) as seen:
         batch = claimer.claim(50)
         ids = [event.id for found in batch.lanes.values() for event in found]
-        settling.renew(ids, batch.token, lease_seconds=60, using="default")
-        settling.mark_processed(ids[:2], batch.token, using="default")
-        settling.give_back(ids[2:], batch.token, using="default")
+        outcomes.renew(ids, batch.token, lease_seconds=60, using="default")
+        outcomes.mark_processed(ids[:2], batch.token, using="default")
+        outcomes.give_back(ids[2:], batch.token, using="default")
     updates = [sql for sql in statements(seen) if sql.startswith("UPDATE")]
     assert len(updates) == 4
     for sql in updates:

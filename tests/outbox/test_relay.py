@@ -11,7 +11,7 @@ from django.test import override_settings
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
-from jobqueue.outbox import Relay, aside, delivery, discard, publish, retry, skip
+from jobqueue.outbox import Relay, dead_letters, delivery, discard, publish, retry, skip
 from jobqueue.outbox.claiming import Claimer
 from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import claim
@@ -39,7 +39,7 @@ def broken(event):
 def test_events_arrive_with_their_content_and_are_marked(listen):
     heard = listen("order.paid")
     first, second = say("order.paid", {"n": 1}, "k"), say("order.paid", [2])
-    assert drain() == {"delivered": 2, "failed": 0, "set_aside": 0, "put_off": 0, "lost": 0}
+    assert drain() == {"delivered": 2, "failed": 0, "dead_lettered": 0, "put_off": 0, "lost": 0}
     assert sorted((e.id, e.key, e.payload, e.attempt) for e in heard) == [
         (first, "k", {"n": 1}, 1),
         (second, None, [2], 1),
@@ -107,7 +107,7 @@ def test_a_failed_event_holds_back_its_key_only_and_is_repeated_after_the_back_o
 
 @plain
 @pytest.mark.parametrize("policy", ["block", "skip"])
-def test_a_poison_event_is_set_aside_after_its_attempts_and_its_key_waits_or_goes_on(listen, policy):
+def test_an_event_is_a_dead_letter_after_its_attempts_and_its_key_waits_or_goes_on(listen, policy):
     heard = listen("t", lambda e: e.payload == "bad" and broken(e))
     with outbox(MAX_ATTEMPTS=3, ON_KEY_FAILURE=policy):
         bad, good = say("t", "bad", "k"), say("t", "good", "k")
@@ -117,14 +117,14 @@ def test_a_poison_event_is_set_aside_after_its_attempts_and_its_key_waits_or_goe
             make_due()
         assert [e.attempt for e in heard if e.id == bad] == [1, 2, 3]
         assert [e.attempt for e in heard if e.id == loose] == [1, 2, 3]
-        assert {row.pk for row in aside()} == {bad, loose}
+        assert {row.pk for row in dead_letters()} == {bad, loose}
         assert [e.id for e in heard if e.payload == "good"] == ([good] if policy == "skip" else [])
         assert event(bad).attempts == 3
         assert pending() == ([bad, good] if policy == "block" else [])
 
 
 @plain
-def test_an_event_that_was_set_aside_can_be_retried_or_skipped(listen):
+def test_a_dead_letter_can_be_retried_or_skipped(listen):
     trouble = [True]
     heard = listen("t", lambda e: trouble and broken(e))
     with outbox(MAX_ATTEMPTS=1):
@@ -139,11 +139,11 @@ def test_an_event_that_was_set_aside_can_be_retried_or_skipped(listen):
         trouble.clear()
         drain()
         assert [e.id for e in heard] == [first, first, second]
-        assert [row.pk for row in aside()] == [first]
+        assert [row.pk for row in dead_letters()] == [first]
         assert retry(first)
         drain()
         assert heard[-1].id == first
-        assert not aside()
+        assert not dead_letters()
 
 
 @plain
@@ -158,7 +158,7 @@ def test_an_event_that_is_discarded_is_never_delivered_and_its_key_goes_on(liste
         assert (discard(first), retry(first), skip(first)) == (False, False, False)
         drain()
     assert [e.id for e in heard] == [first, second]
-    assert not aside()
+    assert not dead_letters()
     assert event(first).last_error.endswith("\nDiscarded: sent by\\x00hand")
 
 
@@ -255,7 +255,7 @@ def test_an_answer_that_comes_after_the_lease_changes_nothing(listen):
 
 
 @plain
-def test_an_event_that_kills_its_relays_goes_alone_and_ends_set_aside(listen):
+def test_an_event_that_kills_its_relays_goes_alone_and_ends_as_a_dead_letter(listen):
     heard = listen("t")
     with outbox(MAX_ATTEMPTS=2):
         bad, good = say("t", "bad", "k"), say("t", "good", "j")
@@ -271,8 +271,8 @@ def test_an_event_that_kills_its_relays_goes_alone_and_ends_set_aside(listen):
         drain()
         make_due()
         drain()
-        assert [row.pk for row in aside()] == [bad]
-        assert "fell silent" in aside()[0].last_error
+        assert [row.pk for row in dead_letters()] == [bad]
+        assert "fell silent" in dead_letters()[0].last_error
         assert bad not in [e.id for e in heard]
 
 
@@ -295,7 +295,7 @@ def test_a_failure_that_is_noticed_after_the_lease_changes_nothing(listen):
     late = Relay("default")
     late.run_once()
     assert [e.payload for e in heard] == [0, 0, 1]
-    assert (late.counts["failed"], late.counts["set_aside"]) == (0, 0)
+    assert (late.counts["failed"], late.counts["dead_lettered"]) == (0, 0)
     assert {event(event_id).last_error for event_id in ids} == {None}
 
 
@@ -376,7 +376,7 @@ def test_an_error_that_an_atomic_subscriber_swallows_is_a_failed_delivery(listen
 
     listen("t", sell, atomic=True)
     event_id = say("t", key="k")
-    assert drain() == {"delivered": 0, "failed": 1, "set_aside": 0, "put_off": 0, "lost": 0}
+    assert drain() == {"delivered": 0, "failed": 1, "dead_lettered": 0, "put_off": 0, "lost": 0}
     assert not Account.objects.exists()
     assert "IntegrityError" in event(event_id).last_error
     assert "nothing is stored" in event(event_id).last_error

@@ -36,7 +36,7 @@ def test_drain_delivers_what_is_due_and_says_so(listen):
     heard = listen("t")
     for n in range(3):
         say("t", n, "k")
-    assert relay("--drain") == (0, "delivered 3, failed 0, set aside 0, put off 0, lost 0\n", "")
+    assert relay("--drain") == (0, "delivered 3, failed 0, dead lettered 0, put off 0, lost 0\n", "")
     assert [event.payload for event in heard] == [0, 1, 2]
     assert relay("--drain", "-v", "0") == (0, "", "")
 
@@ -46,7 +46,7 @@ def test_json_is_one_object_per_round(listen):
     say("t", 1)
     status, out, _ = relay("--drain", "--json", "--batch-size", "1")
     (line,) = out.splitlines()
-    expected = {"version": 1, "delivered": 1, "failed": 0, "set_aside": 0, "put_off": 0, "lost": 0}
+    expected = {"version": 1, "delivered": 1, "failed": 0, "dead_lettered": 0, "put_off": 0, "lost": 0}
     assert (status, json.loads(line)) == (0, expected)
 
 

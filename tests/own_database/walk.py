@@ -244,13 +244,13 @@ def relay():
     return (models.OutboxEvent,)
 
 
-@walks("jobqueue.outbox.aside", "jobqueue.outbox.retry", "jobqueue.outbox.skip", "jobqueue.outbox.discard")
-def about_events_set_aside():
+@walks("jobqueue.outbox.dead_letters", "jobqueue.outbox.retry", "jobqueue.outbox.skip", "jobqueue.outbox.discard")
+def about_dead_letters():
     publish()
     events = models.OutboxEvent.objects.using(QUEUE)
     for verb in (outbox.skip, outbox.retry, outbox.discard):
         events.update(failed_at=UtcNow(), due_at=None)
-        assert [verb(event.pk) for event in outbox.aside()] == [True, True]
+        assert [verb(event.pk) for event in outbox.dead_letters()] == [True, True]
     return (models.OutboxEvent,)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.lockstats.counters import Tally
+from jobqueue.lockstats.counters import Counters
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import Job, LockRow, LockStat
 from jobqueue.worker.child.lock_report import LockReport
@@ -43,8 +43,8 @@ def test_the_board_sums_what_replaced_children_counted_and_metrics_tell_it():
         scoreboard.fill(0)
         slot.state = State.RUNNING
         report = LockReport(slot)
-        report(Tally(acquired=1, failed=2, contended=1, reentries=1, wait_us=500))
-        report(Tally(acquired=5, failed=3, contended=2, reentries=1, wait_us=900))
+        report(Counters(acquired=1, failed=2, contended=1, reentries=1, wait_us=500))
+        report(Counters(acquired=5, failed=3, contended=2, reentries=1, wait_us=900))
         assert (slot.locks_acquired, slot.locks_wait_us) == (5 * times, 900 * times)
     probe = Probe.__new__(Probe)
     probe._scoreboard = scoreboard

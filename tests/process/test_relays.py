@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import aside
+from jobqueue.outbox import dead_letters
 from tests.app import tasks
 from tests.app.models import Account
 from tests.factories import seconds_from_now, state, wait_until
@@ -118,7 +118,7 @@ def test_after_delivery_seconds_the_event_is_charged_and_the_relay_begins_anew(r
     wait_until(lambda: delivered(*ids), 8, what="the delivery of the others")
     assert begun(hung) == [(1, group.pid), (2, group.pid)], "a process manager has to see one process"
     row = event(hung)
-    assert (row.attempts, [found.pk for found in aside()]) == (2, [hung])
+    assert (row.attempts, [found.pk for found in dead_letters()]) == (2, [hung])
     assert "DELIVERY_SECONDS" in row.last_error
     assert "time.sleep" in row.last_error, "where it hung"
     group.signal(signal.SIGTERM)
@@ -133,7 +133,7 @@ def test_a_relay_whose_subscriber_keeps_the_interpreter_to_itself_ends(relays, b
     assert "keep_the_interpreter" in group.text()
     ids = fine_ones()
     relays(LEASE_SECONDS=1, MAX_ATTEMPTS=1)
-    wait_until(lambda: delivered(*ids) and aside().exists(), 6, what="all the rest")
+    wait_until(lambda: delivered(*ids) and dead_letters().exists(), 6, what="all the rest")
     assert len(begun(held)) == 1
 
 
@@ -143,7 +143,7 @@ def test_an_atomic_subscriber_that_hangs_is_charged_and_its_transaction_undone(r
     relays(LEASE_SECONDS=1, DELIVERY_SECONDS=1, MAX_ATTEMPTS=2)
     wait_until(lambda: begun(hung), 6, what="the delivery")
     ids = fine_ones()
-    wait_until(lambda: delivered(*ids) and aside().exists(), 8, what="the delivery of the others")
+    wait_until(lambda: delivered(*ids) and dead_letters().exists(), 8, what="the delivery of the others")
     assert (len(begun(hung)), event(hung).attempts) == (2, 2)
     assert not Account.objects.exists()
 
@@ -164,7 +164,7 @@ def test_the_relay_of_a_worker_goes_on_behind_a_subscriber_that_hangs_and_so_do_
     group = worker("--concurrency", 2, JOBQUEUE_TEST_OUTBOX=settings)
     wait_until(lambda: begun(hung), 6, what="the delivery")
     job_id, ids = tasks.add.enqueue(1, 2).id, fine_ones()
-    wait_until(lambda: delivered(*ids) and state(job_id) == "DONE" and aside().exists(), 8, what="all the rest")
+    wait_until(lambda: delivered(*ids) and state(job_id) == "DONE" and dead_letters().exists(), 8, what="all the rest")
     assert len({pid for _, pid in begun(hung)}) == 1, "the same process"
     assert not Account.objects.exists()
     group.signal(signal.SIGTERM)
@@ -210,10 +210,10 @@ LOCKS = pytest.param(
 def test_what_a_subscriber_leaves_open_is_undone_and_charged_to_its_event_alone(relays, begun, topic):
     bad, others = say(topic, key="b"), fine_ones()
     (group,) = relays(MAX_ATTEMPTS=1)
-    wait_until(lambda: delivered(*others) and aside().exists(), 6, what="the delivery of the others")
+    wait_until(lambda: delivered(*others) and dead_letters().exists(), 6, what="the delivery of the others")
     later = fine_ones(3)
     wait_until(lambda: delivered(*later), 6, what="the delivery of later ones")
-    assert [found.pk for found in aside()] == [bad]
+    assert [found.pk for found in dead_letters()] == [bad]
     assert ("before its COMMIT" if "fail" in topic else "LeftOpen") in event(bad).last_error
     assert {len(begun(number)) for number in [bad, *others, *later]} == {1}, "an event has lost its mark"
     assert not Account.objects.exists()

@@ -1,4 +1,4 @@
-"""The section LATEST DETECTED DEADLOCK of SHOW ENGINE INNODB STATUS as a story."""
+"""The section LATEST DETECTED DEADLOCK of SHOW ENGINE INNODB STATUS as a Deadlock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Told:
 
 
 def read_deadlock(cursor: Any, status: str) -> Deadlock | None:
-    """The story in InnoDB's status; None if there was no deadlock since the server started.
+    """The report in InnoDB's status; None if there was no deadlock since the server started.
 
     Both MySQL's form (HOLDS THE LOCK(S)) and MariaDB's (CONFLICTING WITH, which names the other's lock) are read. The
     columns of keys are looked up with `cursor`, because the text has them as bytes.

@@ -28,8 +28,8 @@ ORDER BY 4 DESC LIMIT %s
 """
 _LINE = re.compile(r"Process (\d+) waits for (.+?); blocked by process (\d+)\.")
 ELSEWHERE = _(
-    "PostgreSQL tells the story to the victim only; the statements of the others are in the server's log. "
-    "Deadlocks that no helper of this package met are counted and have no story here."
+    "PostgreSQL reports a deadlock to the victim only; the statements of the others are in the server's log. "
+    "Deadlocks that no helper of this package met are counted and have no report here."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobqueue.lockstats.counters import Tally
+from jobqueue.lockstats.counters import Counters
 
 _FIGURES = {
     "locks_acquired": "acquired",
@@ -22,7 +22,7 @@ class LockReport:
         self._slot = slot
         self._before = {name: getattr(slot, name) for name in _FIGURES}
 
-    def __call__(self, total: Tally) -> None:
-        """Every few seconds, in the thread that writes the figures."""
+    def __call__(self, total: Counters) -> None:
+        """Every few seconds, in the thread that writes lock statistics."""
         for name, figure in _FIGURES.items():
             setattr(self._slot, name, self._before[name] + getattr(total, figure))

@@ -17,7 +17,7 @@ from jobqueue import signals, wakeup
 from jobqueue.context import log as job_log
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.lockstats import recorder as lock_metrics
+from jobqueue.lockstats import recorder
 from jobqueue.maintenance import worker_rows as workers
 from jobqueue.tasks import registry
 from jobqueue.worker.child.lock_report import LockReport
@@ -86,14 +86,14 @@ def _work(options: Options, index: int, name: str, scoreboard: Scoreboard) -> Ex
     signals.dispatch_via(dispatcher.dispatch)
     relaying = Relaying(options.database, on_hung=loop.recycling.note_hung_threads)
     relaying.start()
-    lock_metrics.report_to(LockReport(scoreboard.slots[index]))
+    recorder.report_to(LockReport(scoreboard.slots[index]))
     try:
         return loop.run()
     finally:
         relaying.stop()
         dispatcher.end()
         signals.dispatch_via(None)
-        lock_metrics.close()
+        recorder.close()
 
 
 def _answer(options: Options, index: int, scoreboard: Scoreboard, queue: str, using: str) -> None:

@@ -11,7 +11,7 @@ from jobqueue.worker.shared.queue_choice import Selection
 
 #: sessions of the queue's database: the monitor's threads renew, settle what the dead left, keep house, and listen
 MONITOR_CONNECTIONS = 4
-#: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for figures about locks
+#: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for lock statistics
 PER_CHILD = 5
 SILENT_SECONDS_MIN = 2.0  # on a busy machine the monitor of very short leases is slow, and does not hang
 

@@ -457,7 +457,7 @@ CONNECTIONS = [
     ),
     _mutant(
         "a canceled coroutine does not wait for the release of its lock",
-        "locks/uncanceled.py",
+        "locks/shielded.py",
         "        except asyncio.CancelledError as error:\n            canceled = error\n",
         "        except asyncio.CancelledError:\n            doing.cancel()\n            raise\n",
         "tests/locks/test_canceled_coroutines.py",

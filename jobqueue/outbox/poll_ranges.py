@@ -34,14 +34,14 @@ class _Range:
     keys: int = lanes.WINDOW
 
 
-class Crowd:
+class PollRanges:
     """The memory of one relay. `on` while at least a window full of keys waits."""
 
     def __init__(self, using: str, fronts: Fronts) -> None:
         self._using, self._fronts = using, fronts
         self._ranges: list[_Range] = []
         self._passed = 0
-        self._fresh = _Fresh(using)
+        self._fresh = _NewEvents(using)
 
     @property
     def on(self) -> bool:
@@ -97,7 +97,7 @@ class Crowd:
         self._ranges[number].look_at = time.monotonic() + min(seconds, longest)
 
     def _waits(self, heads: Heads) -> dict[int, float]:
-        """By id the seconds until each is due; what is set aside, or has gone, is left out."""
+        """By id the seconds until each is due; dead letters and deleted events are left out."""
         if not heads:
             return {}
         ids = sorted(heads.values())
@@ -122,7 +122,7 @@ class Crowd:
         return dict(sorted(found.items())[:limit])
 
 
-class _Fresh:
+class _NewEvents:
     """The keys of events that were published lately."""
 
     def __init__(self, using: str) -> None:

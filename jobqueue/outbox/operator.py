@@ -1,4 +1,4 @@
-"""What people do about events that were set aside."""
+"""What operators do with dead letters: events that used up their attempts."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ from jobqueue.outbox.lanes import key_lane, topic_lane
 REASON_BYTES = 1000
 
 
-def aside(using: str | None = None) -> QuerySet[OutboxEvent]:
-    """Events that were set aside, the longest first, without discarded ones. Those with a lane block their key."""
+def dead_letters(using: str | None = None) -> QuerySet[OutboxEvent]:
+    """Dead letters, the oldest first, without discarded ones. Those with a lane block their key."""
     events: QuerySet[OutboxEvent] = OutboxEvent.objects.using(alias_of(using))
     return events.filter(failed_at__isnull=False, processed_at__isnull=True).order_by("failed_at")
 
 
 def retry(event_id: int, *, using: str | None = None) -> bool:
-    """Let an event that was set aside be delivered again, with all its attempts; False if it was not.
+    """Make a dead letter due again, with all its attempts; False if the event is none.
 
     With policy "skip", later events of its key may have gone before it.
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
-        event = aside(alias).filter(pk=event_id).first()
+        event = dead_letters(alias).filter(pk=event_id).first()
     if event is None:
         return False
     lane = topic_lane(event.topic) if event.key is None else key_lane(event.key)
     again = {"lane": lane, "due_at": UtcNow(), "failed_at": None, "attempts": 0}
-    return _write(aside(alias).filter(pk=event_id), again, _events(event_id, alias).filter(failed_at__isnull=True))
+    return _write(
+        dead_letters(alias).filter(pk=event_id), again, _events(event_id, alias).filter(failed_at__isnull=True)
+    )
 
 
 def skip(event_id: int, *, using: str | None = None) -> bool:
-    """Give an event up that was set aside and blocks its key: the key goes on. False if there is none."""
+    """Let the key of a dead letter go on without it. False if there is no dead letter that blocks its key."""
     alias = alias_of(using)
-    blocking = aside(alias).filter(pk=event_id, lane__isnull=False)
+    blocking = dead_letters(alias).filter(pk=event_id, lane__isnull=False)
     with explain_missing_table(alias):
         if not blocking.exists():
             return False
-    return _write(blocking, {"lane": None}, aside(alias).filter(pk=event_id, lane__isnull=True))
+    return _write(blocking, {"lane": None}, dead_letters(alias).filter(pk=event_id, lane__isnull=True))
 
 
 def discard(event_id: int, reason: str = "", *, using: str | None = None) -> bool:
-    """Take an event out that was set aside: it is never delivered, and its key goes on. False if there is none.
+    """Discard a dead letter: it is never delivered, and its key goes on. False if the event is none.
 
     `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
-        event = aside(alias).filter(pk=event_id).first()
+        event = dead_letters(alias).filter(pk=event_id).first()
     if event is None:
         return False
     told = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
     gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": told}
     ended = _events(event_id, alias).filter(processed_at__isnull=False, last_error=told)
-    return _write(aside(alias).filter(pk=event_id), gone, ended)
+    return _write(dead_letters(alias).filter(pk=event_id), gone, ended)
 
 
 def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:

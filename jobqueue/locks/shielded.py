@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 T = TypeVar("T")
 
 
-async def to_the_end(step: Callable[..., T], *args: object) -> T:
+async def run_shielded(step: Callable[..., T], *args: object) -> T:
     """What `step` returns in the thread of sync_to_async; the caller's cancelation goes on when it has been done.
 
     Canceled by itself, sync_to_async drops a step that waits for its thread.
