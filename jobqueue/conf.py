@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
@@ -237,3 +239,18 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")
+
+
+def is_test_run() -> bool:
+    """Whether this process runs tests: by Django's runner, by pytest or by any runner of unittest.
+
+    Not every runner calls setup_test_environment(), which replaces the mailbox.
+    """
+    runners = sys.modules.get("unittest.signals")
+    # Every TextTestRunner registers its result there, so that Ctrl-C can stop it.
+    return hasattr(mail, "outbox") or "pytest" in sys.modules or bool(getattr(runners, "_results", None))
+
+
+def is_development() -> bool:
+    """Whether this process runs with DEBUG, or runs tests."""
+    return bool(django_settings.DEBUG) or is_test_run()

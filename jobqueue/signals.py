@@ -6,16 +6,12 @@ Inside a caller's transaction a signal is sent before that transaction commits.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 from django.dispatch import Signal
-
-logger = logging.getLogger("jobqueue")
 
 job_enqueued = Signal()  # job_id, queue, task, using
 job_done = Signal()  # job_id, queue, task, attempt, worker, using
@@ -33,38 +29,31 @@ worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 
 
-def send(signal: Signal, sender: type, **values: Any) -> None:
-    """Send to every receiver; what a receiver raises is logged here and goes no further."""
-    if not signal.receivers:
-        return
-    if _here.dispatch is None:
-        _deliver(signal, sender, values)
-    else:
-        _here.dispatch(partial(_deliver, signal, sender, values))
+Dispatch: TypeAlias = Callable[[Callable[[], object]], None]
 
 
-Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
-
-
-class _Here(threading.local):
+class _Delivery(threading.local):
     dispatch: Dispatch | None = None
 
 
-_here = _Here()
+_delivery = _Delivery()
+
+
+def send(signal: Signal, sender: type, **values: Any) -> None:
+    """Send to every receiver; send_robust() logs what a receiver raises to the logger django.dispatch."""
+    if not signal.receivers:
+        return
+    deliver = partial(signal.send_robust, sender, **values)
+    if _delivery.dispatch is None:
+        deliver()
+    else:
+        _delivery.dispatch(deliver)
 
 
 def dispatch_via(dispatch: Dispatch | None) -> None:
-    """From now on this thread hands deliveries to `dispatch`, which calls each, in order, in its own time.
+    """Let this thread hand its deliveries to `dispatch`, which calls each, in order, later; None calls receivers here.
 
-    For threads that must not wait for a receiver; None = it calls receivers itself again. In the threads of jobs they
-    are called at once: there a signal is a part of what the job does.
+    For threads that must not wait for a receiver. Threads of jobs call receivers directly: there a signal is part of
+    what the job does.
     """
-    _here.dispatch = dispatch
-
-
-def _deliver(signal: Signal, sender: type, values: dict[str, Any]) -> None:
-    for receiver, answer in signal.send_robust(sender, **values):
-        if isinstance(answer, Exception):
-            # The project's own handlers may raise too, where a job has closed their stream.
-            with suppress(Exception):
-                logger.error("receiver %r failed; the job goes on", receiver, exc_info=answer)
+    _delivery.dispatch = dispatch

@@ -1,16 +1,22 @@
-"""retry_transaction: a transaction that meets a deadlock or a lock timeout is done again, all of it."""
+"""retry_transaction redoes a transaction after a deadlock; forbid_outside_calls warns of network calls inside one."""
 
 from __future__ import annotations
 
-import random
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar, overload
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
+from jobqueue.backoff import Backoff
+from jobqueue.conf import is_development
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.base import Fault
@@ -19,7 +25,6 @@ from jobqueue.db.retry import count_retry
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
-from jobqueue.outside import OutsideCallWarning, forbid_outside_calls
 from jobqueue.validation import check_int, check_seconds
 
 __all__ = ["OutsideCallWarning", "forbid_outside_calls", "retry_transaction"]
@@ -27,7 +32,8 @@ __all__ = ["OutsideCallWarning", "forbid_outside_calls", "retry_transaction"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PAUSE_SECONDS_MAX = 1.0
+_PAUSES = Backoff(base_seconds=0.03, cap_seconds=1.0, jitter=1 / 3)
+_NETWORK_EVENTS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 
 
 @overload
@@ -99,7 +105,7 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
                 )
                 raise
             count_retry(using, fault_vendor(using).error_code(error), attempt, error)
-            time.sleep(random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.02 * 2**attempt))
+            time.sleep(_PAUSES.delay_seconds(attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
@@ -120,3 +126,74 @@ class _Once:
 
     def _commit(self) -> None:
         self.committed = True
+
+
+class OutsideCallWarning(RuntimeWarning):
+    """A network connection was opened inside a block that holds locks."""
+
+
+class _Watched(threading.local):
+    blocks = 0
+
+
+_watched = _Watched()
+_installing = threading.Lock()
+_installed = False
+
+
+@contextmanager
+def forbid_outside_calls() -> Iterator[None]:
+    """Issue an OutsideCallWarning when this thread opens a connection, or sends a datagram, inside the block.
+
+    Active with DEBUG and in test runs only. It uses an audit hook of Python (sys.addaudithook: socket.connect,
+    socket.sendto, socket.sendmsg), so it does not see connections that are already open, sockets of C libraries and
+    other threads. Connections to the servers of DATABASES and Unix sockets are allowed. With the warning as an error
+    (python -W error::jobqueue.transactions.OutsideCallWarning) the call itself fails.
+    """
+    if not is_development():
+        yield
+        return
+    _install()
+    _watched.blocks += 1
+    try:
+        yield
+    finally:
+        _watched.blocks -= 1
+
+
+def _install() -> None:
+    """Install the hook once per process: Python cannot remove it again."""
+    global _installed
+    with _installing:
+        if not _installed:
+            sys.addaudithook(_hook)
+            _installed = True
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event not in _NETWORK_EVENTS or not _watched.blocks:
+        return
+    address = args[1]
+    if not isinstance(address, tuple) or address[:2] in _databases():
+        return
+    warnings.warn(
+        f"a connection to {address[0]}:{address[1]} was opened inside a transaction: it holds its locks, and others "
+        "wait, for as long as the answer takes. Do it before the transaction, or after it in transaction.on_commit() "
+        "or a job.",
+        OutsideCallWarning,
+        stacklevel=3,
+    )
+
+
+def _databases() -> set[tuple[Any, ...]]:
+    """The addresses of DATABASES: some drivers use Python's sockets."""
+    found: set[tuple[Any, ...]] = set()
+    for values in connections.settings.values():
+        host, port = values.get("HOST"), values.get("PORT")
+        if host and not host.startswith("/"):
+            try:
+                infos = socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)
+            except OSError:
+                continue
+            found |= {info[4][:2] for info in infos} | {(host, int(port or 0))}
+    return found

@@ -18,7 +18,7 @@ from django.db import connections, transaction
 from jobqueue.context.progress import Reporter, new_progress
 from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
-from jobqueue.db.callers_transaction import in_manual_transaction
+from jobqueue.db.callers_transaction import in_manual_transaction, in_open_transaction
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, WrongDatabase
 from jobqueue.payload import JSON
@@ -153,8 +153,7 @@ class JobContext:
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:
-        blocks = connections[alias].atomic_blocks
-        if blocks and not getattr(blocks[-1], "_from_testcase", False):
+        if in_open_transaction(alias):
             # Inside the job's own transaction nothing is done before that commits, and it may roll back.
             transaction.on_commit(self._finished, using=alias)
         else:

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from jobqueue.conf import load
+from jobqueue.conf import is_test_run, load
 from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.lockstats.counters import Buffer, Counters, LockId
@@ -137,8 +136,8 @@ def _counts() -> bool:
 
 
 def _start() -> None:
-    """Not while tests run: a thread's session would outlive their database."""
-    if hasattr(mail, "outbox"):
+    """Start the thread; not in a test run, whose database must not be dropped under its session."""
+    if is_test_run():
         return
     process = _process
     with process.starting:

@@ -267,7 +267,7 @@ def test_a_window_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypat
 
 @committed
 def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
-    monkeypatch.setattr(recorder, "hasattr", lambda *_: False, raising=False)
+    monkeypatch.setattr(recorder, "is_test_run", lambda: False)
     monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.05)
     reports = []
     recorder.report_to(reports.append)

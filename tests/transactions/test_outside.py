@@ -8,10 +8,9 @@ import threading
 import warnings
 
 import pytest
-from django.core import mail
 from django.db import connection, connections, transaction
 
-from jobqueue import outside
+from jobqueue import conf
 from jobqueue.transactions import OutsideCallWarning, forbid_outside_calls, retry_transaction
 from tests.app.models import Account
 from tests.docs.markdown import ROOT
@@ -92,12 +91,33 @@ def test_an_error_of_the_block_ends_the_watch(elsewhere):
     call(elsewhere)
 
 
-def test_without_debug_and_tests_nobody_watches(monkeypatch, settings):
-    assert outside.is_watched()
-    monkeypatch.delattr(mail, "outbox")
-    assert not outside.is_watched()
+def test_a_process_without_debug_and_tests_is_not_watched(monkeypatch, settings):
+    assert conf.is_development()
+    monkeypatch.setattr(conf, "is_test_run", lambda: False)
+    assert not conf.is_development()
     settings.DEBUG = True
-    assert outside.is_watched()
+    assert conf.is_development()
+
+
+PLAIN_RUNNER = """
+import unittest, warnings
+import django; django.setup()
+from jobqueue import conf
+from django.core import mail
+assert not conf.is_test_run()
+
+class Case(unittest.TestCase):
+    def test(self):
+        self.assertFalse(hasattr(mail, "outbox"))
+        self.assertTrue(conf.is_test_run())
+
+result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Case))
+assert result.wasSuccessful() and result.testsRun == 1
+"""
+
+
+def test_a_runner_that_does_not_set_up_the_test_environment_is_recognized():
+    run_as_script(PLAIN_RUNNER)
 
 
 PRODUCTION = """
@@ -115,7 +135,10 @@ assert hooks == [], hooks
 
 
 def test_in_production_no_hook_is_installed():
+    run_as_script(PRODUCTION)
+
+
+def run_as_script(code):
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRODUCTION], cwd=ROOT, env=environment, check=True, timeout=patient(60)
-    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=patient(60))

@@ -44,7 +44,7 @@ def dispatch_via(dispatcher: SignalDispatcher) -> None:
     _dispatcher = dispatcher
 
 
-def dispatch(delivery: Callable[[], None]) -> None:
+def dispatch(delivery: Callable[[], object]) -> None:
     """Have `delivery` called by the dispatcher; at once where there is none yet."""
     if _dispatcher is None:
         delivery()

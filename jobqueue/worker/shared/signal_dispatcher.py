@@ -21,7 +21,7 @@ class SignalDispatcher:
     """Calls what it is given, in order; the process need not wait for it before its end()."""
 
     def __init__(self) -> None:
-        self._todo: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._given = self._called = self._dropped = 0
         self._since = 0.0
         self._thread: threading.Thread | None = None
@@ -37,7 +37,7 @@ class SignalDispatcher:
         thread.start()
         self._thread = thread
 
-    def dispatch(self, delivery: Callable[[], None]) -> None:
+    def dispatch(self, delivery: Callable[[], object]) -> None:
         """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it.
 
         Where there is no room for a thread it is called at once.
