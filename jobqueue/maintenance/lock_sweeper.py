@@ -1,37 +1,86 @@
-"""Deletes lease locks that have ended, released or by the death of their holders, and rows of idle mutexes."""
+"""Deletes lease locks that have ended and the rows of mutexes that nobody has used for long."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.db import connections
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from jobqueue.conf import Settings
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.mutex_floor import MUTEX_FLOOR, MUTEX_IDLE_SECONDS, raise_mutex_floor
+from jobqueue.db.retry import retry_transient
 from jobqueue.locks.fence_floor import ended, sweep
-from jobqueue.locks.idle_mutexes import sweep_idle
+from jobqueue.models import FenceFloor, MutexRow
 
-#: how often a worker does it
+#: the interval between two passes of a worker
 INTERVAL_SECONDS = 60.0
+#: rows of mutexes that one pass reads; the next pass goes on behind them
+MUTEX_ROWS = 5_000
+_BATCH = 200
+#: the last key of a mutex that this process has read, by database
+_positions: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Sweeping:
+class Swept:
     """What one pass did."""
 
     locks_freed: int
     mutexes_deleted: int = 0
 
 
-def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Sweeping:
-    """As many batches of `limit` as there are locks that have ended; each batch is its own transaction."""
+def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Swept:
+    """Delete as many batches of `limit` as there are ended locks, each in its own transaction; then idle mutexes."""
     freed = 0
-    # Locks that end while this runs are left for the next pass: its work is bounded by what was there.
+    # Locks that end during the pass are left for the next one: the number of batches is fixed at the start.
     for _ in range(-(-count_ended(using=using) // limit)):
         gone = sweep(limit, using=using)
         freed += gone
         if gone < limit:
             break
-    return Sweeping(freed, sweep_idle(using=using))
+    return Swept(freed, _sweep_mutexes(using))
 
 
 def count_ended(*, using: str) -> int:
-    """How many have ended and are still there."""
+    """The number of lease locks that have ended and still have a row."""
     return ended(using).count()
+
+
+def _sweep_mutexes(using: str) -> int:
+    """Delete those of the next MUTEX_ROWS rows that were idle for MUTEX_IDLE_SECONDS, unless somebody holds them.
+
+    In order of the key: the time of the last use has no index, because every holder would have to write to it.
+    """
+    after = _positions.get(using, "")
+    rows = MutexRow.objects.using(using).filter(pk__gt=after).order_by("pk")
+    idle = ExpressionWrapper(_idle(), output_field=BooleanField())
+    seen = list(rows.annotate(is_idle=idle).values_list("pk", "is_idle")[:MUTEX_ROWS])
+    _positions[using] = seen[-1][0] if len(seen) == MUTEX_ROWS else ""
+    keys = [key for key, is_idle in seen if is_idle]
+    batches = [keys[first : first + _BATCH] for first in range(0, len(keys), _BATCH)]
+    return sum(retry_transient(partial(_delete_mutexes, batch, using), using=using) for batch in batches)
+
+
+def _idle() -> Q:
+    limit = UtcNowPlus(-MUTEX_IDLE_SECONDS)
+    return Q(taken_at__lt=limit) | Q(taken_at__isnull=True, created_at__lt=limit)
+
+
+def _delete_mutexes(keys: list[str], using: str) -> int:
+    server = vendor(using)
+    with server.transaction(connections[using]):
+        floor: Any = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
+        if floor.exists() and not server.lock_rows(floor):
+            # A transaction relies on no row being deleted until it ends; the next pass tries again.
+            return 0
+        rows: Any = MutexRow.objects.using(using).filter(_idle())
+        locked = list(server.lock_rows(rows.filter(pk__in=keys)).values_list("pk", flat=True))
+        if locked:
+            raise_mutex_floor(using)
+        # One DELETE per key: led by a scan, a DELETE would wait for rows that others have locked.
+        return sum(rows.filter(pk=key).delete_only()[0] for key in locked)

@@ -28,7 +28,7 @@ class IdempotencyRecord(models.Model):
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
         indexes = [
-            # idempotency_cleaner: what has expired, oldest first
+            # maintenance.cleaner: expired records, oldest first
             models.Index(fields=["expires_at"], name="ix_idempotency_expiry"),
         ]
 

@@ -35,7 +35,7 @@ class LockStat(models.Model):
         verbose_name_plural = _("lock activity")
         default_permissions = ("view",)
         indexes = [
-            # read_activity(): the last minutes; lock_history_cleaner: the oldest
+            # lockstats.report: the last minutes; maintenance.cleaner: the oldest
             models.Index(fields=["counted_at"], name="ix_lock_stat_age"),
         ]
 
@@ -71,7 +71,7 @@ class LockFinding(models.Model):
         indexes = [
             # read_activity(): the newest of a kind
             models.Index(fields=["kind", "last_seen_at"], name="ix_lock_finding_kind"),
-            # lock_history_cleaner: the oldest
+            # maintenance.cleaner: the oldest
             models.Index(fields=["last_seen_at"], name="ix_lock_finding_age"),
         ]
 

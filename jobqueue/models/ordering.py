@@ -48,7 +48,7 @@ class OrderingKey(models.Model):
         verbose_name = _("ordering key")
         verbose_name_plural = _("ordering keys")
         indexes = [
-            # ordering_sweep: oldest first
+            # maintenance.cleaner: oldest first
             models.Index(fields=["created_at"], name="ix_ordering_key_age"),
         ]
 

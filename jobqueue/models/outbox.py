@@ -46,7 +46,7 @@ class OutboxEvent(models.Model):
             models.Index(fields=["lane", "id"], name="ix_outbox_lane"),
             # claiming: due events without key, first due first
             models.Index(fields=["lane", "due_at", "id"], name="ix_outbox_due"),
-            # outbox_cleaner: delivered events, oldest first
+            # maintenance.cleaner: delivered events, oldest first
             models.Index(fields=["processed_at"], name="ix_outbox_processed"),
             # dead_letters(): what somebody must look at
             models.Index(fields=["failed_at"], name="ix_outbox_failed"),
@@ -67,7 +67,7 @@ class OutboxKey(models.Model):
         verbose_name = _("outbox key")
         verbose_name_plural = _("outbox keys")
         indexes = [
-            # outbox_cleaner: oldest first
+            # maintenance.cleaner: oldest first
             models.Index(fields=["created_at"], name="ix_outbox_key_age"),
         ]
 

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.maintenance import ordering_key_cleaner, ordering_sweep
+from jobqueue.maintenance import cleaner, ordering_sweep
 from jobqueue.models import Job, LaneEntry, OrderingKey
 from jobqueue.transitions import (
     ack,
@@ -421,8 +421,8 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries)
 
 def test_old_key_rows_are_deleted_and_made_anew():
     first, second = add(2)
-    OrderingKey.objects.update(created_at=UtcNowPlus(-2 * ordering_key_cleaner.KEY_SECONDS))
-    assert ordering_key_cleaner.run_once(None, using="default").ordering_keys_deleted == 1
+    OrderingKey.objects.update(created_at=UtcNowPlus(-2 * cleaner.KEY_SECONDS))
+    assert cleaner.ORDERING_KEYS.run_once(None, using="default").rows == 1
     (third,) = add(1)
     for expected in (first, second, third):
         ack(take()[expected])

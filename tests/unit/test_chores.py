@@ -13,8 +13,6 @@ Found = make_dataclass("Found", [("deleted", int)])
 
 
 class Refused:
-    __name__ = "tests.some_cleaner"
-
     def __init__(self, error=None):
         self.calls, self.refused = 0, True
         self.error = error or ProgrammingError(1142, "DELETE command denied")
@@ -32,7 +30,7 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
     monkeypatch.setattr(chores.time, "monotonic", lambda: clock[0])
     refused = Refused()
     found = chores.Chores("default")
-    found.sweepers = [refused]
+    found.sweepers = {"some cleaner": refused.run_once}
     with caplog.at_level(logging.WARNING):
         found.sweep()
         clock[0] += 30
@@ -57,9 +55,9 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
 def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
     slow = Refused(OperationalError(*error))
     found = chores.Chores("default")
-    found.watches = [slow]
+    found.watches = {"some cleaner": slow.run_once}
     with caplog.at_level(logging.WARNING):
         found.watch()
         found.watch()
     assert slow.calls == 1
-    assert "does without its some cleaner" in caplog.text
+    assert "skipping the some cleaner for 60 s" in caplog.text

@@ -17,15 +17,8 @@ from jobqueue.cli.arguments import count, duration
 from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import (
-    idempotency_cleaner,
-    lock_history_cleaner,
-    lock_sweeper,
-    ordering_key_cleaner,
-    ordering_sweep,
-    outbox_cleaner,
-    reaper,
-)
+from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper
+from jobqueue.maintenance.cleaner import CLEANERS
 
 
 class Command(BaseCommand):
@@ -68,14 +61,9 @@ class Command(BaseCommand):
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
-            cleaned = outbox_cleaner.run_once(load(), using=using)
-            forgotten = idempotency_cleaner.run_once(load(), using=using)
-            kept = ordering_sweep.run_once(load(), using=using)
-            history = lock_history_cleaner.run_once(load(), using=using)
-            keys = ordering_key_cleaner.run_once(load(), using=using)
-            facts = {}
-            for done in (found, swept, cleaned, forgotten, kept, history, keys):
-                facts |= asdict(done)
+            facts = asdict(found) | asdict(swept) | asdict(ordering_sweep.run_once(load(), using=using))
+            for cleaner in CLEANERS:
+                facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"
