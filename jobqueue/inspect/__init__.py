@@ -1,4 +1,8 @@
-"""What a block of statements really locked, told by the server: text, JSON, a picture, and an assertion for tests."""
+"""What a block of statements really locked, as the server reports it: text, JSON, SVG and an assertion for tests.
+
+lock_set holds the locks, wording and svg render them, footprint is the public face. For tests and shells: nothing in
+the package imports it.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
-"""A footprint as SVG: each index a line of entries, with what is locked of it."""
+"""A footprint as SVG: each index is a line of entries, marked with its locks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from jobqueue.db.lock_facts import HeldLock, LockKind
+from jobqueue.inspect.lock_set import GAP_KINDS, RECORD_KINDS, LockSet
 from jobqueue.inspect.wording import counts, key_of
-
-if TYPE_CHECKING:
-    from jobqueue.inspect.footprint import Footprint
 
 ENTRIES_MAX = 40
 _WIDE, _LEFT, _GAP, _ENTRY, _ROW = 1000, 20, 46, 84, 74
@@ -23,21 +20,20 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}}"
 )
 _LEGEND = [("r", "record: nobody changes the entry"), ("g", "gap: nobody inserts here"), ("i", "insert intention")]
-_HAS_GAP = (LockKind.GAP, LockKind.NEXT_KEY, LockKind.SUPREMUM)
 
 
-def svg(footprint: Footprint) -> str:
-    """One line per index; beyond 40 entries of an index the rest is counted."""
-    title = f"Locks of a block on {footprint.database}, {footprint.isolation}: {counts(footprint)}"
+def draw(locked: LockSet) -> str:
+    """One line per index; after ENTRIES_MAX entries of an index only the number of the others."""
+    title = f"Locks of a block on {locked.database}, {locked.isolation}: {counts(locked)}"
     body = [f'<text x="{_LEFT}" y="22" class="h">{escape(title)}</text>']
     y = 46
     x = _LEFT
-    for look, said in _LEGEND:
-        body.append(f'<rect x="{x}" y="{y - 11}" width="14" height="14" class="{look}"/>')
-        body.append(f'<text x="{x + 20}" y="{y}">{escape(said)}</text>')
+    for style, meaning in _LEGEND:
+        body.append(f'<rect x="{x}" y="{y - 11}" width="14" height="14" class="{style}"/>')
+        body.append(f'<text x="{x + 20}" y="{y}">{escape(meaning)}</text>')
         x += 260
     y += 34
-    on_entries = [lock for lock in footprint.locks if lock.kind is not LockKind.TABLE]
+    on_entries = [lock for lock in locked.locks if lock.kind is not LockKind.TABLE]
     for (table, index), found in groupby(on_entries, key=lambda lock: (lock.table, lock.index)):
         entries = [(key, list(same)) for key, same in groupby(found, key=key_of)]
         name = escape(f"{table}: {index or 'rows'}")
@@ -61,21 +57,21 @@ def _per_line() -> int:
 
 def _entries(entries: list[tuple[str, list[HeldLock]]], y: int) -> Iterator[str]:
     """The gap before each entry, and the entry."""
-    for place, (key, locks) in enumerate(entries):
-        x = _LEFT + place * (_GAP + _ENTRY)
+    for number, (key, locks) in enumerate(entries):
+        x = _LEFT + number * (_GAP + _ENTRY)
         kinds = {lock.kind for lock in locks}
         modes = "/".join(sorted({lock.mode for lock in locks}))
-        has_gap = bool(kinds & set(_HAS_GAP))
-        has_record = bool(kinds & {LockKind.RECORD, LockKind.NEXT_KEY})
-        said = ", ".join(f"{lock.mode} {lock.kind}" for lock in locks)
-        yield f"<g><title>{escape(key)}: {escape(said)}</title>"
+        has_gap = bool(kinds & set(GAP_KINDS))
+        has_record = bool(kinds & set(RECORD_KINDS))
+        locks_text = ", ".join(f"{lock.mode} {lock.kind}" for lock in locks)
+        yield f"<g><title>{escape(key)}: {escape(locks_text)}</title>"
         if has_gap:
             yield f'<rect x="{x}" y="{y}" width="{_GAP}" height="30" class="g"/>'
             yield f'<text x="{x + _GAP / 2:g}" y="{y + 19}" class="m">gap</text>'
         if LockKind.INSERT_INTENTION in kinds:
             yield f'<rect x="{x + _GAP - 12}" y="{y}" width="12" height="30" class="i"/>'
-        look = "r" if has_record else "e"
-        yield f'<rect x="{x + _GAP}" y="{y}" width="{_ENTRY}" height="30" class="{look}"/>'
+        style = "r" if has_record else "e"
+        yield f'<rect x="{x + _GAP}" y="{y}" width="{_ENTRY}" height="30" class="{style}"/>'
         short = key if len(key) <= 13 else key[:11] + "…)"
         yield f'<text x="{x + _GAP + _ENTRY / 2:g}" y="{y + 19}" class="m">{escape(short)}</text>'
         yield f'<text x="{x + _GAP + _ENTRY / 2:g}" y="{y + 43}" class="m">{escape(modes)}</text></g>'

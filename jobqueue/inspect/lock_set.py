@@ -1,0 +1,81 @@
+"""The locks that a block has added to its transaction, as data."""
+
+from __future__ import annotations
+
+import re
+
+from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind
+from jobqueue.exceptions import InvalidValue
+
+#: kinds that keep others from inserting
+GAP_KINDS = (LockKind.GAP, LockKind.NEXT_KEY, LockKind.SUPREMUM)
+#: kinds that lock an entry itself
+RECORD_KINDS = (LockKind.RECORD, LockKind.NEXT_KEY)
+_ORDER = [LockKind.TABLE, *RECORD_KINDS, LockKind.GAP, LockKind.INSERT_INTENTION, LockKind.SUPREMUM]
+
+
+class LockSet:
+    """The locks of a block. They are read when the block ends without an error, and stay readable.
+
+    `database` and `isolation` describe the session. `complete` is False where the server cut its list short; `unseen`
+    says what this database does not show at all.
+    """
+
+    def __init__(self, database: str, unseen: str) -> None:
+        self.database, self.unseen = database, unseen
+        self.isolation, self.complete = "", True
+        self._locks: tuple[HeldLock, ...] | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the block has ended."""
+        return self._locks is not None
+
+    @property
+    def locks(self) -> tuple[HeldLock, ...]:
+        """Every lock, by table, index and key. Raises InvalidValue before the end of the block."""
+        if self._locks is None:
+            raise InvalidValue(
+                "this lock footprint is not there yet: it is read when its block ends without an error. "
+                "Nothing was changed; use it after the block."
+            )
+        return self._locks
+
+    @property
+    def rows(self) -> tuple[HeldLock, ...]:
+        """Locks on rows themselves: entries of the clustered index, or rows of PostgreSQL."""
+        return tuple(lock for lock in self.locks if lock.is_row)
+
+    @property
+    def records(self) -> tuple[HeldLock, ...]:
+        """Locks on entries of any index, rows included."""
+        return tuple(lock for lock in self.locks if lock.kind in RECORD_KINDS)
+
+    @property
+    def gaps(self) -> tuple[HeldLock, ...]:
+        """Locks that keep others from inserting: gap, next-key and supremum locks."""
+        return tuple(lock for lock in self.locks if lock.kind in GAP_KINDS)
+
+    @property
+    def tables(self) -> tuple[HeldLock, ...]:
+        """Locks on whole tables. Those of InnoDB that begin with I, and PostgreSQL's Row...Lock, block no rows."""
+        return tuple(lock for lock in self.locks if lock.kind is LockKind.TABLE)
+
+    def fill(self, before: HeldLocks, after: HeldLocks) -> None:
+        """Keep what the transaction holds `after` the block and did not hold `before` it."""
+        self._locks = tuple(sorted(after.locks - before.locks, key=_sort_key))
+        self.isolation, self.complete = after.isolation, before.complete and after.complete
+
+
+_SortKey = tuple[str, bool, str, bool, list[tuple[int, int, str]], int, str]
+
+
+def _sort_key(lock: HeldLock) -> _SortKey:
+    last = lock.kind is LockKind.SUPREMUM or (lock.key or "").startswith("supremum")
+    return lock.table, lock.index != "", lock.index, last, _columns(lock.key), _ORDER.index(lock.kind), lock.mode
+
+
+def _columns(key: str | None) -> list[tuple[int, int, str]]:
+    """Sorts entries in the order of the index, as far as numbers and text show it."""
+    parts = [] if key is None else re.split(r", (?=(?:[^']*'[^']*')*[^']*$)", key)
+    return [(0, int(part), "") if re.fullmatch(r"-?\d+", part) else (1, 0, part) for part in parts]
