@@ -18,8 +18,8 @@ from jobqueue.locks.fence_floor import sweep as sweep_locks
 from jobqueue.lockstats import tables
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
 from jobqueue.ordering.report import hot_keys, stuck_keys
-from jobqueue.outbox import operator, outcomes, publish
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox import operator, publish, statements
+from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.transitions import (
     ack,
     ack_many,
@@ -129,14 +129,14 @@ def _outbox():
         for number in range(4):
             publish(topic, {"n": number}, key=same)
         publish(topic, {"n": 4})
-    claimer = Claimer("default", lease_seconds=60, topics=[topic])
+    claimer = EventClaimer("default", lease_seconds=60, topics=[topic])
     batch = next(found for found in (claimer.claim(10) for _ in range(10_000)) if found is not None)
     events = [event for lane in batch.lanes.values() for event in lane]
     ids = [event.id for event in events]
-    assert outcomes.renew(ids, batch.token, lease_seconds=60, using="default")
-    outcomes.dead_letter(events[0], batch.token, "boom", using="default")
-    outcomes.give_back(ids[1:2], batch.token, using="default")
-    outcomes.mark_processed(ids[2:], batch.token, using="default")
+    assert statements.renew(ids, batch.token, lease_seconds=60, using="default")
+    statements.dead_letter(events[0], batch.token, "boom", using="default")
+    statements.release(ids[1:2], batch.token, using="default")
+    statements.mark_processed(ids[2:], batch.token, using="default")
     assert OutboxEvent.objects.filter(key__in=[same, key()]).count() == 4
     assert operator.retry(ids[0])
 

@@ -1,4 +1,4 @@
-"""Which events a relay takes: of a key the first pending ones, without a key those that are due."""
+"""Claims events for a relay: of a key the first pending ones, without a key those that are due."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.outbox import lanes, statements
-from jobqueue.outbox.cursor import Floors
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.poll_ranges import PollRanges
-from jobqueue.outbox.statements import Row
+from jobqueue.outbox.statements import EventRow
 from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 
 #: lanes whose fronts are read by one statement
@@ -27,7 +26,7 @@ _FRONTS_MAX = 50
 
 
 class _Overtaken(Exception):
-    """Another relay took some of these events meanwhile."""
+    """Another relay has claimed some of these events."""
 
 
 @dataclass(slots=True)
@@ -37,13 +36,13 @@ class Batch:
     token: bytes
     until: float
     lanes: dict[int, list[Event]] = field(default_factory=dict)
-    #: leased, and nothing has become of them yet
+    #: leased, not delivered and not failed yet
     left: set[int] = field(default_factory=set)
     #: delivered, and not marked yet
     unmarked: list[int] = field(default_factory=list)
-    #: the same, and the watch of the delivery marks them
+    #: delivered, and handed to the watch of the delivery, which marks them
     handed: list[int] = field(default_factory=list)
-    #: what is left was given back: nothing more of it may be sent
+    #: what is left was released: no more of it may be sent
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -53,28 +52,28 @@ class Batch:
         return sum(map(len, self.lanes.values()))
 
 
-class Claimer:
-    """Goes round all lanes, so that a hot key or a full topic does not keep others waiting."""
+class EventClaimer:
+    """Claims from all lanes in turn, so that a hot key or a full topic does not keep others waiting."""
 
     def __init__(self, using: str, *, lease_seconds: float, topics: Collection[str] | None = None) -> None:
         self._using, self._lease_seconds = using, lease_seconds
         self._topics = None if topics is None else tuple(sorted(topics))
         self._topic_lanes = frozenset(map(lanes.topic_lane, topics or ()))
-        # Relays that begin at the same place would take turns at the same lanes.
+        # At random: relays that begin at the same lane would compete for the same lanes.
         self._after = random.randrange(lanes.LOWEST, -lanes.LOWEST)
-        # Of the round under way: it began at the lowest lane, and has found nothing to take.
+        # Whether the round under way began at the lowest lane and has found nothing to claim.
         self._fruitless = False
-        self._floors = Floors()
+        self._cursors = lanes.TopicCursors()
         self._ranges = PollRanges(
             using, lambda since: [(row[0], row[1], row[2]) for row in self._read_fronts(since, 1)]
         )
-        #: a whole round has found nothing to take
+        #: whether a whole round found nothing to claim
         self.idle = False
 
     def claim(self, limit: int) -> Batch | None:
-        """Up to `limit` events of the next lanes, committed as leased; None when there are none in this stretch.
+        """Lease up to `limit` events of the next lanes and commit; None when these lanes have none to claim.
 
-        Raises DatabaseBusy after repeated deadlocks; InsideTransaction, for then nothing would be committed.
+        Raises DatabaseBusy after repeated deadlocks; InsideTransaction, because nothing would be committed.
         """
         refuse_open_transaction(self._using, "relay")
         self.idle = False
@@ -92,12 +91,12 @@ class Claimer:
                 self._ranges.passed(sum(lane > 0 for lane in heads))
         else:
             self._fruitless = self.idle = False
-            # From before the statement: the lease cannot end earlier than we think.
+            # Counted from before the statement, so that the lease does not end earlier than this process thinks.
             batch.until = begun + self._lease_seconds
         return batch
 
     def _next_lanes(self, limit: int) -> dict[int, int]:
-        """Up to `limit` active lanes after the last ones, each with its first event; what is left of a round, alone."""
+        """Up to `limit` lanes with pending events after the last ones, each with its first event; of one round only."""
         anew = self._after == lanes.LOWEST
         heads = self._look(limit)
         if not heads and not anew:
@@ -111,8 +110,8 @@ class Claimer:
         if after == lanes.LOWEST:
             self._fruitless = True
             self._ranges.begin_round()
-        if self._ranges.on:
-            return self._look_at_ranges(after, limit)
+        if self._ranges.active:
+            return self._poll_ranges(after, limit)
         heads = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
         if len(heads) == limit:
             self._after = max(heads)
@@ -122,10 +121,10 @@ class Claimer:
             self.idle = self.idle or self._fruitless
         return heads
 
-    def _look_at_ranges(self, after: int, limit: int) -> dict[int, int]:
-        """The same, of keys only those that are due, or perhaps are."""
+    def _poll_ranges(self, after: int, limit: int) -> dict[int, int]:
+        """_look() that skips ranges of keys in which nothing is due."""
         if after >= 0:
-            heads, self._after = self._ranges.look(after, limit)
+            heads, self._after = self._ranges.poll(after, limit)
             if self._after == lanes.LOWEST:
                 self.idle = self.idle or self._fruitless
             return heads
@@ -146,18 +145,18 @@ class Claimer:
                 return None
             ids, token = sorted(row.pk for row in rows), uuid.uuid4().bytes
             lease = statements.lease_lapsed(using) if lapsed else statements.lease(using)
-            # The statement asks again whether they are due: not every database kept them locked since they were read.
+            # The statement checks again that they are due: not every database kept them locked since they were read.
             if lease.change(ids=ids, token=token, seconds=self._lease_seconds) != len(ids):
                 raise _Overtaken
         return Batch(token, 0.0, _events(rows, charge=int(lapsed)))
 
-    def _lock_fronts(self, heads: Mapping[int, int], share: int) -> list[list[Row]]:
-        """Up to `share` events of each lane whose first one is due and could be locked: who has that, has the lane."""
+    def _lock_fronts(self, heads: Mapping[int, int], share: int) -> list[list[EventRow]]:
+        """Up to `share` events of each lane whose first event is due and could be locked, which locks the lane."""
         if self._topics is not None:
             heads = {lane: event_id for event_id, lane, _, _ in self._read_fronts(heads, 1)}
         if not heads:
             return []
-        locked = map(Row._make, statements.lock_heads(self._using).rows(ids=sorted(heads.values())))
+        locked = map(EventRow._make, statements.lock_heads(self._using).rows(ids=sorted(heads.values())))
         fronts = {row.lane: [row] for row in locked if heads.get(row.lane) == row.pk}
         if share > 1 and fronts:
             # Behind the first event.
@@ -175,30 +174,30 @@ class Claimer:
             found += front.rows_of_each(runs[start : start + _FRONTS_MAX])
         return sorted(found)
 
-    def _contents(self, found: Sequence[tuple[int, int, bool, Any]]) -> list[Row]:
-        """The events up to the first one of their lane that is not to be taken now, or whose relay fell silent."""
+    def _contents(self, found: Sequence[tuple[int, int, bool, Any]]) -> list[EventRow]:
+        """The events before the first one of their lane that is not due, or whose relay did not settle it."""
         ended, ids = set(), []
         for event_id, lane, due, token in found:
             if not due or token is not None:
                 ended.add(lane)
             elif lane not in ended:
                 ids.append(event_id)
-        return [Row._make(row) for row in statements.read(self._using).rows(ids=ids)] if ids else []
+        return [EventRow._make(row) for row in statements.read(self._using).rows(ids=ids)] if ids else []
 
-    def _lock_due(self, lane: int, limit: int) -> list[Row]:
-        """Those of a topic that are due, from where the last look ended; from the first if that is not enough."""
-        floor, rows = self._floors.of(lane), list[Any]()
-        if floor is not None:
-            rows = statements.lock_due_from(self._using, limit).rows(lane=lane, since=floor)
+    def _lock_due(self, lane: int, limit: int) -> list[EventRow]:
+        """Lock due events of a topic from its cursor on; from the head if that finds fewer than `limit`."""
+        cursor, rows = self._cursors.of(lane), list[Any]()
+        if cursor is not None:
+            rows = statements.lock_due_from(self._using, limit).rows(lane=lane, since=cursor)
         if len(rows) < limit:
             rows = statements.lock_due(self._using, limit).rows(lane=lane)
-        found = [Row._make(row) for row in rows]
-        self._floors.keep(lane, found[-1].due if len(found) == limit else None)
+        found = [EventRow._make(row) for row in rows]
+        self._cursors.keep(lane, found[-1].due if len(found) == limit else None)
         return found
 
 
-def _alone_if_lapsed(taken: list[list[Row]]) -> tuple[list[Row], bool]:
-    """The events to lease. One whose relay fell silent goes alone: if it kills relays, it takes no others along."""
+def _alone_if_lapsed(taken: list[list[EventRow]]) -> tuple[list[EventRow], bool]:
+    """The events to lease. One whose relay did not settle it goes alone: if it kills relays, no others are charged."""
     for lane in taken:
         if lane and lane[0].lock_token is not None:
             return [lane[0]], True
@@ -206,7 +205,7 @@ def _alone_if_lapsed(taken: list[list[Row]]) -> tuple[list[Row], bool]:
     return [row for lane in sound for row in lane], False
 
 
-def _events(rows: Sequence[Row], *, charge: int) -> dict[int, list[Event]]:
+def _events(rows: Sequence[EventRow], *, charge: int) -> dict[int, list[Event]]:
     found: dict[int, list[Event]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.pk):
         attempt = row.attempts + charge + 1

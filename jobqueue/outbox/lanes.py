@@ -1,8 +1,10 @@
-"""Which events wait for each other, as a number: positive for a key, negative for the events of a topic without key."""
+"""Lanes: numbers of events that wait for each other, positive for a key, negative for a topic's events without key."""
 
 from __future__ import annotations
 
 import hashlib
+import time
+from datetime import datetime
 
 from django.db import connections
 
@@ -10,12 +12,14 @@ from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
 
 LOWEST = -(2**63)
-#: most lanes of one look
+#: the most lanes that one statement reads
 WINDOW = 1000
+# Events may appear behind a cursor: late commits, retries by hand. They wait this long at most.
+CURSOR_SECONDS = 1.0
 
 
 def key_lane(key: bytes) -> int:
-    """1 to 2**63 - 1. Two keys with the same number, one in 10**19, would wait for each other without need."""
+    """1 to 2**63 - 1. Two keys with the same number (one pair in 10**19) wait for each other needlessly."""
     return _number(b"k" + key)
 
 
@@ -25,15 +29,42 @@ def topic_lane(topic: str) -> int:
 
 
 def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
-    """Up to `limit` lanes above `after` that have pending events, in order, each with the first of these.
+    """Read up to `limit` lanes above `after` that have pending events, in order, each with the id of its first one.
 
-    One index seek each, whatever the backlog. Leased, waiting and blocked ones are among them. Locks nothing.
+    One index seek per lane at any backlog. Leased, waiting and blocked events count as pending. Locks nothing.
     """
     connection = connections[using]
     table = connection.ops.quote_name(OutboxEvent._meta.db_table)
     with connection.cursor() as cursor:
         cursor.execute(vendor(using).heads_after_sql(table, "lane", "ix_outbox_lane"), [after, limit])
         return dict(cursor.fetchall())
+
+
+class TopicCursors:
+    """Where one relay's next scan of each topic's lane begins: when the last event that it took became due.
+
+    While a transaction keeps an old snapshot open, index entries of delivered events cannot be purged, and a scan from
+    the head of a topic reads all of them. A lane that gave less than was asked for is scanned from its head again.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[int, datetime] = {}
+        self._good_until = 0.0
+
+    def of(self, lane: int) -> datetime | None:
+        """Where to begin; None: at the head."""
+        now = time.monotonic()
+        if now >= self._good_until:
+            # All at once: lanes come and go, and the memory must not grow with them.
+            self._due, self._good_until = {}, now + CURSOR_SECONDS
+        return self._due.get(lane)
+
+    def keep(self, lane: int, due: datetime | None) -> None:
+        """Begin the next scan at `due`; None: at the head."""
+        if due is None:
+            self._due.pop(lane, None)
+        else:
+            self._due[lane] = due
 
 
 def _number(text: bytes) -> int:

@@ -1,29 +1,21 @@
-"""Takes events out of the outbox and has them delivered."""
+"""Claims events from the outbox and delivers them."""
 
 from __future__ import annotations
 
-import logging
-import random
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from jobqueue.conf import load
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
-from jobqueue.outbox.destinations import Destination
+from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.routes import Routes
-from jobqueue.outbox.watch import DeliveryGivenUp, Watch, interrupt
-
-logger = logging.getLogger("jobqueue.outbox")
-
-#: first and longest wait after a destination could not be reached
-DOWN_SECONDS = (0.5, 30.0)
+from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
 
 
 class Relay:
-    """One relay of one thread; any number may run side by side. run_once() is one batch."""
+    """The relay of one thread; any number may run side by side. run_once() delivers one batch."""
 
     def __init__(
         self,
@@ -35,70 +27,46 @@ class Relay:
         on_overdue: Callable[[int], None] = interrupt,
         on_look: Callable[[bool], None] = lambda watching: None,
     ) -> None:
+        """on_overdue(thread) is called after DELIVERY_SECONDS of one delivery, when its events have been charged.
+
+        on_look(True) is called with every look at a delivery, on_look(False) when there was none for a while.
+        """
         settings = load().outbox_settings
-        self.using, self.stopping = using, stopping
-        self.lease_seconds = settings.lease_seconds
+        self.using, self._stopping = using, stopping
         self.routes = Routes(using)
         self.routes.prepare()
-        #: events since the start, by what became of them
-        self.counts: Counter[str] = Counter(delivered=0, failed=0, dead_lettered=0, put_off=0, lost=0)
-        #: on_overdue(thread) is called when a delivery has taken longer than DELIVERY_SECONDS and was charged; on_look
-        #: with every look at a delivery, and with False when there are none for a while
-        self.watch = Watch(
-            using,
-            lease_seconds=settings.lease_seconds,
-            delivery_seconds=settings.delivery_seconds,
-            on_overdue=on_overdue,
-            on_failed=self.note_failed,
-            on_look=on_look,
-        )
+        self._log = DeliveryLog()
+        self.watch = DeliveryWatch(using, settings, self._log, on_overdue=on_overdue, on_look=on_look)
         self._batch_size = batch_size or settings.batch_size
-        self._claimer = Claimer(using, lease_seconds=settings.lease_seconds, topics=topics)
-        self._down: dict[Destination, tuple[int, float]] = {}
+        self._claimer = EventClaimer(using, lease_seconds=settings.lease_seconds, topics=topics)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Events since the start, by what became of them."""
+        return self._log.counts
 
     @property
     def idle(self) -> bool:
-        """The last round of all keys and topics has found nothing that is due."""
+        """Whether the last round of all keys and topics found nothing that is due."""
         return self._claimer.idle
 
     def run_once(self) -> int:
-        """Claim a batch and deliver it; how many events it had. 0 can mean that there are more elsewhere: see `idle`.
+        """Claim a batch and deliver it; the number of its events. After 0 other lanes may have events: see `idle`.
 
-        Raises DatabaseBusy, and what the database raises when it is away.
+        Raises DatabaseBusy, and the database's error when it is unreachable.
         """
         batch = self._claimer.claim(self._batch_size)
         if batch is None:
             return 0
         count = len(batch)
+        delivery = Delivery(
+            batch, self.using, routes=self.routes, watch=self.watch, log=self._log, stopping=self._stopping
+        )
         # Raised by the watch, which has settled the batch.
-        with suppress(DeliveryGivenUp):
-            Delivery(self, batch).run()
+        with suppress(DeliveryInterrupted):
+            delivery.run()
         return count
 
     def close(self) -> None:
-        """End the connections to brokers."""
+        """Close the connections to brokers."""
         self.routes.close()
-
-    def note_failed(self, delay_seconds: float | None) -> None:
-        """A delivery has failed; None: the event becomes a dead letter."""
-        self.counts["failed" if delay_seconds is not None else "dead_lettered"] += 1
-
-    def down_seconds(self, destination: Destination) -> float:
-        """How long a destination that could not be reached is left alone from now on; 0 = it may be tried."""
-        _, until = self._down.get(destination, (0, 0.0))
-        return max(0.0, until - time.monotonic())
-
-    def note_down(self, destination: Destination, error: BaseException) -> float:
-        """It could not be reached; the seconds until the next try, longer each time."""
-        failures, _ = self._down.get(destination, (0, 0.0))
-        first, longest = DOWN_SECONDS
-        pause: float = min(longest, first * 2 ** min(failures, 10)) * random.uniform(0.8, 1.2)
-        self._down[destination] = (failures + 1, time.monotonic() + pause)
-        level = logging.WARNING if failures == 0 else logging.DEBUG
-        logger.log(level, "a destination cannot be reached (%s); its events wait, trying again in %.1f s", error, pause)
-        return pause
-
-    def note_up(self, destination: Destination) -> None:
-        """It takes events."""
-        if self._down.pop(destination, None):
-            logger.warning("the destination answers again")

@@ -1,4 +1,4 @@
-"""The loop around a relay."""
+"""The loop of a relay: run_once() until it is to stop."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from threading import Event as Flag
 
 from django.db import Error, connections
 
+from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.relay import Relay
 
 logger = logging.getLogger("jobqueue.outbox")
 
-_AWAY_SECONDS = 5.0
+_PAUSES = Backoff(base_seconds=0.2, cap_seconds=5.0)
 
 
-class DatabaseAway(Exception):
-    """The database did not come back in time."""
+class DatabaseUnreachable(Exception):
+    """The database was unreachable for longer than db_retry_seconds."""
 
 
 def run(
@@ -34,9 +35,9 @@ def run(
 ) -> None:
     """Relay until `stop` is set, or with `drain` until nothing is due; waits about `interval_seconds` when idle.
 
-    A database that is away is waited for: for db_retry_seconds, None = as long as it takes. Raises DatabaseAway.
+    While the database is unreachable it retries for db_retry_seconds (None: for ever), then raises DatabaseUnreachable.
     """
-    away_since: float | None = None
+    failures, failed_since = 0, 0.0
     while not stop.is_set():
         try:
             relay.run_once()
@@ -44,14 +45,15 @@ def run(
             if isinstance(error, Error) and fault_vendor(relay.using).fault(error) is None:
                 raise
             now = time.monotonic()
-            away_since = away_since or now
-            if db_retry_seconds is not None and now - away_since > db_retry_seconds:
-                raise DatabaseAway(str(error)) from error
+            failed_since = failed_since if failures else now
+            failures += 1
+            if db_retry_seconds is not None and now - failed_since > db_retry_seconds:
+                raise DatabaseUnreachable(str(error)) from error
             logger.warning("the database %r cannot be used (%s); trying again", relay.using, error)
             connections[relay.using].close()
-            stop.wait(random.uniform(0.1, min(_AWAY_SECONDS, 0.2 + now - away_since)))
+            stop.wait(_PAUSES.delay_seconds(failures))
             continue
-        away_since = None
+        failures = 0
         if relay.idle:
             on_idle()
             if drain:

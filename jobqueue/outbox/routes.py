@@ -1,12 +1,15 @@
-"""Which destination a topic has: JOBQUEUE["OUTBOX"]["ROUTES"]."""
+"""Which destination a topic has, by JOBQUEUE["OUTBOX"]["ROUTES"], and which destinations are down."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.outbox.destinations import Destination, Functions, Queue
@@ -15,13 +18,48 @@ from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.subscribers import matches, subscribers_of
 from jobqueue.validation import check_queue
 
+logger = logging.getLogger("jobqueue.outbox")
+
 SUBSCRIBERS = "subscribers"
+#: waits after a destination could not be reached
+DOWN_PAUSES = Backoff(base_seconds=0.5, cap_seconds=30.0)
+
+
+class DownTracker:
+    """Which destinations could not be reached, and until when they are left alone."""
+
+    def __init__(self) -> None:
+        self._down: dict[Destination, tuple[int, float]] = {}
+
+    def pause_seconds(self, destination: Destination) -> float:
+        """How long `destination` is still left alone; 0: it may be tried."""
+        _, until = self._down.get(destination, (0, 0.0))
+        return max(0.0, until - time.monotonic())
+
+    def note_down(self, destination: Destination, error: BaseException) -> float:
+        """Record that `destination` could not be reached; the seconds until the next try, longer each time."""
+        failures = self._down.get(destination, (0, 0.0))[0] + 1
+        pause = DOWN_PAUSES.delay_seconds(failures)
+        self._down[destination] = failures, time.monotonic() + pause
+        level = logging.WARNING if failures == 1 else logging.DEBUG
+        logger.log(level, "a destination cannot be reached (%s); its events wait, trying again in %.1f s", error, pause)
+        return pause
+
+    def note_up(self, destination: Destination) -> None:
+        """Record that `destination` takes events."""
+        if self._down.pop(destination, None):
+            logger.warning("the destination answers again")
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._down.clear()
 
 
 class Routes:
     """The destinations of one relay, made when a topic first needs them; topics with the same route share one."""
 
     def __init__(self, using: str) -> None:
+        self.down = DownTracker()
         self._using = using
         self._routes: dict[str, Any] = dict(load().outbox_settings.routes)
         self._made: dict[str, Destination] = {}
@@ -48,7 +86,7 @@ class Routes:
         return self._made[name]
 
     def close(self) -> None:
-        """End what is open."""
+        """Close all destinations."""
         for made in self._made.values():
             made.close()
 

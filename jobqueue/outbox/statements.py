@@ -1,26 +1,39 @@
-"""The statements of a relay, each built once per database: building one costs more than running it."""
+"""The statements of a relay, each built once per database: building one costs more than running it.
+
+Every write to leased events proves the lease by its token in the WHERE clause; after a lost lease it changes nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Max, Q, QuerySet
 
+from jobqueue.backoff import Backoff
+from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOf, Keys, Slot
 from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
+from jobqueue.db.retry import retry_transient
+from jobqueue.failures import describe
 from jobqueue.models import OutboxEvent
+from jobqueue.outbox.event import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
-_DELIVERED: dict[str, Any] = {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()}
+_DELIVERED: dict[str, object] = {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()}
 
 
-class Row(NamedTuple):
+class EventLeaseLost(Exception):
+    """The lease of a delivery has ended: another relay may have its events, and this one must not send more of them."""
+
+
+class EventRow(NamedTuple):
     """An event as a claim reads it."""
 
     pk: int
@@ -36,27 +49,27 @@ class Row(NamedTuple):
 
 @cache
 def lock_heads(using: str) -> Prepared:
-    """Lock those of the events `ids` that are due, but for those that others have locked."""
+    """Lock those of the events `ids` that are due; skip those that others have locked."""
     due = _by_key(using).filter(due_at__lte=UtcNow())
     return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "PRIMARY"))))
 
 
 @cache
 def read(using: str) -> Prepared:
-    """The events `ids`, in order."""
+    """Read the events `ids`, in order."""
     return prepare_rows(_contents(vendor(using).force_index(_by_key(using), "PRIMARY")).order_by("id"))
 
 
 @cache
 def waits(using: str) -> Prepared:
-    """When the events `ids` are due, and what time it is: id, due, now."""
+    """Read when the events `ids` are due, and the time: id, due, now."""
     rows: QuerySet[Any] = vendor(using).force_index(_by_key(using), "PRIMARY")
     return prepare_rows(rows.annotate(due=Selected("due_at"), now=Selected(UtcNow())).values_list("id", "due", "now"))
 
 
 @lru_cache(maxsize=256)
 def published(using: str, limit: int) -> Prepared:
-    """Pending events with a key and an id above `since`, in order: id, lane."""
+    """Read pending events with a key and an id above `since`, in order: id, lane."""
     rows = OutboxEvent.objects.using(using).filter(id__gt=_SINCE, lane__gt=0)
     first: QuerySet[Any] = vendor(using).force_index(rows, "PRIMARY").order_by("id")
     return prepare_rows(first.values_list("id", "lane")[:limit])
@@ -69,7 +82,7 @@ def last_id(using: str) -> int:
 
 @lru_cache(maxsize=256)
 def front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
-    """The first pending events of `lane` from the id `since` on: id, lane, whether due, token."""
+    """Read the first pending events of `lane` from the id `since` on: id, lane, whether due, token."""
     rows = OutboxEvent.objects.using(using).filter(lane=_LANE, id__gte=_SINCE)
     if topics is not None:
         rows = rows.filter(topic__in=topics)
@@ -80,13 +93,13 @@ def front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
 
 @lru_cache(maxsize=256)
 def lock_due(using: str, limit: int) -> Prepared:
-    """Lock the events of `lane` that are due, first due first, but for those that others have locked."""
+    """Lock the events of `lane` that are due, first due first; skip those that others have locked."""
     return _locking(_due(using), limit, using)
 
 
 @lru_cache(maxsize=256)
 def lock_due_from(using: str, limit: int) -> Prepared:
-    """The same, of those that were due at `since` or later."""
+    """lock_due() for events that became due at `since` or later."""
     return _locking(_due(using).filter(due_at__gte=Slot("since", UtcDateTimeField())), limit, using)
 
 
@@ -99,31 +112,78 @@ def lease(using: str) -> Prepared:
 
 @cache
 def lease_lapsed(using: str) -> Prepared:
-    """The same, and charge them for the relay that fell silent."""
+    """lease() that charges the events an attempt, because their last relay did not settle them."""
     changes = {"lock_token": _TOKEN, "due_at": UtcNowPlus(_SECONDS), "attempts": F("attempts") + 1}
     return prepare_change_by_key(_by_key(using).filter(due_at__lte=UtcNow()), changes)
 
 
-@cache
-def mark_processed(using: str) -> Prepared:
-    """Those of `ids` that are leased under `token` were delivered."""
-    return prepare_change_by_key(held(using), _DELIVERED)
+def mark_processed(ids: Collection[int], token: bytes, *, using: str) -> int:
+    """Mark these events as delivered; the number of them that were still leased under `token`."""
+    return _change(_mark_processed(using), ids, token, using)
+
+
+def release(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float = 0.0) -> int:
+    """End the lease of events that were not delivered, without a charge; the number that were still leased.
+
+    They are due in `delay_seconds`.
+    """
+    return _change(_release(using), ids, token, using, seconds=delay_seconds)
+
+
+def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: str) -> bool:
+    """Extend the lease by `lease_seconds` from now; False if any of the events is no longer leased under `token`."""
+    return _change(_renew(using), ids, token, using, seconds=lease_seconds) == len(ids)
+
+
+def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) -> float | None:
+    """Charge a failed delivery: the seconds until the next one, or None for a dead letter. Raises EventLeaseLost."""
+    settings = load()
+    limits = settings.outbox_settings
+    if event.attempt >= limits.max_attempts:
+        dead_letter(event, token, error, using=using)
+        return None
+    backoff = Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
+    delay = backoff.delay_seconds(event.attempt)
+    _settle(event, token, error, {"lock_token": None, "due_at": UtcNowPlus(delay)}, using)
+    return delay
+
+
+def dead_letter(event: Event, token: bytes, error: BaseException | str, *, using: str) -> None:
+    """End the attempts of an event. With a key and ON_KEY_FAILURE "block" its key waits. Raises EventLeaseLost."""
+    leaves_lane = event.key is None or load().outbox_settings.on_key_failure == "skip"
+    changes: dict[str, object] = {"lock_token": None, "due_at": None, "failed_at": UtcNow()}
+    _settle(event, token, error, changes | ({"lane": None} if leaves_lane else {}), using)
+
+
+def _settle(event: Event, token: bytes, error: BaseException | str, changes: dict[str, object], using: str) -> None:
+    held = OutboxEvent.objects.using(using).filter(pk=event.id, lock_token=token)
+    charged = changes | {"attempts": event.attempt, "last_error": describe(error)}
+    if not retry_transient(lambda: vendor(using).update_by_key(held, charged), using=using):
+        raise EventLeaseLost
+
+
+def _change(statement: Prepared, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
+    if not ids:
+        return 0
+    return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
 
 
 @cache
-def give_back(using: str) -> Prepared:
-    """End the lease of those of `ids` that are leased under `token`; they are due in `seconds`."""
-    return prepare_change_by_key(held(using), {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)})
+def _mark_processed(using: str) -> Prepared:
+    return prepare_change_by_key(_held(using), _DELIVERED)
 
 
 @cache
-def renew(using: str) -> Prepared:
-    """Those of `ids` that are leased under `token` are so for `seconds` more."""
-    return prepare_change_by_key(held(using), {"due_at": UtcNowPlus(_SECONDS)})
+def _release(using: str) -> Prepared:
+    return prepare_change_by_key(_held(using), {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)})
 
 
-def held(using: str) -> QuerySet[OutboxEvent]:
-    """Those of `ids` that are leased under `token`."""
+@cache
+def _renew(using: str) -> Prepared:
+    return prepare_change_by_key(_held(using), {"due_at": UtcNowPlus(_SECONDS)})
+
+
+def _held(using: str) -> QuerySet[OutboxEvent]:
     return _by_key(using).filter(lock_token=_TOKEN)
 
 
@@ -142,4 +202,4 @@ def _locking(due: QuerySet[OutboxEvent], limit: int, using: str) -> Prepared:
 
 def _contents(rows: QuerySet[OutboxEvent]) -> QuerySet[Any]:
     read_fast = rows.annotate(made=Selected("created_at"), due=Selected("due_at"))
-    return read_fast.values_list(*Row._fields)
+    return read_fast.values_list(*EventRow._fields)

@@ -2,13 +2,14 @@
 
 import pytest
 
+from jobqueue.backoff import Backoff
 from jobqueue.outbox import subscriber, subscribers
 
 
 @pytest.fixture
 def left_alone(monkeypatch):
     """A destination that is down is not tried a second time before the test has ended, however long that takes."""
-    monkeypatch.setattr("jobqueue.outbox.relay.DOWN_SECONDS", (600, 600))
+    monkeypatch.setattr("jobqueue.outbox.routes.DOWN_PAUSES", Backoff(600, 1, 600))
 
 
 @pytest.fixture

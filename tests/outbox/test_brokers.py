@@ -10,6 +10,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
+from jobqueue.backoff import Backoff
 from jobqueue.outbox import Relay
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.routes import Routes
@@ -96,8 +97,8 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
         assert (relay.counts["failed"], relay.counts["put_off"]) == (0, 1)
         rabbitmq.start()
         # The time for which it was to be left alone is over.
-        monkeypatch.setattr("jobqueue.outbox.relay.DOWN_SECONDS", (0.5, 1.0))
-        relay._down.clear()
+        monkeypatch.setattr("jobqueue.outbox.routes.DOWN_PAUSES", Backoff(0.5, 2, 1.0))
+        relay.routes.down.clear()
 
         def arrived():
             make_due()

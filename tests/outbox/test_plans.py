@@ -6,8 +6,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, delivery, lanes, outcomes, publish
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox import Relay, delivery, lanes, publish, statements
+from jobqueue.outbox.claiming import EventClaimer
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -50,7 +50,7 @@ def tabular(sql):
     VENDOR == "postgres", reason="its planner sorts small tables whatever the index; it locks no ranges"
 )
 def test_no_look_and_no_claim_sorts_or_reads_the_whole_table(history):
-    claimer = Claimer("default", lease_seconds=60)
+    claimer = EventClaimer("default", lease_seconds=60)
     with CaptureQueriesContext(
         connection,
     ) as seen:
@@ -66,7 +66,7 @@ def test_no_look_and_no_claim_sorts_or_reads_the_whole_table(history):
         assert "scan job_outbox" not in plan.replace("using covering index", "").replace("`", ""), f"{sql}\n{plan}"
 
 
-def statements(seen):
+def statements_in(seen):
     """What was said about the outbox: begin and commit are left out."""
     return [query["sql"] for query in seen if "job_outbox" in query["sql"]]
 
@@ -102,7 +102,7 @@ def test_a_batch_costs_a_look_a_lock_a_lease_and_a_mark_whatever_the_number_of_k
             publish("t", n, f"k{n}")
     with CaptureQueriesContext(connection) as seen:
         assert relay.run_once() == 100
-    assert len(statements(seen)) == 4, statements(seen)
+    assert len(statements_in(seen)) == 4, statements_in(seen)
 
 
 def test_a_batch_of_few_keys_reads_all_their_fronts_by_one_statement_and_marks_an_event_before_the_next(relay):
@@ -112,7 +112,7 @@ def test_a_batch_of_few_keys_reads_all_their_fronts_by_one_statement_and_marks_a
     with CaptureQueriesContext(connection) as seen:
         assert relay.run_once() == 40
     # A look; the heads, what is behind them, and its contents; the lease; four waves of ten keys.
-    assert len(statements(seen)) == 5 + 4, statements(seen)
+    assert len(statements_in(seen)) == 5 + 4, statements_in(seen)
 
 
 def test_with_nothing_to_do_a_relay_asks_one_question(relay):
@@ -124,16 +124,16 @@ def test_with_nothing_to_do_a_relay_asks_one_question(relay):
 
 @pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="only InnoDB locks what an UPDATE reads on its way")
 def test_no_index_but_the_key_can_be_used_to_find_events_that_are_written(history):
-    claimer = Claimer("default", lease_seconds=60)
+    claimer = EventClaimer("default", lease_seconds=60)
     # Elsewhere a round may begin so late that one event is left of it.
     claimer._after = lanes.LOWEST
     with CaptureQueriesContext(connection) as seen:
         batch = claimer.claim(50)
         ids = [event.id for found in batch.lanes.values() for event in found]
-        outcomes.renew(ids, batch.token, lease_seconds=60, using="default")
-        outcomes.mark_processed(ids[:2], batch.token, using="default")
-        outcomes.give_back(ids[2:], batch.token, using="default")
-    updates = [sql for sql in statements(seen) if sql.startswith("UPDATE")]
+        statements.renew(ids, batch.token, lease_seconds=60, using="default")
+        statements.mark_processed(ids[:2], batch.token, using="default")
+        statements.release(ids[2:], batch.token, using="default")
+    updates = [sql for sql in statements_in(seen) if sql.startswith("UPDATE")]
     assert len(updates) == 4
     for sql in updates:
         assert "FORCE INDEX (PRIMARY)" in sql
@@ -152,16 +152,16 @@ def test_a_look_finds_the_first_event_of_each_lane_by_a_seek():
         # of pages that still hold what earlier tests have deleted.
         cursor.execute("OPTIMIZE TABLE job_outbox")
         cursor.fetchall()
-    claimer = Claimer("default", lease_seconds=60)
+    claimer = EventClaimer("default", lease_seconds=60)
     with CaptureQueriesContext(connection) as seen:
         claimer.claim(50)
-    looks = [sql for sql in statements(seen) if "MIN(id)" in sql]
+    looks = [sql for sql in statements_in(seen) if "MIN(id)" in sql]
     assert looks
     assert all("Using index for group-by" in tabular(sql)["extra"] for sql in looks)
 
 
 def test_a_claim_costs_the_same_number_of_statements_whatever_the_number_of_keys(history):
-    claimer = Claimer("default", lease_seconds=60)
+    claimer = EventClaimer("default", lease_seconds=60)
     with CaptureQueriesContext(connection) as seen:
         claimer.claim(100)
     assert len(seen) <= 12, [q["sql"] for q in seen]

@@ -124,7 +124,7 @@ def test_a_wait_that_ends_is_seen_when_it_ends(waiting, later):
     assert [event.payload for event in waiting] == [5]
 
 
-def test_a_crowd_that_is_over_is_forgotten(relay, waiting, later):
+def test_ranges_are_forgotten_when_few_keys_wait(relay, waiting, later):
     OutboxEvent.objects.exclude(key__in=[f"w{n}".encode() for n in range(10)]).delete()
     later(60)
     for _ in range(3):

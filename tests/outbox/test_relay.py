@@ -12,7 +12,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import Relay, dead_letters, delivery, discard, publish, retry, skip
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import claim
 from tests.app.models import Account, Ticket
@@ -222,7 +222,7 @@ def test_a_relay_whose_lease_ended_sends_no_more_and_marks_nothing(listen, monke
     real_send = delivery.Delivery._send
 
     def pause_before_the_second(self, destination, events):
-        if self._relay is paused and events[0].payload == 1:
+        if self._watch is paused.watch and events[0].payload == 1:
             # As SIGSTOP past the lease: the clock has gone on, and another relay has taken over.
             self._batch.until -= 100
             assert make_due() == 2
@@ -262,7 +262,7 @@ def test_an_event_that_kills_its_relays_goes_alone_and_ends_as_a_dead_letter(lis
         for _ in range(3):
             # A relay that takes events and is never heard of again.
             batch = None
-            claimer = Claimer("default", lease_seconds=60)
+            claimer = EventClaimer("default", lease_seconds=60)
             for _ in range(5):
                 batch = batch or claimer.claim(100)
             if len(batch) == 1 and good in [e.id for found in batch.lanes.values() for e in found]:
@@ -272,7 +272,7 @@ def test_an_event_that_kills_its_relays_goes_alone_and_ends_as_a_dead_letter(lis
         make_due()
         drain()
         assert [row.pk for row in dead_letters()] == [bad]
-        assert "fell silent" in dead_letters()[0].last_error
+        assert "stopped renewing its lease" in dead_letters()[0].last_error
         assert bad not in [e.id for e in heard]
 
 
@@ -482,7 +482,7 @@ def test_two_relays_share_a_topic_and_skip_each_others_keys(listen):
     for n in range(4):
         say("t", n, "a")
         say("t", n)
-    first = Claimer("default", lease_seconds=60)
+    first = EventClaimer("default", lease_seconds=60)
     batches = [batch for _ in range(4) if (batch := first.claim(2))]
     taken = {e.id for batch in batches for found in batch.lanes.values() for e in found}
     assert taken
@@ -529,7 +529,7 @@ def test_what_a_slow_delivery_could_not_give_back_is_given_back_when_it_ends(lis
         asked.set()
         raise OperationalError("no answer")
 
-    monkeypatch.setattr(watch.Watch, "_give_back", fails)
+    monkeypatch.setattr(watch.DeliveryWatch, "_release", fails)
     heard = listen("t", lambda event: event.payload == 0 and asked.wait(patient(60)))
     ids = [say("t", n, f"k{n % 2}") for n in range(6)]
     with outbox(LEASE_SECONDS=600):

@@ -26,8 +26,7 @@ from jobqueue.cli.database import database_of
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
-from jobqueue.outbox import Relay, lanes
-from jobqueue.outbox import relay_loop as running
+from jobqueue.outbox import Relay, lanes, relay_loop
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
@@ -104,7 +103,7 @@ class Command(BaseCommand):
         logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
         try:
             self._run(relay, stop, given)
-        except running.DatabaseAway as error:
+        except relay_loop.DatabaseUnreachable as error:
             self._give_up(f"the database {using!r} went away: {error}", AWAY)
         finally:
             relay.close()
@@ -121,7 +120,7 @@ class Command(BaseCommand):
 
         patience = DRAIN_RETRY_SECONDS if given["drain"] else None
         seconds = given["interval"]
-        running.run(
+        relay_loop.run(
             relay, stop, interval_seconds=seconds, drain=given["drain"], db_retry_seconds=patience, on_idle=tell
         )
         tell()
@@ -195,7 +194,7 @@ class Ending:
 
     def _end(self) -> None:
         time.sleep(self._shutdown_seconds)
-        self._relay.watch.let_go()
+        self._relay.watch.release()
         _flush()
         os._exit(0)
 

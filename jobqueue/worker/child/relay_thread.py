@@ -10,9 +10,8 @@ from contextlib import suppress
 from django.db import connections
 
 from jobqueue.conf import load
-from jobqueue.outbox import Relay
-from jobqueue.outbox import relay_loop as running
-from jobqueue.outbox.watch import DeliveryGivenUp, interrupt
+from jobqueue.outbox import Relay, relay_loop
+from jobqueue.outbox.watch import DeliveryInterrupted, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -75,18 +74,18 @@ class _Thread(threading.Thread):
         self.over.set()
         self.join(_GRACE_SECONDS)
         if self._relay is not None and self.is_alive():
-            self._relay.watch.let_go()
+            self._relay.watch.release()
 
     def run(self) -> None:
         # Raised by the watch, perhaps a moment after the delivery has come back.
-        with suppress(DeliveryGivenUp):
+        with suppress(DeliveryInterrupted):
             while not self.over.is_set():
                 self._run()
 
     def _run(self) -> None:
         try:
             self._relay = Relay(self._using, stopping=self.over.is_set, on_overdue=self._on_overdue)
-            running.run(self._relay, self.over, interval_seconds=INTERVAL_SECONDS)
+            relay_loop.run(self._relay, self.over, interval_seconds=INTERVAL_SECONDS)
         except Exception:
             logger.exception("the relay of this worker failed; it begins again")
             self.over.wait(_RESTART_SECONDS)

@@ -8,8 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import cursor, outcomes, publish, retry
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox import lanes, publish, retry, statements
+from jobqueue.outbox.claiming import EventClaimer
 from tests.marks import committed
 from tests.outbox.helpers import other_connection, say
 from tests.settings import VENDOR
@@ -21,12 +21,12 @@ SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """A memory that lasts as long as the test, however busy the machine is."""
-    monkeypatch.setattr(cursor, "FLOOR_SECONDS", 600)
+    monkeypatch.setattr(lanes, "CURSOR_SECONDS", 600)
 
 
 @pytest.fixture
 def claimer():
-    return Claimer("default", lease_seconds=60)
+    return EventClaimer("default", lease_seconds=60)
 
 
 def take(claimer, limit):
@@ -35,7 +35,7 @@ def take(claimer, limit):
     if batch is None:
         return []
     ids = [event.id for events in batch.lanes.values() for event in events]
-    assert outcomes.mark_processed(ids, batch.token, using="default") == len(ids)
+    assert statements.mark_processed(ids, batch.token, using="default") == len(ids)
     return ids
 
 
@@ -50,8 +50,8 @@ def test_an_event_that_is_due_before_the_last_one_taken_waits_for_a_short_batch_
     late = say("t", "late")
     OutboxEvent.objects.filter(pk=late).update(due_at=UtcNowPlus(-60))
     assert take(claimer, 2) == ids[2:4]
-    later = cursor.time.monotonic() + cursor.FLOOR_SECONDS
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
+    later = lanes.time.monotonic() + lanes.CURSOR_SECONDS
+    monkeypatch.setattr(lanes.time, "monotonic", lambda: later)
     assert late in take(claimer, 2)
 
 
