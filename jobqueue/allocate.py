@@ -94,13 +94,13 @@ def _attempt(request: _Request[M], skip_locked: bool) -> list[M]:
 
 def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
     queryset = request.queryset
-    rows = vendor(request.using).lock_first(queryset, request.n, skip_locked=skip_locked)
+    rows = vendor(request.using).locks.lock_first(queryset, request.n, skip_locked=skip_locked)
     if skip_locked and len(rows) < request.n:
         raise _Short
     if rows:
         rows = _each_once(rows, request.n)
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])
-        if vendor(request.using).update_locked(mine, request.changes) != len(rows):
+        if vendor(request.using).locks.update_locked(mine, request.changes) != len(rows):
             raise _Overtaken
         if mine.exists():
             raise InvalidValue(

@@ -16,9 +16,8 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import conf
-from jobqueue.db import vendor
+from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
-from jobqueue.db.packets import packet_bytes
 from jobqueue.models import Job
 
 SKEW_SECONDS = 5.0
@@ -135,21 +134,25 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         )
 
 
-def problems(alias: str) -> list[tuple[str, str, str]]:
-    """(check id, text, hint) of each problem of the server, the session, the indexes and the ids of `alias`."""
-    return [*vendor(alias).problems(connections[alias]), *_missing_indexes(alias), *_id_range(alias)]
+def problems(alias: str) -> list[Problem]:
+    """What is wrong with the server, the session, the indexes and the ids of `alias`."""
+    return [
+        *vendor(alias).problems(connections[alias], Job._meta.db_table),
+        *_missing_indexes(alias),
+        *_id_range(alias),
+    ]
 
 
-def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> tuple[str, str, str] | None:
-    """What is wrong if the longest payload or result cannot be sent: (check id, text, hint)."""
-    limit = packet_bytes(connection)
+def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> Problem | None:
+    """What is wrong if the longest payload or result cannot be sent."""
+    limit = vendor(connection.alias).max_statement_bytes(connection)
     sizes = {"MAX_PAYLOAD_BYTES": settings.max_payload_bytes, "MAX_RESULT_BYTES": settings.max_result_bytes}
     name = max(sizes, key=sizes.__getitem__)
     # JSON of nothing but quotes is twice as long when it is sent.
     needed = 2 * sizes[name] + _STATEMENT_BYTES
     if limit is None or limit >= needed:
         return None
-    return (
+    return Problem(
         "W027",
         f"max_allowed_packet is {limit}: a statement with {name} = {sizes[name]} bytes can be longer, and the server "
         "cuts the connection for it. Such a job is not enqueued, or ends FAILED although its work is done.",
@@ -157,7 +160,7 @@ def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> 
     )
 
 
-def _missing_indexes(alias: str) -> Iterator[tuple[str, str, str]]:
+def _missing_indexes(alias: str) -> Iterator[Problem]:
     connection, table = connections[alias], Job._meta.db_table
     with connection.cursor() as cursor:
         if table not in connection.introspection.table_names(cursor):
@@ -165,14 +168,14 @@ def _missing_indexes(alias: str) -> Iterator[tuple[str, str, str]]:
         present = connection.introspection.get_constraints(cursor, table)
     wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}
     for name in sorted(wanted - set(present)):
-        yield (
+        yield Problem(
             "E012",
             f"The index {name} is missing on {table}: claims would read, and lock, far more than they take.",
             "Somebody dropped it; create it again as docs/reference/sql.md shows.",
         )
 
 
-def _id_range(alias: str) -> Iterator[tuple[str, str, str]]:
+def _id_range(alias: str) -> Iterator[Problem]:
     connection, table = connections[alias], Job._meta.db_table
     with connection.cursor() as cursor:
         if table not in connection.introspection.table_names(cursor):
@@ -181,10 +184,10 @@ def _id_range(alias: str) -> Iterator[tuple[str, str, str]]:
     hint = "Somebody has raised the table's counter; set it back, see docs/reference/checks.md."
     if following > ID_MAX:
         text = f"The next id of {table} is {following}, above {ID_MAX}: such jobs could be neither renewed nor acked."
-        yield "E014", text, hint
+        yield Problem("E014", text, hint)
     elif following > _NEAR:
         text = f"The next id of {table} is {following}; jobs above {ID_MAX} could be neither renewed nor acked."
-        yield "W026", text, hint
+        yield Problem("W026", text, hint)
 
 
 def check_tables(

@@ -6,7 +6,7 @@ import random
 import threading
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Sum
 
 from jobqueue.context.single_database import refuse_transaction_elsewhere
@@ -54,12 +54,7 @@ class ShardedCounter:
         if not self._named:
             refuse_transaction_elsewhere(self.using, "ShardedCounter.add()")
         shard = _here.number % self.shards
-        table = CounterShard._meta.db_table
-        retry_transient(
-            lambda: vendor(self.using).add_to_counter(connections[self.using], table, self.name, shard, n),
-            using=self.using,
-            repeatable=False,
-        )
+        retry_transient(lambda: _add(self.name, shard, n, self.using), using=self.using, repeatable=False)
 
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""
@@ -74,3 +69,12 @@ class ShardedCounter:
     async def avalue(self) -> int:
         """value() for coroutines."""
         return await sync_to_async(self.value)()
+
+
+def _add(name: str, shard: int, n: int, using: str) -> None:
+    """Add `n` to one part of a counter, which is made if need be; one statement."""
+    table = connections[using].ops.quote_name(CounterShard._meta.db_table)
+    sql = f"INSERT INTO {table} (counter_key, shard, total) VALUES (%s, %s, %s) "
+    sql += vendor(using).on_conflict_sql(table, "counter_key, shard", "total = {row}total + %s")
+    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
+        cursor.execute(sql, [name, shard, n, n])

@@ -19,8 +19,8 @@ from jobqueue.backoff import Backoff
 from jobqueue.conf import is_development
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.base import Fault
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.dialect import Fault
 from jobqueue.db.retry import count_retry
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.db.user_code import raise_swallowed_errors
@@ -117,8 +117,8 @@ class _Once:
         self.committed = False
 
     def run(self, work: Callable[[], T]) -> T:
-        connection, server = connections[self.using], vendor(self.using)
-        with server.timed_transaction(connection, self.seconds):
+        connection, locks = connections[self.using], vendor(self.using).locks
+        with locks.timed_transaction(connection, self.seconds):
             transaction.on_commit(self._commit, using=self.using)
             with raise_swallowed_errors(self.using), forbid_outside_calls():
                 value = work()

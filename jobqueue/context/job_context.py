@@ -137,7 +137,7 @@ class JobContext:
                 "Nothing was written; turn autocommit on again first, and begin transactions with transaction.atomic()."
             )
         # On SQLite it takes the write lock now: a transaction that reads first and writes later is refused then.
-        with vendor(alias).timed_transaction(connections[alias], None):
+        with vendor(alias).locks.timed_transaction(connections[alias], None):
             if not held(self.lease).select_for_update().values_list("pk", flat=True):
                 raise lost(self.lease, "finish")
             with (

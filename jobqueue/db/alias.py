@@ -15,7 +15,6 @@ from jobqueue.exceptions import InvalidType, InvalidValue, WrongDatabase
 # MySQL and MariaDB, PostgreSQL; SQLite has words only.
 _CODES = {"1146", "42P01"}
 _WORDS = "no such table"
-_NAME = re.compile(r"\bjob_\w+")
 
 
 def alias_of(using: str | None) -> str:
@@ -57,10 +56,11 @@ class explain_missing_table:
             return
         if fault_vendor(self._using).error_code(error) not in _CODES and _WORDS not in str(error):
             return
-        found = _NAME.search(str(error))
-        if found and any(found[0] == model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()):
+        tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
+        table = next((word for word in re.findall(r"\w+", str(error)) if word in tables), None)
+        if table is not None:
             raise _NotThere(
-                f"the table {found[0]} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
+                f"the table {table} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
                 f"Nothing was written. It must stand beside your rows to share their transaction: let the router make "
                 f"jobqueue's tables on {self._using!r} too, and run migrate --database {self._using}."
             ) from error

@@ -6,10 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-
-from jobqueue.exceptions import NotSupported
-
 STATEMENT_CHARS = 600
 #: of strings on MySQL and MariaDB
 MYSQL_QUOTES = "'\""
@@ -26,9 +22,6 @@ _LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*(?:\)|$)")
 def marked(text: str) -> str:
     """Text to be translated where it is shown: Django's gettext_noop asks for the settings, too early at import."""
     return text
-
-
-_ = marked
 
 
 class LockKind(StrEnum):
@@ -66,23 +59,6 @@ class HeldLocks:
     isolation: str
     #: False if the server cut its list short
     complete: bool = True
-
-
-CLUSTERED = ("PRIMARY", "GEN_CLUST_INDEX")
-
-
-def innodb_lock(table: str, index: str, words: frozenset[str], key: str | None) -> HeldLock:
-    """A record lock of InnoDB by the words of its mode (X, S, GAP, REC_NOT_GAP, INSERT_INTENTION)."""
-    if "INSERT_INTENTION" in words:
-        kind = LockKind.INSERT_INTENTION
-    elif key is not None and key.startswith("supremum"):
-        kind, key = LockKind.SUPREMUM, None
-    elif "GAP" in words:
-        kind = LockKind.GAP
-    else:
-        kind = LockKind.RECORD if "REC_NOT_GAP" in words else LockKind.NEXT_KEY
-    has_record = kind in (LockKind.RECORD, LockKind.NEXT_KEY)
-    return HeldLock(table, index, kind, "S" if "S" in words else "X", key, has_record and index in CLUSTERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +113,6 @@ class Deadlock:
     parties: tuple[Party, ...]
     #: what the report cannot tell here; "" = nothing
     unseen: str = ""
-
-
-class LockMonitor:
-    """Asks a server about locks; each method raises NotSupported with a sentence for people where it does not tell."""
-
-    #: whether there is anything to ask for
-    available = False
-    refusal = _(
-        "This database does not tell who waits for whom: on SQLite a writer waits for the whole file. "
-        "The statistics of your own locks are complete."
-    )
-
-    def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
-        """Up to `limit` waits for locks that go on now, the longest first."""
-        raise NotSupported(self.refusal)
-
-    def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
-        """How many deadlocks the server has ended since it counts."""
-        raise NotSupported(self.refusal)
-
-    def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
-        """The report of the newest one, where the server keeps it."""
-        raise NotSupported(self.refusal)
-
-    def met(self, error: BaseException) -> Deadlock | None:
-        """The report in an error that this process met; None for no deadlock, and where the server keeps it."""
-        return None
-
-    def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
-        """Up to `limit` kinds of statements of this database by their time spent waiting for locks."""
-        raise NotSupported(self.refusal)
 
 
 def statement_of(error: BaseException) -> str:

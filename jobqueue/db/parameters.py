@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
+#: a value as a driver takes it
+Parameter = Any
 
 
 class Hex(str):
@@ -25,25 +26,8 @@ class HexText(Hex):
     __slots__ = ()
 
 
-def placeholder(parameter: Any) -> str:
+def placeholder(parameter: Parameter) -> str:
     """The placeholder of a parameter."""
     if not isinstance(parameter, Hex):
         return "%s"
     return "CONVERT(UNHEX(%s) USING utf8mb4)" if isinstance(parameter, HexText) else "UNHEX(%s)"
-
-
-class Parameters:
-    """How values go to a database's driver; as they are where parameters do not travel in the text."""
-
-    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """What the driver takes for a JSON column, from JSON text."""
-        return text
-
-    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """What a statement takes for text that is stored and never compared, at placeholder() of it."""
-        return text
-
-    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
-        """What a statement takes for a binary column, at placeholder() of it."""
-        found: Any = connection.Database.Binary(value)  # type: ignore[attr-defined]
-        return found

@@ -14,8 +14,8 @@ from django.db import Error, connections
 
 from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.db.base import Fault
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.dialect import Fault
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried

@@ -1,13 +1,27 @@
-"""Statements that find the first of each kind by an index seek each, however many rows there are of a kind."""
+"""Statements that find the first row of each group by an index seek each, however many rows a group has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
+
+from jobqueue.db.parameters import Parameter
+
+
+class GroupSeek(NamedTuple):
+    """What next_in_groups_sql() reads: columns of a row, and of the row of `other` whose id its column `link` has."""
+
+    table: str
+    #: an index leads with this column, then the id
+    group: str
+    columns: Sequence[str]
+    other: str
+    link: str
+    other_columns: Sequence[str]
 
 
 class Seeks:
-    """Part of Vendor."""
+    """The part of Dialect that finds groups. All names are names in SQL, quoted where that is needed."""
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
         """The first %s values of the column that leads `index`, in order: one seek each, however many rows have it."""
@@ -27,32 +41,43 @@ class Seeks:
             f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
         )
 
-    def waiting_names_sql(self, table: str, index: str) -> str:
-        """The queues with jobs that wait behind no gate; `index` leads with queue, status and gate."""
-        # Not EXISTS, which a planner may turn into a join; and in the order of the index, or it may read all jobs.
-        first = (
-            f"SELECT 1 FROM {table} AS j WHERE j.queue = names.queue AND j.status = 0 AND j.gate = 0 "
-            "ORDER BY j.priority, j.run_at, j.id LIMIT 1"
-        )
-        names = self.distinct_sql(table, "queue", index).removesuffix(" LIMIT %s")
-        return f"SELECT names.queue FROM ({names}) AS names WHERE ({first}) IS NOT NULL"
+    def distinct_where_sql(
+        self, table: str, column: str, index: str, conditions: Sequence[str], order: Sequence[str]
+    ) -> str:
+        """All values of the column that leads `index` for which a row meets the conditions ("status = 0"), in no order.
 
-    def heads_after_sql(self, table: str, column: str, index: str) -> str:
-        """As distinct_after_sql, each value with the lowest id among its rows; `index` has the id behind the column."""
+        The index has the columns of the conditions, then those of `order`.
+        """
+        # Not EXISTS, which a planner may turn into a join; and in the order of the index, or it may read all rows.
+        first = (
+            f"SELECT 1 FROM {table} AS j WHERE j.{column} = names.{column} AND "
+            f"{' AND '.join(f'j.{condition}' for condition in conditions)} "
+            f"ORDER BY {', '.join(f'j.{name}' for name in order)} LIMIT 1"
+        )
+        names = self.distinct_sql(table, column, index).removesuffix(" LIMIT %s")
+        return f"SELECT names.{column} FROM ({names}) AS names WHERE ({first}) IS NOT NULL"
+
+    def first_ids_after_sql(self, table: str, column: str, index: str) -> str:
+        """As distinct_after_sql, each value with the lowest id of its rows; `index` has the id behind the column."""
         sql = self.distinct_after_sql(table, column, index)
         return f"SELECT f.{column}, (SELECT MIN(id) FROM {table} WHERE {column} = f.{column}) FROM ({sql}) AS f"
 
-    def next_in_lanes_sql(self, places: str, jobs: str, after: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
-        """For each (lane, id) of `after` the first row of `places` in that lane behind that id, and its job's state.
+    def next_in_groups_sql(self, seek: GroupSeek, after: Sequence[tuple[int, int]]) -> tuple[str, list[Parameter]]:
+        """For each (group, id) of `after` the first row of that group behind that id; text and parameters.
 
-        The lookups are a table of constants; one seek each, by the index on lane and id.
+        The lookups are a table of constants; one seek each, by the index on group and id.
         """
-        wanted = " UNION ALL ".join(f"SELECT {lane:d} AS lane, {place:d} AS after" for lane, place in after)
-        # By lane and id, which one index gives in this order: with id alone an optimizer may walk the primary key.
-        first = f"SELECT f.id FROM {places} f WHERE f.lane = w.lane AND f.id > w.after ORDER BY f.lane, f.id LIMIT 1"
+        group = seek.group
+        wanted = " UNION ALL ".join(f"SELECT {number:d} AS {group}, {last:d} AS after" for number, last in after)
+        # By group and id, which one index gives in this order: with id alone an optimizer may walk the primary key.
+        first = (
+            f"SELECT f.id FROM {seek.table} f WHERE f.{group} = w.{group} AND f.id > w.after "
+            f"ORDER BY f.{group}, f.id LIMIT 1"
+        )
+        columns = [*(f"p.{name}" for name in seek.columns), *(f"j.{name}" for name in seek.other_columns)]
         sql = (
-            "SELECT p.id, p.lane, p.job_id, p.halted, j.status, j.gate, j.queue "
-            f"FROM (SELECT ({first}) AS id FROM ({wanted}) w) h JOIN {places} p ON p.id = h.id "
-            f"LEFT JOIN {jobs} j ON j.id = p.job_id"
+            f"SELECT {', '.join(columns)} "
+            f"FROM (SELECT ({first}) AS id FROM ({wanted}) w) h JOIN {seek.table} p ON p.id = h.id "
+            f"LEFT JOIN {seek.other} j ON j.id = p.{seek.link}"
         )
         return sql, []

@@ -10,8 +10,7 @@ from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from jobqueue.db import vendor
-from jobqueue.db.sessions import sessions_of
+from jobqueue.db import fault_vendor, vendor
 
 # What MySQL can be told without beginning a transaction that does not end by itself, while autocommit is on.
 _ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
@@ -79,13 +78,14 @@ def _is_open(connection: BaseDatabaseWrapper, depth: int, words: list[str]) -> b
 
 def _is_open_in_server(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
     """Whether a transaction or table locks are open in a session of which Django knows of none."""
-    if connection.vendor == "mysql":
-        # Asking is a round trip there, so only after statements that may have begun a transaction.
+    dialect = fault_vendor(connection.alias)
+    if dialect.asks_for_transaction:
+        # Only after statements that may have begun a transaction.
         if _ROWS.issuperset(words):
             return False
         if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
             return True
-    return sessions_of(connection).in_transaction(connection)
+    return dialect.in_transaction(connection)
 
 
 def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:
@@ -119,12 +119,12 @@ def raise_swallowed_errors(using: str) -> Iterator[None]:
 
     with connection.execute_wrapper(watch):
         yield
-    undone_by = vendor(using).undone_by(connection, errors)
-    if undone_by is None and errors and transaction.get_rollback(using=using):
-        undone_by = errors[-1]
-    if undone_by is not None:
-        undone_by.add_note(
+    cause = vendor(using).locks.rollback_cause(connection, errors)
+    if cause is None and errors and transaction.get_rollback(using=using):
+        cause = errors[-1]
+    if cause is not None:
+        cause.add_note(
             "This was caught, but it has undone the whole transaction: nothing is stored. "
             "Put what may fail into a transaction.atomic() of its own."
         )
-        raise undone_by
+        raise cause

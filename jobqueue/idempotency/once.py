@@ -188,7 +188,7 @@ class Once:
         connection = connections[alias]
         own = vendor(alias).transaction(connection)
         assert self._key is not None
-        if not vendor(alias).begin_within(connection, own, deadline.left_seconds() or 0.0):
+        if not vendor(alias).locks.begin_within(connection, own, deadline.left_seconds() or 0.0):
             raise records.in_progress(self._key)
         self._block.leave = partial(_leave, own)
         try:

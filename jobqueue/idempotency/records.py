@@ -11,6 +11,7 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
+from jobqueue.db.lock_dialect import UniqueInsert
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DatabaseBusy, InProgress
 from jobqueue.idempotency.keys import StoredKey
@@ -94,15 +95,15 @@ def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerpr
     """Whether the key was free; waits for a transaction that has it."""
     connection = connections[using]
     quote = connection.ops.quote_name
-    expires = vendor(using).now_plus_sql.replace("%(expressions)s", "%s").replace("%%%%", "%%")
+    expires = vendor(using).now_plus_sql % {"expressions": "%s"}
     fields: Any = IdempotencyRecord._meta
     values = [key.digest, key.label, fingerprint]
     names = ("digest", "label", "fingerprint")
     row = [fields.get_field(n).get_db_prep_save(v, connection) for n, v in zip(names, values, strict=True)]
     table = quote(IdempotencyRecord._meta.db_table)
     sql = f"INSERT INTO {table} ({', '.join(names)}, expires_at) VALUES ({', '.join(map(placeholder, row))}, {expires})"
-    params = [*row, float(ttl_seconds)]
-    found = vendor(using).insert_once(connection, table, row[0], sql, params, timeout_seconds)
+    insert = UniqueInsert(table, "digest", row[0], sql, [*row, float(ttl_seconds)])
+    found = vendor(using).locks.insert_once(connection, insert, timeout_seconds)
     if found is None:
         raise in_progress(key)
     return found
@@ -125,8 +126,7 @@ def _newest(key: StoredKey, deadline: Deadline, using: str) -> IdempotencyRecord
 
 
 def _within(deadline: Deadline, using: str, work: Callable[[], list[T]]) -> list[T] | None:
-    found: list[T] | None = vendor(using).within(connections[using], deadline.left_seconds() or 0.0, work)
-    return found
+    return vendor(using).locks.run_within(connections[using], deadline.left_seconds() or 0.0, work)
 
 
 def _read(key: StoredKey, using: str, suffix: str = "") -> list[IdempotencyRecord]:

@@ -51,11 +51,11 @@ def lock_footprint(using: str | None = None) -> Iterator[Footprint]:
             f"lock_footprint() was called outside transaction.atomic() on {alias!r}: locks would end with each "
             "statement. Nothing was run; put it inside the block."
         )
-    server = vendor(alias)
-    before = server.held_locks(connection)
-    footprint = Footprint(server.name, server.held_unseen)
+    diagnostics = vendor(alias).diagnostics
+    before = diagnostics.held(connection)
+    footprint = Footprint(diagnostics.name, diagnostics.held_unseen)
     yield footprint
-    footprint.fill(before, server.held_locks(connection))
+    footprint.fill(before, diagnostics.held(connection))
 
 
 @contextmanager

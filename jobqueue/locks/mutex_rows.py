@@ -18,14 +18,29 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
+from jobqueue.db.lock_dialect import MutexTable
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Deadline
 from jobqueue.lockstats import recorder
-from jobqueue.models import MutexRow
+from jobqueue.models import FenceFloor, MutexRow
+from jobqueue.models.locks import MUTEX_FLOOR
 from jobqueue.validation import LOCK_CHARS, check_seconds
 
 Part = str | int | uuid.UUID
 KIND = "mutex"
+#: rows of mutexes that nobody has taken for so long are deleted
+MUTEX_IDLE_SECONDS = 86_400
+_FLOOR = FenceFloor._meta.db_table
+_ROWS = MutexTable(
+    table=MutexRow._meta.db_table,
+    key="lock_key",
+    takes="takes",
+    taken_at="taken_at",
+    created_at="created_at",
+    deletions_sql=f"SELECT fence FROM {_FLOOR} WHERE id = {MUTEX_FLOOR}",
+    no_deletion_sql=f"INSERT INTO {_FLOOR} (id, fence) VALUES ({MUTEX_FLOOR}, 0)",
+    idle_seconds=MUTEX_IDLE_SECONDS,
+)
 
 
 class Mutex:
@@ -113,7 +128,7 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
     for key in sorted(set(keys)):
         waited = Deadline(None)
         with explain_missing_table(alias):
-            got = vendor(alias).take_mutex(connection, MutexRow._meta.db_table, key, deadline.left_seconds())
+            got = vendor(alias).locks.take_mutex(connection, _ROWS, key, deadline.left_seconds())
         if not got:
             recorder.failed(KIND, key, waited.waited_seconds())
             raise LockNotAcquired(

@@ -12,8 +12,8 @@ from django.db import Error, connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.base import Fault
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.dialect import Fault
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks.entries import Entry
@@ -48,7 +48,7 @@ class NamedLock(Lock):
         MySQL refuses longer names, takes A and a for the same, and knows one set of names for all databases.
         """
         connection = connections[self.using]
-        scope = vendor(self.using).named_lock_scope(connection)
+        scope = vendor(self.using).locks.named_lock_scope(connection)
         digest = hashlib.sha256(f"{scope}\x00{self.name}".encode()).hexdigest()[:32]
         return f"{re.sub(r'[^a-z0-9_.:-]+', '-', self.name.lower())[:31]}.{digest}"
 
@@ -76,7 +76,7 @@ class NamedLock(Lock):
             return False
         entry.asking = True
         try:
-            got = vendor(self.using).get_named_lock(connection, name, wait_seconds)
+            got = vendor(self.using).locks.get_named_lock(connection, name, wait_seconds)
         except Error as error:
             self._answered(entry, error)
             raise
@@ -97,9 +97,9 @@ class NamedLock(Lock):
         if fault is Fault.GONE:
             return
         # To be sure: it may have been granted by the statement before the one that failed.
-        found.release_named_lock(connection, self.server_name)
+        found.locks.release_named_lock(connection, self.server_name)
         entry.asking = False
-        if fault is Fault.TRANSIENT or found.refuses_named_lock(error):
+        if fault is Fault.TRANSIENT or found.locks.refuses_named_lock(error):
             raise LockNotAcquired(
                 f"{self.kind} {self.name!r} was not got: the database ended the wait ({error}). Nothing was locked, "
                 "and other locks of this connection are still held. Try again later; take several locks in one order."
@@ -134,7 +134,7 @@ class NamedLock(Lock):
             return False
         self._names().pop(self.server_name, None)
         try:
-            return vendor(self.using).release_named_lock(connection, self.server_name)
+            return vendor(self.using).locks.release_named_lock(connection, self.server_name)
         except Error:
             # Whatever it was, without its session there is no lock.
             connection.close()
@@ -158,7 +158,7 @@ class NamedLock(Lock):
         connection: Any = connections[self.using]
         session, problem = getattr(connection, "_jobqueue_named_problem", (None, None))
         if session is not connection.connection:
-            problem = vendor(self.using).named_lock_problem(connection)
+            problem = vendor(self.using).locks.named_lock_problem(connection)
             connection._jobqueue_named_problem = (connection.connection, problem)
         return None if problem is None else str(problem)
 

@@ -84,7 +84,7 @@ def found(finding: Finding) -> None:
 
 def record_deadlock(sender: type, *, using: str, error: BaseException | None = None, **_: Any) -> None:
     """Receiver of transaction_retried: keep a report of a deadlock where the server keeps none."""
-    report = None if error is None else fault_vendor(using).monitor.met(error)
+    report = None if error is None else fault_vendor(using).diagnostics.deadlock_in(error)
     if report is not None:
         found(deadlock_finding(report))
 

@@ -77,11 +77,11 @@ def read_keys(*, seconds: float, limit: int, using: str) -> list[LockSummary]:
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:
     """Ask the server. Never raises for what it may not tell."""
     problems: list[str] = []
-    monitor, connection = vendor(using).monitor, connections[using]
+    server, connection = vendor(using).diagnostics, connections[using]
     return ServerLocks(
-        waits=_told(lambda: monitor.waits(connection, limit), using, problems),
-        deadlocks=_told(lambda: monitor.deadlocks(connection), using, problems),
-        slow=_told(lambda: monitor.slow_statements(connection, limit), using, problems),
+        waits=_told(lambda: server.waits(connection, limit), using, problems),
+        deadlocks=_told(lambda: server.deadlocks(connection), using, problems),
+        slow=_told(lambda: server.slow_statements(connection, limit), using, problems),
         problems=tuple(dict.fromkeys(problems)),
     )
 

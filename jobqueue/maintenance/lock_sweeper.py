@@ -12,10 +12,11 @@ from django.db.models import BooleanField, ExpressionWrapper, Q
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.db.mutex_floor import MUTEX_FLOOR, MUTEX_IDLE_SECONDS, raise_mutex_floor
 from jobqueue.db.retry import retry_transient
 from jobqueue.locks.fence_floor import ended, sweep
+from jobqueue.locks.mutex_rows import MUTEX_IDLE_SECONDS
 from jobqueue.models import FenceFloor, MutexRow
+from jobqueue.models.locks import MUTEX_FLOOR, raise_mutex_floor
 
 #: the interval between two passes of a worker
 INTERVAL_SECONDS = 60.0

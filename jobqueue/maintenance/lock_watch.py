@@ -9,12 +9,12 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from django.db import connections
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
+from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.exceptions import LockNotAcquired, NotSupported
 from jobqueue.locks.lease import LeaseLock
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
@@ -55,8 +55,8 @@ _memories: dict[str, _Memory] = {}
 
 def run_once(settings: Settings, *, using: str) -> Watching:
     """One look, if it is this process's turn. Idle it costs two statements on job_lock and three of the server's."""
-    monitor = vendor(using).monitor
-    if settings.lock_metrics_seconds is None or not monitor.available or not _my_turn(using):
+    diagnostics = vendor(using).diagnostics
+    if settings.lock_metrics_seconds is None or not diagnostics.available or not _my_turn(using):
         return Watching()
     memory = _memories.setdefault(using, _Memory())
     parts = [_ask(memory, look, using) for look in (_waits, _deadlocks, _slow)]
@@ -75,9 +75,9 @@ def _my_turn(using: str) -> bool:
     return True
 
 
-def _ask(memory: _Memory, look: Callable[[_Memory, Any, str], list[Finding]], using: str) -> list[Finding]:
+def _ask(memory: _Memory, look: Callable[[_Memory, Diagnostics, str], list[Finding]], using: str) -> list[Finding]:
     try:
-        return look(memory, vendor(using).monitor, using)
+        return look(memory, vendor(using).diagnostics, using)
     except NotSupported as error:
         if str(error) not in memory.told:
             memory.told.add(str(error))
@@ -85,18 +85,18 @@ def _ask(memory: _Memory, look: Callable[[_Memory, Any, str], list[Finding]], us
         return []
 
 
-def _waits(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
-    waits = [wait for wait in monitor.waits(connections[using], KEPT_MAX) if wait.seconds >= WAIT_SECONDS]
+def _waits(memory: _Memory, server: Diagnostics, using: str) -> list[Finding]:
+    waits = [wait for wait in server.waits(connections[using], KEPT_MAX) if wait.seconds >= WAIT_SECONDS]
     return [Finding(LockFinding.Kind.WAIT, wait.identity, asdict(wait), wait.seconds) for wait in waits]
 
 
-def _deadlocks(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
+def _deadlocks(memory: _Memory, server: Diagnostics, using: str) -> list[Finding]:
     """The text is only asked for when the counter has moved, and at the first look."""
-    count = monitor.deadlocks(connections[using])
+    count = server.deadlocks(connections[using])
     if count == memory.deadlocks:
         return []
     first, memory.deadlocks = memory.deadlocks is None, count
-    report = monitor.latest_deadlock(connections[using])
+    report = server.latest_deadlock(connections[using])
     if report is None:
         return []
     if not first:
@@ -104,9 +104,9 @@ def _deadlocks(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
     return [deadlock_finding(report)]
 
 
-def _slow(memory: _Memory, monitor: Any, using: str) -> list[Finding]:
+def _slow(memory: _Memory, server: Diagnostics, using: str) -> list[Finding]:
     found = []
-    for slow in monitor.slow_statements(connections[using], KEPT_MAX):
+    for slow in server.slow_statements(connections[using], KEPT_MAX):
         if slow.lock_seconds < SLOW_SECONDS or slow.lock_seconds == memory.lock_seconds.get(slow.statement):
             continue
         memory.lock_seconds[slow.statement] = slow.lock_seconds

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import models, router, transaction
+from django.db import IntegrityError, models, router, transaction
+from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
-from jobqueue.db.mutex_floor import raise_mutex_floor
 from jobqueue.validation import LOCK_CHARS
+
+#: the row of job_lock_floor that is written whenever rows of mutexes are deleted
+MUTEX_FLOOR = 2
+
+
+def raise_mutex_floor(using: str) -> None:
+    """Write, in the present transaction, that rows of mutexes are deleted."""
+    floor = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
+    if floor.update(fence=F("fence") + 1):
+        return
+    try:
+        with transaction.atomic(using=using):
+            FenceFloor(id=MUTEX_FLOOR, fence=1).save(using=using, force_insert=True)
+    except IntegrityError:
+        floor.update(fence=F("fence") + 1)
 
 
 class MutexQuerySet(models.QuerySet["MutexRow"]):

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from jobqueue.db import vendor
-from jobqueue.db.holding import hold_key
+from jobqueue.db.prepared import hold_key
+from jobqueue.db.seeks import GroupSeek
 from jobqueue.models import Job, LaneEntry, OrderingKey
 
 LOWEST = -1
@@ -65,10 +66,17 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
     found: dict[int, Place] = {}
     wanted = sorted(after.items())
     quote = connections[using].ops.quote_name
-    places, jobs = quote(LaneEntry._meta.db_table), quote(Job._meta.db_table)
+    seek = GroupSeek(
+        table=quote(LaneEntry._meta.db_table),
+        group="lane",
+        columns=("id", "lane", "job_id", "halted"),
+        other=quote(Job._meta.db_table),
+        link="job_id",
+        other_columns=("status", "gate", "queue"),
+    )
     for start in range(0, len(wanted), WINDOW):
         with connections[using].cursor() as cursor:
-            cursor.execute(*vendor(using).next_in_lanes_sql(places, jobs, wanted[start : start + WINDOW]))
+            cursor.execute(*vendor(using).next_in_groups_sql(seek, wanted[start : start + WINDOW]))
             for place in map(_place, cursor.fetchall()):
                 found[place.lane] = place
     return found

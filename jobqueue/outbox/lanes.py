@@ -36,7 +36,7 @@ def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
     connection = connections[using]
     table = connection.ops.quote_name(OutboxEvent._meta.db_table)
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).heads_after_sql(table, "lane", "ix_outbox_lane"), [after, limit])
+        cursor.execute(vendor(using).first_ids_after_sql(table, "lane", "ix_outbox_lane"), [after, limit])
         return dict(cursor.fetchall())
 
 

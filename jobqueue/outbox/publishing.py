@@ -11,8 +11,7 @@ from jobqueue.conf import load
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.holding import hold_key
-from jobqueue.db.prepared import PreparedInsert
+from jobqueue.db.prepared import PreparedInsert, hold_key
 from jobqueue.exceptions import PayloadError, TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
 from jobqueue.outbox.lanes import key_lane, topic_lane

@@ -10,6 +10,7 @@ from django.db.models import Q
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.parameters import placeholder
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
@@ -36,7 +37,18 @@ def holder(queue: str, key: bytes, *, using: str, after_conflict: bool = False) 
         return found[key]
     if not after_conflict or key in found.stale:
         return None
-    return vendor(using).read_latest_id(connections[using], Job._meta.db_table, queue, key)
+    return _newest_id(queue, key, using)
+
+
+def _newest_id(queue: str, key: bytes, using: str) -> int | None:
+    """The id of the committed job with this key, whatever this transaction's snapshot shows."""
+    connection, dialect = connections[using], vendor(using)
+    table, digits = connection.ops.quote_name(Job._meta.db_table), dialect.binary_parameter(connection, key)
+    where = f"queue = %s AND dedupe_key = {placeholder(digits)}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {table} WHERE {where} {dialect.shared_lock_sql}", [queue, digits])
+        row = cursor.fetchone()
+    return row[0] if row else None
 
 
 def holders(queue: str, keys: Sequence[bytes], *, using: str) -> Holders:

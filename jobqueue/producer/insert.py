@@ -75,7 +75,7 @@ def insert_one(job: NewJob, using: str) -> tuple[int, datetime | None]:
     from jobqueue.models import Job
 
     connection, (columns, (row,)) = connections[using], _columns([job], using)
-    job_id, created_at = vendor(using).insert_one(connection, Job._meta.db_table, columns, row)
+    job_id, created_at = vendor(using).insert_one(connection, Job._meta.db_table, columns, row, "created_at")
     field: Any = Job._meta.get_field("created_at")
     return job_id, None if created_at is None else field.from_db_value(created_at, None, connection)
 

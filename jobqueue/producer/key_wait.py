@@ -22,14 +22,14 @@ def bounded_wait(until: float, using: str) -> Iterator[None]:
 
     A limit that the session has holds where it is shorter. Raises DatabaseBusy, and the caller's transaction goes on.
     """
-    connection, server = connections[using], vendor(using)
+    connection, locks = connections[using], vendor(using).locks
     alone = not in_callers_transaction(connection)
     try:
-        with server.brief_transaction(connection, max(_LEAST_SECONDS, until - time.monotonic())):
+        with locks.brief_transaction(connection, max(_LEAST_SECONDS, until - time.monotonic())):
             yield
     except OperationalError as error:
         # Alone it is redone from outside while there is time.
-        if connection.needs_rollback or not server.waited_in_vain(error) or (alone and time.monotonic() < until):
+        if connection.needs_rollback or not locks.is_lock_timeout(error) or (alone and time.monotonic() < until):
             raise
         raise DatabaseBusy(
             "another transaction has used the same dedupe key or ordering key and has not come to its commit or "

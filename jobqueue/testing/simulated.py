@@ -9,10 +9,10 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import vendor_of
-from jobqueue.db.base import Vendor
-from jobqueue.db.mysql.vendor import MySQL
-from jobqueue.db.postgresql.vendor import PostgreSQL
-from jobqueue.db.sqlite import SQLite
+from jobqueue.db.dialect import Dialect
+from jobqueue.db.mysql.dialect import MySQL
+from jobqueue.db.postgresql.dialect import PostgreSQL
+from jobqueue.db.sqlite.dialect import SQLite
 from jobqueue.exceptions import NotSupported
 
 DEADLOCK, LOCK_TIMEOUT, LOST_CONNECTION = "deadlock", "lock_timeout", "lost_connection"
@@ -55,7 +55,7 @@ def fail(connection: BaseDatabaseWrapper, kind: str, *, really: bool) -> None:
         raise error
 
 
-def _error(connection: Any, found: Vendor, kind: str) -> tuple[BaseException, Callable[[], object]]:
+def _error(connection: Any, found: Dialect, kind: str) -> tuple[BaseException, Callable[[], object]]:
     driver, session = connection.Database, connection.connection
     if isinstance(found, MySQL):
         # A deadlock rolls the whole transaction back, a lock wait only the statement.
@@ -86,5 +86,5 @@ def _try(connection: Any, statement: str) -> None:
         connection.connection.cursor().execute(statement)
 
 
-def _unknown(found: Vendor) -> NotSupported:
+def _unknown(found: Dialect) -> NotSupported:
     return NotSupported(f"jobqueue.testing does not know how {found.name} behaves; use a supported database.")

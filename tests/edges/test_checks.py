@@ -11,8 +11,8 @@ from django.test import override_settings
 
 from jobqueue import checks
 from jobqueue.db import vendor
-from jobqueue.db.base import Vendor
 from jobqueue.db.clock import read_now
+from jobqueue.db.dialect import Dialect
 from jobqueue.models import Job
 from jobqueue.worker.monitor.preflight import MISCONFIGURED, preflight
 from jobqueue.worker.shared.queue_choice import Selection
@@ -134,7 +134,7 @@ def test_no_database_is_touched_unless_it_is_asked_for(databases):
 
 
 def test_e010_a_database_that_cannot_hold_the_queue(monkeypatch):
-    monkeypatch.setattr(checks, "vendor", lambda alias: Vendor())
+    monkeypatch.setattr(checks, "vendor", lambda alias: Dialect())
     (found,) = wrong()
     assert found.id == "jobqueue.E010"
     assert "MySQL 8.0.17+" in found.hint

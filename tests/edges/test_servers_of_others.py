@@ -102,9 +102,9 @@ def test_a_status_of_innodb_without_text_tells_of_no_deadlock(monkeypatch, answe
     real = connection.cursor
     monkeypatch.setattr(connection, "cursor", lambda: Silent(real()))
     found = vendor("default")
-    assert found.monitor.latest_deadlock(connection) is None
+    assert found.diagnostics.latest_deadlock(connection) is None
     if VENDOR == "mariadb":
-        assert found.held_locks(connection).locks == frozenset()
+        assert found.diagnostics.held(connection).locks == frozenset()
 
 
 def test_the_tables_of_this_server_have_its_own_collation():

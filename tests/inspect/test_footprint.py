@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from django.db import connection, connections, transaction
 
-from jobqueue.db.mariadb import held as mariadb_held
-from jobqueue.db.mysql import held as mysql_held
+from jobqueue.db import vendor
 from jobqueue.exceptions import InvalidValue, NotSupported, TransactionRequired
 from jobqueue.inspect import LockKind, assert_locks_at_most, lock_footprint
 from tests.app.models import Account
@@ -247,9 +246,8 @@ def poor(seats):
 
 @innodb
 def test_an_account_without_the_right_is_told_which_one_it_needs(poor):
-    read = mysql_held.mysql_held if VENDOR == "mysql" else mariadb_held.mariadb_held
     with pytest.raises(NotSupported, match="GRANT SELECT ON performance_schema" if VENDOR == "mysql" else "PROCESS"):
-        read(poor)
+        vendor("default").diagnostics.held(poor)
 
 
 @pytest.mark.skipif(VENDOR != "mariadb", reason="a switch of MariaDB")

@@ -19,7 +19,7 @@ from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockFinding, LockRow
 from tests.factories import wait_until
 from tests.locks.helpers import expire
-from tests.locks.waiting import TABLE, deadlock, fresh, monitor, one_waits
+from tests.locks.waiting import TABLE, deadlock, diagnostics, fresh, one_waits
 from tests.marks import committed
 from tests.settings import VENDOR
 
@@ -52,7 +52,7 @@ def findings(kind=LockFinding.Kind.DEADLOCK):
 def test_who_waits_for_whom_is_told_with_both_statements_and_without_values():
     begun = time.monotonic()
     with one_waits() as (holder, waiter):
-        (wait,) = [wait for wait in monitor().waits(fresh()) if TABLE in wait.locked]
+        (wait,) = [wait for wait in diagnostics().waits(fresh()) if TABLE in wait.locked]
         # Some servers count whole seconds.
         assert 0 < wait.seconds < time.monotonic() - begun + 1
         assert wait.blocking_seconds >= wait.seconds - 1
@@ -87,7 +87,7 @@ def test_a_long_wait_is_kept_once_for_as_long_as_it_lasts(monkeypatch):
 
 @has_locks
 def test_a_deadlock_is_counted_and_its_story_kept():
-    before = monitor().deadlocks(fresh())
+    before = diagnostics().deadlocks(fresh())
     if INNODB:
         watch()
     numbers, error = deadlock()
@@ -117,7 +117,7 @@ def test_a_deadlock_is_counted_and_its_story_kept():
     lines = finding_lines(report)
     assert sum("was rolled back" in line for line in lines) == 1
     # PostgreSQL's sessions report what they counted a little later.
-    wait_until(lambda: monitor().deadlocks(fresh()) == before + 1)
+    wait_until(lambda: diagnostics().deadlocks(fresh()) == before + 1)
     if INNODB:
         # Nothing new, so the long text is not asked for again.
         assert watch().deadlocks == 0
@@ -149,8 +149,8 @@ def test_statements_that_wait_for_locks_are_told_and_kept(monkeypatch):
         # Full after ten thousand kinds of statements: then no new one is counted by itself.
         cursor.execute("TRUNCATE performance_schema.events_statements_summary_by_digest")
     with one_waits():
-        wait_until(lambda: any(wait.seconds > 0.05 for wait in monitor().waits(connection)))
-    slow = next(one for one in monitor().slow_statements(connection, 1000) if TABLE in one.statement)
+        wait_until(lambda: any(wait.seconds > 0.05 for wait in diagnostics().waits(connection)))
+    slow = next(one for one in diagnostics().slow_statements(connection, 1000) if TABLE in one.statement)
     assert slow.lock_seconds > 0.01
     assert slow.runs >= 2
     assert watch().slow >= 1

@@ -84,9 +84,9 @@ def deadlock():
     return numbers, error
 
 
-def monitor():
+def diagnostics():
     """Of the test database."""
-    return vendor("default").monitor
+    return vendor("default").diagnostics
 
 
 def fresh():

@@ -75,7 +75,7 @@ def load(processes, threads):
 def test_an_operator_can_look_at_any_moment(full, figure):
     """Looks at the process list, and as many at transactions, locks and statements, beside load of every verb."""
     rounds = 10_000 if full else 1_500
-    monitor, refused, seen, garbled = vendor("default").monitor, Counter(), Counter(), []
+    refused, seen, garbled = Counter(), Counter(), []
     with load(4 if full else 2, 2) as done:
         for number in range(rounds):
             for statement in (PROCESSES, OTHERS[number % len(OTHERS)]):
@@ -87,7 +87,7 @@ def test_an_operator_can_look_at_any_moment(full, figure):
                 seen[statement] += len(rows)
                 garbled += [row for row in rows if is_garbled(row)]
             if number % 50 == 0:
-                monitor.waits(connection)
+                vendor("default").diagnostics.waits(connection)
     assert refused == Counter()
     assert garbled == []
     # There was something to be seen, and every verb ran meanwhile.

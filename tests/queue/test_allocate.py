@@ -137,7 +137,7 @@ class TestRows:
         Ticket.objects.filter(number="t000").update(**SOLD)
         everything = Ticket.objects.order_by("number")
         monkeypatch.setattr(
-            type(vendor("default")), "lock_first", lambda self, queryset, count, **_: everything[:count]
+            type(vendor("default").locks), "lock_first", lambda self, queryset, count, **_: everything[:count]
         )
         monkeypatch.setattr(QuerySet, "select_for_update", lambda queryset, **options: everything)
         with pytest.raises(DatabaseBusy):

@@ -3,11 +3,11 @@
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from jobqueue.db.base import Fault
-from jobqueue.db.mariadb.vendor import MariaDB
-from jobqueue.db.mysql.vendor import MySQL
-from jobqueue.db.postgresql.vendor import PostgreSQL
-from jobqueue.db.sqlite import SQLite
+from jobqueue.db.dialect import Fault
+from jobqueue.db.mariadb.dialect import MariaDB
+from jobqueue.db.mysql.dialect import MySQL
+from jobqueue.db.postgresql.dialect import PostgreSQL
+from jobqueue.db.sqlite.dialect import SQLite
 
 
 def caused_by(sqlstate):

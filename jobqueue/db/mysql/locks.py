@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from django.db import Error, IntegrityError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
-from jobqueue.db.base import Vendor, first_arg, stale_snapshot
-from jobqueue.db.ended_wait import wait_ended
-from jobqueue.db.lock_facts import HeldLocks
-from jobqueue.db.mysql.held import mysql_held
-from jobqueue.db.mysql.monitor import MySQLMonitor
+from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
+from jobqueue.db.mysql.server import error_number
 from jobqueue.db.parameters import placeholder
 
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
@@ -24,20 +23,55 @@ _LIMITS = {1969, 3024, 1317}
 _UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0
+# How many more keys than wanted are read: those that others have locked are passed over.
+_SPARE_KEYS = 20
 # Set while the transaction's waits are bounded from outside: a mutex without a timeout of its own must not ask again.
 _BOUNDED = "_jobqueue_bounded"
 
 
-class MySQLLocks(Vendor):
-    """What MySQL and MariaDB do for jobqueue.locks."""
+class MySQLLocks(LockDialect):
+    """MySQL, and all of MariaDB but what MariaDBLocks says."""
 
-    monitor = MySQLMonitor()
+    name = "MySQL"
     #: the shortest wait for a lock that the server knows
     least_lock_wait_seconds = 1.0
 
-    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+    def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
+        """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
+        if not skip_locked:
+            return super().lock_first(queryset, count, skip_locked=False)
+        return self.find_and_lock(queryset, count, lambda keys: self._lock_keys(queryset, keys))
+
+    def find_and_lock(self, queryset: QuerySet[M], count: int, lock: Callable[[list[Any]], list[M]]) -> list[M]:
+        """The first `count` rows that `lock` gets among keys found by a plain read, which locks nothing."""
+        rows: list[M] = []
+        tried: set[Any] = set()
+        window = count + _SPARE_KEYS
+        while len(rows) < count:
+            found = list(queryset.values_list("pk", flat=True)[:window])
+            fresh = [key for key in found if key not in tried]
+            while fresh and len(rows) < count:
+                some = fresh[: count - len(rows)]
+                del fresh[: len(some)]
+                tried.update(some)
+                rows += lock(some)
+            if len(found) < window:
+                break
+            window *= 8
+        return rows
+
+    def _lock_keys(self, queryset: QuerySet[M], keys: list[Any]) -> list[M]:
+        return list(self.lock_own(hints.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
+
+    def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """With FORCE INDEX (PRIMARY)."""
+        return hints.update_by_key(queryset, changes)
+
+    def take_mutex(
+        self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None
+    ) -> bool:
         """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first."""
-        row = MutexOfMySQL(connection, table, key, nowait=timeout_seconds == 0)
+        row = MutexOfMySQL(connection, rows, key, nowait=timeout_seconds == 0)
         row.make()
         waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
         with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:
@@ -45,34 +79,34 @@ class MySQLLocks(Vendor):
                 try:
                     row.take()
                 except OperationalError as error:
-                    if first_arg(error) == CHANGED:
+                    if error_number(error) == CHANGED:
                         raise stale_snapshot(key) from error
-                    if first_arg(error) not in NOT_YET | _LIMITS or self._rolled_back(connection):
+                    if error_number(error) not in NOT_YET | _LIMITS or self._rolled_back(connection):
                         raise
                     if timeout_seconds is not None:
                         return False
-                    if first_arg(error) in _LIMITS:
+                    if error_number(error) in _LIMITS:
                         raise wait_ended(key, error) from error
                     if getattr(connection, _BOUNDED, False):
                         raise
                 else:
                     return True
 
-    def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
-    ) -> bool | None:
+    def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
-        with connection.cursor() as cursor, self._lock_wait(connection, max(timeout, self.least_lock_wait_seconds)):
+        wait = max(timeout_seconds, self.least_lock_wait_seconds)
+        with connection.cursor() as cursor, self._lock_wait(connection, wait):
             try:
-                if timeout == 0 and self.least_lock_wait_seconds and self._locks_no_gaps(connection):
-                    cursor.execute(f"SELECT 1 FROM {table} WHERE digest = {placeholder(key)} FOR UPDATE NOWAIT", [key])
-                cursor.execute(sql, params)
+                if timeout_seconds == 0 and self.least_lock_wait_seconds and self._locks_no_gaps(connection):
+                    where = f"{row.column} = {placeholder(row.key)}"
+                    cursor.execute(f"SELECT 1 FROM {row.table} WHERE {where} FOR UPDATE NOWAIT", [row.key])
+                cursor.execute(row.sql, row.params)
             except IntegrityError as error:
-                if first_arg(error) != 1062:
+                if error_number(error) != 1062:
                     raise
                 return False
             except OperationalError as error:
-                if first_arg(error) not in NOT_YET or self._rolled_back(connection):
+                if error_number(error) not in NOT_YET or self._rolled_back(connection):
                     raise
                 return None
         return True
@@ -92,13 +126,13 @@ class MySQLLocks(Vendor):
             return cursor.fetchone() is not None
         return False
 
-    def within(self, connection: BaseDatabaseWrapper, seconds: float, work: Callable[[], Any]) -> Any:
-        """Whoever met a duplicate key holds a shared lock on its row, and waits for those of others."""
+    def run_within(self, connection: BaseDatabaseWrapper, seconds: float, work: Callable[[], T]) -> T | None:
+        """A session that received a duplicate key holds a shared lock on its row, and waits for those of others."""
         with self._lock_wait(connection, max(seconds, self.least_lock_wait_seconds)):
             try:
                 return work()
             except OperationalError as error:
-                if first_arg(error) not in NOT_YET or self._rolled_back(connection):
+                if error_number(error) not in NOT_YET or self._rolled_back(connection):
                     raise
                 return None
 
@@ -135,14 +169,14 @@ class MySQLLocks(Vendor):
                 raise
             cursor.execute(restore)
 
-    def waited_in_vain(self, error: BaseException) -> bool:
+    def is_lock_timeout(self, error: BaseException) -> bool:
         """1205, or NOWAIT."""
-        return first_arg(error) in NOT_YET
+        return error_number(error) in NOT_YET
 
-    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+    def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
         for error in errors:
-            code = first_arg(error)
+            code = error_number(error)
             if code in _UNDOES or (code == 1205 and self._rolled_back(connection)):
                 return error
         return None
@@ -171,15 +205,6 @@ class MySQLLocks(Vendor):
             cursor.execute("SELECT @@innodb_rollback_on_timeout")
             return bool(cursor.fetchone()[0])
 
-    held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
-
-    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
-        """performance_schema.data_locks."""
-        return mysql_held(connection)
-
-    def _or_add_sql(self, name: str) -> str:
-        return "ON DUPLICATE KEY UPDATE total = total + %s"
-
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Clusters with several writers: GET_LOCK holds on one node only."""
         with connection.cursor() as cursor:
@@ -203,7 +228,7 @@ class MySQLLocks(Vendor):
 
     def refuses_named_lock(self, error: BaseException) -> bool:
         """3058: a circle of GET_LOCKs, of which MySQL undoes nothing."""
-        return bool(first_arg(error) == 3058)
+        return bool(error_number(error) == 3058)
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """RELEASE_LOCK; 0 and NULL mean that it was not this session's."""

@@ -8,9 +8,9 @@ from typing import Any
 from django.db import IntegrityError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.base import first_arg, stale_snapshot
-from jobqueue.db.mutex_floor import MUTEX_FLOOR, MUTEX_IDLE_SECONDS
+from jobqueue.db.lock_dialect import MutexTable, stale_snapshot
 from jobqueue.db.mysql.second_session import cursor_beside
+from jobqueue.db.mysql.server import error_number
 
 #: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
 NOT_YET = {1205, 3572}
@@ -28,9 +28,9 @@ class MutexOfMySQL:
     deadlock when they insert it in their turn.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, *, nowait: bool) -> None:
-        self.connection, self.key = connection, key
-        self.table = connection.ops.quote_name(table)
+    def __init__(self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, *, nowait: bool) -> None:
+        self.connection, self.rows, self.key = connection, rows, key
+        self.table = connection.ops.quote_name(rows.table)
         self.suffix = " NOWAIT" if nowait else ""
 
     def take(self) -> None:
@@ -42,12 +42,13 @@ class MutexOfMySQL:
                 self.make(again=True)
                 found = self._lock(cursor)
             self._refuse_stale(cursor, found)
+            rows = self.rows
+            changes = f"{rows.takes} = {rows.takes} + 1, {rows.taken_at} = UTC_TIMESTAMP(6)"
             cursor.execute(
-                f"INSERT INTO {self.table} (lock_key, takes, taken_at) VALUES (%s, 1, UTC_TIMESTAMP(6)) "
-                "ON DUPLICATE KEY UPDATE takes = takes + 1, taken_at = UTC_TIMESTAMP(6)"
+                f"INSERT INTO {self.table} ({rows.key}, {rows.takes}, {rows.taken_at}) "
+                f"VALUES (%s, 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE {changes}"
                 if found is None
-                else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET takes = takes + 1, taken_at = UTC_TIMESTAMP(6) "
-                "WHERE lock_key = %s",
+                else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET {changes} WHERE {rows.key} = %s",
                 [self.key],
             )
 
@@ -57,10 +58,11 @@ class MutexOfMySQL:
         The level of a transaction cannot be asked for, so all of them are compared. No plain read may come before the
         lock, it would open the snapshot before the last holder's commit: the inner one depends on the locked row.
         """
+        key, takes, made = self.rows.key, self.rows.takes, self.rows.created_at
         cursor.execute(
-            f"SELECT t.takes, CONCAT(t.takes, ' ', t.created_at), "
-            f"(SELECT CONCAT(s.takes, ' ', s.created_at) FROM {self.table} AS s WHERE s.lock_key = t.lock_key) "
-            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.lock_key = %s FOR UPDATE{self.suffix}",
+            f"SELECT t.{takes}, CONCAT(t.{takes}, ' ', t.{made}), "
+            f"(SELECT CONCAT(s.{takes}, ' ', s.{made}) FROM {self.table} AS s WHERE s.{key} = t.{key}) "
+            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} = %s FOR UPDATE{self.suffix}",
             [self.key],
         )
         found: tuple[int, str, str | None] | None = cursor.fetchone()
@@ -68,7 +70,7 @@ class MutexOfMySQL:
 
     def _refuse_stale(self, cursor: Any, found: tuple[int, str, str | None] | None) -> None:
         if found is None:
-            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE {self.rows.key} = %s", [self.key])
             takes, unseen, is_same = 0, cursor.fetchone() is None, False
         else:
             takes, unseen, is_same = found[0], found[2] is None, found[1] == found[2]
@@ -80,10 +82,9 @@ class MutexOfMySQL:
 
     def _swept(self, cursor: Any) -> bool:
         """Whether rows of mutexes have been deleted since the snapshot of this transaction."""
-        floor = f"SELECT fence FROM job_lock_floor WHERE id = {MUTEX_FLOOR}"
-        cursor.execute(f"{floor} LOCK IN SHARE MODE")
+        cursor.execute(f"{self.rows.deletions_sql} LOCK IN SHARE MODE")
         now = cursor.fetchone()
-        cursor.execute(floor)
+        cursor.execute(self.rows.deletions_sql)
         return bool(now != cursor.fetchone())
 
     def make(self, *, again: bool = False) -> None:
@@ -95,24 +96,24 @@ class MutexOfMySQL:
             if cursor is not None and self._make(cursor):
                 if len(_known) >= _KNOWN_MAX:
                     _known.clear()
-                _known[known] = time.monotonic() + MUTEX_IDLE_SECONDS / 2
+                _known[known] = time.monotonic() + self.rows.idle_seconds / 2
 
     def _make(self, cursor: Any) -> bool:
         """Whether there is a row that the sweeper will leave alone for a while."""
-        young = f"TIMESTAMPADD(SECOND, -{MUTEX_IDLE_SECONDS // 2}, UTC_TIMESTAMP(6))"
-        cursor.execute(
-            f"SELECT COALESCE(taken_at, created_at) > {young} FROM {self.table} WHERE lock_key = %s", [self.key]
-        )
+        rows = self.rows
+        young = f"TIMESTAMPADD(SECOND, -{rows.idle_seconds // 2}, UTC_TIMESTAMP(6))"
+        used = f"COALESCE({rows.taken_at}, {rows.created_at})"
+        cursor.execute(f"SELECT {used} > {young} FROM {self.table} WHERE {rows.key} = %s", [self.key])
         found = cursor.fetchone()
         if found is not None:
             return bool(found[0])
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
         try:
-            cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES (%s)", [self.key])
+            cursor.execute(f"INSERT INTO {self.table} ({rows.key}) VALUES (%s)", [self.key])
         except IntegrityError:
             pass  # somebody else has just made it
         except OperationalError as error:
-            if first_arg(error) not in NOT_YET:
+            if error_number(error) not in NOT_YET:
                 raise
             return False
         return True

@@ -7,6 +7,8 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.db.dialect import Problem
+
 _PADDED = "utf8mb4_bin"
 
 
@@ -26,17 +28,17 @@ def collation(connection: BaseDatabaseWrapper, unpadded: str) -> str:
     return str(found)
 
 
-def padding_problem(unpadded: str) -> tuple[str, str, str]:
+def padding_problem(unpadded: str) -> Problem:
     """The warning about a server without `unpadded`."""
-    return (
+    return Problem(
         "W025",
         f"The server has no collation {unpadded}; names are compared by {_PADDED}, for which 'a' and 'a ' are equal.",
         "Let no two names of queues, locks or counters differ only in spaces at their end.",
     )
 
 
-def server_problems(connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
-    """Engine of the table, isolation, statement-based replication: (check id, text, hint)."""
+def server_problems(connection: BaseDatabaseWrapper, job_table: str) -> Iterator[Problem]:
+    """Engine of the job table, isolation, statement-based replication."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SHOW VARIABLES WHERE Variable_name IN "
@@ -44,25 +46,31 @@ def server_problems(connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str,
         )
         found = dict(cursor.fetchall())
         cursor.execute(
-            "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'job_queue'"
+            "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s",
+            [job_table],
         )
         row = cursor.fetchone()
     if row and str(row[0]).lower() != "innodb":
-        yield (
+        yield Problem(
             "E013",
             f"The job table uses engine {row[0]}: no row locks, no transactions.",
-            "ALTER TABLE job_queue ENGINE=InnoDB",
+            f"ALTER TABLE {job_table} ENGINE=InnoDB",
         )
     isolation = found.get("transaction_isolation") or found.get("tx_isolation")
     if isolation != "READ-COMMITTED":
-        yield (
+        yield Problem(
             "W022",
             f"Sessions run at {isolation}: gap locks of your own statements can block enqueueing.",
             'Set OPTIONS["isolation_level"] = "read committed"; claims use it in any case.',
         )
     if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
-        yield (
+        yield Problem(
             "W023",
             "The server replicates statements (binlog_format=STATEMENT): a replica may skip other rows.",
             "SET GLOBAL binlog_format = 'ROW'.",
         )
+
+
+def error_number(error: BaseException) -> object:
+    """The error number that MySQL's drivers put first; None for an error without arguments."""
+    return error.args[0] if error.args else None

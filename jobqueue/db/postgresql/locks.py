@@ -10,12 +10,9 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.base import Vendor, stale_snapshot
-from jobqueue.db.ended_wait import wait_ended
-from jobqueue.db.lock_facts import HeldLocks
-from jobqueue.db.mutex_floor import MUTEX_FLOOR
-from jobqueue.db.postgresql.held import postgresql_held
-from jobqueue.db.postgresql.monitor import PostgreSQLMonitor
+from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.parameters import Parameter
+from jobqueue.db.postgresql.session import is_pooled, sqlstate
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
@@ -25,52 +22,52 @@ _CANCELED = "57014"
 _INERROR = 3
 
 
-class PostgreSQLLocks(Vendor):
-    """What PostgreSQL does for jobqueue.locks."""
+class PostgreSQLLocks(LockDialect):
+    """PostgreSQL through psycopg."""
 
-    monitor = PostgreSQLMonitor()
+    name = "PostgreSQL"
 
-    def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
+    def take_mutex(
+        self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None
+    ) -> bool:
         """One upsert: waits for an uncommitted row of the same key, and locks it once it is there.
 
         It writes, so at REPEATABLE READ a snapshot older than the last holder is refused by the server.
         """
-        name = connection.ops.quote_name(table)
-        sql = f"INSERT INTO {name} (lock_key, takes, taken_at) VALUES (%s, 1, STATEMENT_TIMESTAMP()) "
-        sql += f"ON CONFLICT (lock_key) DO UPDATE SET takes = {name}.takes + 1, taken_at = STATEMENT_TIMESTAMP() "
+        name = connection.ops.quote_name(rows.table)
+        changes = f"{rows.takes} = {name}.{rows.takes} + 1, {rows.taken_at} = STATEMENT_TIMESTAMP()"
+        sql = f"INSERT INTO {name} ({rows.key}, {rows.takes}, {rows.taken_at}) VALUES (%s, 1, STATEMENT_TIMESTAMP()) "
+        sql += f"ON CONFLICT ({rows.key}) DO UPDATE SET {changes} "
         sql += "RETURNING xmax = 0 AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
         try:
             with transaction.mark_for_rollback_on_error(using=connection.alias):
                 found = self._upsert(connection, sql, key, timeout_seconds)
                 if found:
-                    self._refuse_swept(connection)
+                    self._refuse_swept(connection, rows)
         except OperationalError as error:
-            if self.error_code(error) == "40001":
+            if sqlstate(error) == "40001":
                 raise stale_snapshot(key) from error
-            if self.error_code(error) == _CANCELED:
+            if sqlstate(error) == _CANCELED:
                 raise wait_ended(key, error) from error
             raise
         return found is not None
 
-    def _refuse_swept(self, connection: BaseDatabaseWrapper) -> None:
+    def _refuse_swept(self, connection: BaseDatabaseWrapper, rows: MutexTable) -> None:
         """For a row that is new: the server refuses (40001) if rows were deleted since this transaction's snapshot."""
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT fence FROM job_lock_floor WHERE id = {MUTEX_FLOOR} FOR SHARE")
+            cursor.execute(f"{rows.deletions_sql} FOR SHARE")
             if cursor.fetchone() is None:
-                sql = f"INSERT INTO job_lock_floor (id, fence) VALUES ({MUTEX_FLOOR}, 0) ON CONFLICT (id) DO NOTHING"
-                cursor.execute(sql)
+                cursor.execute(f"{rows.no_deletion_sql} ON CONFLICT (id) DO NOTHING")
 
-    def insert_once(
-        self, connection: BaseDatabaseWrapper, table: str, key: Any, sql: str, params: Sequence[Any], timeout: float
-    ) -> bool | None:
+    def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
         try:
-            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout):
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
                 with connection.cursor() as cursor:
-                    cursor.execute(f"{sql} ON CONFLICT (digest) DO NOTHING", params)
+                    cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
                     return bool(cursor.rowcount == 1)
         except OperationalError as error:
-            if self.error_code(error) != "55P03":
+            if sqlstate(error) != "55P03":
                 raise
             return None
 
@@ -82,7 +79,7 @@ class PostgreSQLLocks(Vendor):
             try:
                 row = self._within(connection, sql, [key], timeout_seconds)
             except OperationalError as error:
-                if self.error_code(error) != _CANCELED:
+                if sqlstate(error) != _CANCELED:
                     raise
                 return None
             return None if row is None else bool(row[0])
@@ -91,7 +88,7 @@ class PostgreSQLLocks(Vendor):
             return bool(cursor.fetchone()[0])
 
     def _within(
-        self, connection: BaseDatabaseWrapper, sql: str, params: list[Any], timeout_seconds: float
+        self, connection: BaseDatabaseWrapper, sql: str, params: list[Parameter], timeout_seconds: float
     ) -> tuple[Any, ...] | None:
         """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable."""
         try:
@@ -100,7 +97,7 @@ class PostgreSQLLocks(Vendor):
                     cursor.execute(sql, params)
                     row: tuple[Any, ...] = cursor.fetchone()
         except OperationalError as error:
-            if self.error_code(error) != "55P03":
+            if sqlstate(error) != "55P03":
                 raise
             return None
         return row
@@ -134,11 +131,11 @@ class PostgreSQLLocks(Vendor):
                 if within:
                     cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
 
-    def waited_in_vain(self, error: BaseException) -> bool:
+    def is_lock_timeout(self, error: BaseException) -> bool:
         """55P03."""
-        return getattr(error.__cause__, "sqlstate", None) == "55P03"
+        return sqlstate(error) == "55P03"
 
-    def undone_by(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+    def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""
         session: Any = connection.connection
         in_error = session is not None and session.info.transaction_status == _INERROR
@@ -152,15 +149,9 @@ class PostgreSQLLocks(Vendor):
             (before,) = cursor.fetchone()
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
             yield
-            if connection.needs_rollback or self.undone_by(connection, [AssertionError()]) is not None:
+            if connection.needs_rollback or self.rollback_cause(connection, [AssertionError()]) is not None:
                 return
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
-
-    held_unseen = "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers."
-
-    def held_locks(self, connection: BaseDatabaseWrapper) -> HeldLocks:
-        """pg_locks, and xmin and xmax of the rows."""
-        return postgresql_held(connection)
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """A pooler that changes the session between statements, or a pool that lends it to others as it is."""
@@ -174,7 +165,7 @@ class PostgreSQLLocks(Vendor):
                 "DISABLE_SERVER_SIDE_CURSORS says that a transaction pooler such as PgBouncer stands in between, and "
                 "there an advisory lock stays with a session that others get next"
             )
-        if self.is_pooled(connection):
+        if is_pooled(connection):
             return (
                 "the server's number of this session is another one than the driver was told, so a pooler such as "
                 "PgBouncer stands in between, and there an advisory lock stays with a session that others get next"

@@ -125,5 +125,12 @@ def waiting_names(*, using: str) -> list[str]:
     """
     connection = connections[using]
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).waiting_names_sql(connection.ops.quote_name(Job._meta.db_table), INDEX))
+        sql = vendor(using).distinct_where_sql(
+            connection.ops.quote_name(Job._meta.db_table),
+            "queue",
+            INDEX,
+            ["status = 0", "gate = 0"],
+            ["priority", "run_at", "id"],
+        )
+        cursor.execute(sql)
         return [str(name) for (name,) in cursor.fetchall()]

@@ -12,8 +12,7 @@ from typing import Any
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
-from jobqueue.db import fault_vendor
-from jobqueue.db.packets import packet_bytes, sent_bytes
+from jobqueue.db import fault_vendor, vendor
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import is_permanent, summary
 from jobqueue.models import Job
@@ -109,12 +108,13 @@ def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those whose result the server does not take: it cuts the connection, as if it were away. None if it is away."""
     using = outcomes[0].lease.using
     try:
-        limit = packet_bytes(connections[using])
+        dialect = vendor(using)
+        limit = dialect.max_statement_bytes(connections[using])
     except Error:
         return []
     if limit is None:
         return []
-    return [outcome for outcome in outcomes if outcome.result and sent_bytes(outcome.result) >= limit]
+    return [outcome for outcome in outcomes if outcome.result and dialect.statement_bytes(outcome.result) >= limit]
 
 
 def _settle_too_long(

@@ -53,7 +53,7 @@ def preflight(options: Options) -> int:
     if wrong:
         return MISCONFIGURED
     if packet is not None:
-        logger.warning("%s %s", packet[1], packet[2])
+        logger.warning("%s %s", packet.text, packet.hint)
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
     return 0
 

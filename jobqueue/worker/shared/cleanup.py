@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.sessions import sessions_of
+from jobqueue.db import fault_vendor
 from jobqueue.db.sockets import has_ended
 
 _DOUBTED = "_jobqueue_doubted"
@@ -66,7 +66,7 @@ def _is_open_in_server(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return False
     try:
-        return sessions_of(connection).in_transaction(connection)
+        return fault_vendor(connection.alias).in_transaction(connection)
     except Exception:
         return True  # it is of no use to anybody
 
@@ -76,7 +76,7 @@ def _may_keep(connection: BaseDatabaseWrapper) -> bool:
     if doubted or (connection.close_at is not None and time.monotonic() >= connection.close_at):
         return False
     try:
-        return sessions_of(connection).reset(connection)
+        return fault_vendor(connection.alias).reset_session(connection)
     except Exception:
         return False
 

@@ -294,7 +294,7 @@ ORDER = [
 CLOCKS = [
     _mutant(
         "MySQL's clock is in the zone of the session",
-        "db/mysql/vendor.py",
+        "db/mysql/dialect.py",
         'now_sql = "UTC_TIMESTAMP(6)"',
         'now_sql = "NOW(6)"',
         "tests/queue/test_clock.py",
@@ -302,7 +302,7 @@ CLOCKS = [
     ),
     _mutant(
         "MySQL counts the end of a lease in the zone of the session",
-        "db/mysql/vendor.py",
+        "db/mysql/dialect.py",
         '* 1000000), UTC_TIMESTAMP(6))"',
         '* 1000000), NOW(6))"',
         "tests/queue/test_clock.py",
@@ -311,7 +311,7 @@ CLOCKS = [
     ),
     _mutant(
         "PostgreSQL's clock stands still within a transaction",
-        "db/postgresql/vendor.py",
+        "db/postgresql/dialect.py",
         'now_sql = "STATEMENT_TIMESTAMP()"',
         'now_sql = "TRANSACTION_TIMESTAMP()"',
         "tests/queue/test_clock.py",
@@ -441,7 +441,7 @@ FENCES = [
 CONNECTIONS = [
     _mutant(
         "PostgreSQL: a lost answer counts as a statement that was never sent",
-        "db/postgresql/vendor.py",
+        "db/postgresql/dialect.py",
         "str(error).startswith(_NEVER_SENT)",
         "'failed: ' in str(error)",
         "tests/faults/test_lost_answers.py",

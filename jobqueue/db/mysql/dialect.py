@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
-from django.db.models.sql.datastructures import BaseTable
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault, M, Q, first_arg
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.diagnostics import Diagnostics
+from jobqueue.db.dialect import Dialect, Fault, Problem, Q
+from jobqueue.db.lock_dialect import LockDialect
+from jobqueue.db.mysql import hints, session
+from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.server import collation, padding_problem, server_problems
-from jobqueue.db.parameters import Hex, HexText
+from jobqueue.db.mysql.server import collation, error_number, padding_problem, server_problems
+from jobqueue.db.parameters import Hex, HexText, Parameter
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
@@ -34,38 +37,25 @@ _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100
 
 # Beyond what utf8mb3 can hold.
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
-# How many more keys than wanted are read: those that others have locked are passed over.
-_SPARE_KEYS = 20
+# What the driver writes with a backslash before it; JSON has few others than these.
+_ESCAPED = "\\\"'\n\r\0\x1a"
 
 
 def _escaped(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
 
 
-class IndexedTable(BaseTable):
-    """A FROM entry with FORCE INDEX: the optimizer must not trade the claim's index for a filesort."""
-
-    index: str = ""
-
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
-        """FROM table FORCE INDEX (name)."""
-        sql, params = super().as_sql(compiler, connection)
-        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
-
-    def relabeled_clone(self, change_map: Any) -> IndexedTable:
-        """The same hint when the query becomes a subquery."""
-        clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
-        clone.index = self.index
-        return clone
-
-
-class MySQL(MySQLLocks):
+class MySQL(Dialect):
     """MySQL through any driver that raises Django's exceptions with the server's error number first."""
 
     name = "MySQL"
     supported = True
+    oldest = (8, 0, 17)
     claim_strategy = "skip-locked"
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
+    locks: LockDialect = MySQLLocks()
+    diagnostics: Diagnostics = MySQLDiagnostics()
+    asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
@@ -83,77 +73,43 @@ class MySQL(MySQLLocks):
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
 
-    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Characters of four bytes as escapes: see parameters.py."""
         return text if text.isascii() else _FOUR_BYTES.sub(_escaped, text)
 
-    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Hexadecimal digits where it has characters of four bytes: see parameters.py."""
         return text if text.isascii() or not _FOUR_BYTES.search(text) else HexText(text.encode().hex())
 
-    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:
+    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:
         """Hexadecimal digits: see parameters.py."""
         return Hex(bytes(value).hex())
 
-    def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
-        """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
-        if not skip_locked:
-            return super().lock_first(queryset, count, skip_locked=False)
-        return self.find_and_lock(queryset, count, lambda keys: self._lock_keys(queryset, keys))
+    def max_statement_bytes(self, connection: BaseDatabaseWrapper) -> int | None:
+        """max_allowed_packet of this session: the server cuts the connection of a client that sends more."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@SESSION.max_allowed_packet")
+            return int(cursor.fetchone()[0])
 
-    def find_and_lock(self, queryset: QuerySet[M], count: int, lock: Callable[[list[Any]], list[M]]) -> list[M]:
-        """The first `count` rows that `lock` gets among keys found by a plain read, which locks nothing."""
-        rows: list[M] = []
-        tried: set[Any] = set()
-        window = count + _SPARE_KEYS
-        while len(rows) < count:
-            found = list(queryset.values_list("pk", flat=True)[:window])
-            fresh = [key for key in found if key not in tried]
-            while fresh and len(rows) < count:
-                some = fresh[: count - len(rows)]
-                del fresh[: len(some)]
-                tried.update(some)
-                rows += lock(some)
-            if len(found) < window:
-                break
-            window *= 8
-        return rows
-
-    def _lock_keys(self, queryset: QuerySet[M], keys: list[Any]) -> list[M]:
-        return list(self.lock_own(self.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
-
-    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, Any]) -> int:
-        """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
-        connection = connections[queryset.db]
-
-        def hinted(execute: Any, sql: str, *rest: Any) -> Any:
-            return execute(self.by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
-
-        with connection.execute_wrapper(hinted):
-            return queryset.update(**changes)
-
-    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
-        """With FORCE INDEX (PRIMARY); other statements are left as they are."""
-        begin = f"UPDATE {connection.ops.quote_name(table)} "
-        return f"{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}" if sql.startswith(begin) else sql
-
-    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
-        """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
-        connection = connections[queryset.db]
-        table, key = (connection.ops.quote_name(name) for name in (queryset.model._meta.db_table, "id"))
-        text = ",".join(str(int(number)) for number in keys)
-        with transaction.mark_for_rollback_on_error(using=queryset.db), connection.cursor() as cursor:
-            cursor.execute(f"DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({text})")
-            return int(cursor.rowcount)
+    def statement_bytes(self, text: str) -> int:
+        """With the backslashes that the driver adds."""
+        return len(text.encode()) + sum(text.count(character) for character in _ESCAPED)
 
     def force_index(self, queryset: Q, index: str) -> Q:
-        """FORCE INDEX: without it the optimizer may read, sort and so lock the whole backlog."""
-        hinted = queryset.all()
-        alias = hinted.query.get_initial_alias()
-        table = IndexedTable(hinted.model._meta.db_table, alias or "")
-        table.index = index
-        hinted.query.alias_map[alias] = table
-        return hinted
+        """FORCE INDEX."""
+        return hints.force_index(queryset, index)
+
+    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """With FORCE INDEX (PRIMARY)."""
+        return hints.update_by_key(queryset, changes)
+
+    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+        """With FORCE INDEX (PRIMARY)."""
+        return hints.by_key_sql(connection, table, sql)
+
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """With FORCE INDEX (PRIMARY)."""
+        return hints.delete_by_key(queryset, keys)
 
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
@@ -167,7 +123,7 @@ class MySQL(MySQLLocks):
             yield
 
     def insert(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
     ) -> list[int]:
         """One INSERT; InnoDB gives the rows of one VALUES list consecutive ids, first one in LAST_INSERT_ID()."""
         sql, params = self._insert_sql(connection, table, columns, rows)
@@ -180,11 +136,11 @@ class MySQL(MySQLLocks):
             return list(range(first, first + step * len(rows), step))
 
     def insert_one(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Any]
-    ) -> tuple[int, Any]:
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
+    ) -> tuple[int, Parameter]:
         """MySQL has no RETURNING."""
-        (job_id,) = self.insert(connection, table, columns, [row])
-        return job_id, None
+        (key,) = self.insert(connection, table, columns, [row])
+        return key, None
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
         """By a loose scan of the index, which the server does for GROUP BY; its recursion ends after 1,000 steps."""
@@ -197,11 +153,14 @@ class MySQL(MySQLLocks):
             f"GROUP BY {column} ORDER BY {column} LIMIT %s"
         )
 
-    def waiting_names_sql(self, table: str, index: str) -> str:
-        """By a loose scan of the index, which seeks the wanted status in each group."""
-        return f"SELECT queue FROM {table} FORCE INDEX ({index}) WHERE status = 0 AND gate = 0 GROUP BY queue"
+    def distinct_where_sql(
+        self, table: str, column: str, index: str, conditions: Sequence[str], order: Sequence[str]
+    ) -> str:
+        """By a loose scan of the index, which seeks the wanted values in each group."""
+        where = " AND ".join(conditions)
+        return f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {where} GROUP BY {column}"
 
-    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+    def first_ids_after_sql(self, table: str, column: str, index: str) -> str:
         """By the same loose scan, which finds the lowest id on its way.
 
         Where the values have a row or two on average, the server reads the rows one by one instead, and no hint forbids
@@ -212,17 +171,15 @@ class MySQL(MySQLLocks):
             f"GROUP BY {column} ORDER BY {column} LIMIT %s"
         )
 
-    def hold_row_sql(self, table: str, column: str, same: str) -> str:
+    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
-        return f"INSERT INTO {table} ({column}) VALUES (%s) ON DUPLICATE KEY UPDATE {same} = {same}"
+        return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """As the server says; MariaDB has the older name of the variable."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
             return str(cursor.fetchone()[1]).lower().replace("-", " ")
-
-    oldest = (8, 0, 17)
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
         """As the server has them: not every server that speaks MySQL's protocol has MySQL's collations."""
@@ -235,15 +192,23 @@ class MySQL(MySQLLocks):
             found = re.search(r"\bAUTO_INCREMENT=(\d+)", str(cursor.fetchone()[1]))
         return int(found[1]) if found else 1
 
-    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+    def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """Version, engine of the table, isolation, statement-based replication, collations."""
         version = tuple(connection.get_database_version())
         if version < self.oldest:
             need = ".".join(map(str, self.oldest))
-            yield "E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server."
-        yield from server_problems(connection)
+            yield Problem("E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server.")
+        yield from server_problems(connection, table)
         if self.binary_collation(connection) != self.unpadded_collation:
             yield padding_problem(self.unpadded_collation)
+
+    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+        """From the driver where it knows, else from the server."""
+        return session.in_transaction(connection)
+
+    def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
+        """COM_CHANGE_USER."""
+        return session.reset(connection)
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """With what the server calls itself, where that is more than a number: others speak this protocol too."""
@@ -255,7 +220,7 @@ class MySQL(MySQLLocks):
         """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
         if not isinstance(error, DatabaseError | InterfaceError):
             return None
-        code = first_arg(error)
+        code = error_number(error)
         if code in _TRANSIENT:
             return Fault.TRANSIENT
         if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
@@ -264,10 +229,10 @@ class MySQL(MySQLLocks):
 
     def never_sent(self, error: BaseException) -> bool:
         """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
-        return first_arg(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
+        return error_number(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
 
     def error_code(self, error: BaseException) -> str:
         """The server's error number."""
-        return (
-            str(first_arg(error)) if isinstance(error, (OperationalError, DatabaseError)) else super().error_code(error)
-        )
+        if isinstance(error, (OperationalError, DatabaseError)):
+            return str(error_number(error))
+        return super().error_code(error)

@@ -1,4 +1,4 @@
-"""Lock waits, deadlocks and slow locking statements on MySQL, from performance_schema and InnoDB's status."""
+"""Held locks, lock waits, deadlocks and slow statements on MySQL, from performance_schema and InnoDB's status."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from typing import Any
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.base import first_arg
-from jobqueue.db.lock_facts import MYSQL_QUOTES, Deadlock, LockMonitor, LockWait, SlowStatement, without_values
+from jobqueue.db.diagnostics import Diagnostics
+from jobqueue.db.lock_facts import (
+    MYSQL_QUOTES,
+    Deadlock,
+    HeldLock,
+    HeldLocks,
+    LockKind,
+    LockWait,
+    SlowStatement,
+    without_values,
+)
 from jobqueue.db.lock_facts import marked as _
-from jobqueue.db.mysql.innodb_status import read_deadlock
+from jobqueue.db.mysql.innodb_status import innodb_lock, read_deadlock
+from jobqueue.db.mysql.server import error_number
 from jobqueue.exceptions import NotSupported
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
@@ -33,6 +43,15 @@ LEFT JOIN performance_schema.events_transactions_current bx
   ON bx.thread_id = w.blocking_thread_id AND bx.state = 'ACTIVE'
 ORDER BY 4 DESC LIMIT %s
 """
+_HELD = (
+    "SELECT IF(object_schema = DATABASE(), object_name, CONCAT(object_schema, '.', object_name)), index_name, "
+    "lock_type, lock_mode, lock_data FROM performance_schema.data_locks "
+    "WHERE engine = 'INNODB' AND thread_id = PS_CURRENT_THREAD_ID()"
+)
+_ISOLATION = (
+    "SELECT COALESCE((SELECT isolation_level FROM performance_schema.events_transactions_current "
+    "WHERE thread_id = PS_CURRENT_THREAD_ID() AND state = 'ACTIVE' LIMIT 1), @@transaction_isolation)"
+)
 _SLOW = (
     "SELECT digest_text, count_star, sum_lock_time / 1e12, sum_timer_wait / 1e12 "
     "FROM performance_schema.events_statements_summary_by_digest "
@@ -53,10 +72,34 @@ SCHEMA_OFF = _(
 )
 
 
-class MySQLMonitor(LockMonitor):
+class MySQLDiagnostics(Diagnostics):
     """MySQL 8.0 and later."""
 
+    name = "MySQL"
     available = True
+    held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
+
+    def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """This session's locks. Raises NotSupported with performance_schema off, or without SELECT on data_locks."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@performance_schema")
+            if not cursor.fetchone()[0]:
+                raise NotSupported(
+                    "performance_schema is off on this server, and MySQL shows locks nowhere else. Nothing was "
+                    "changed; start the server with performance_schema=ON (its default), or look on another server."
+                )
+            try:
+                cursor.execute(_ISOLATION)
+                isolation = str(cursor.fetchone()[0]).lower().replace("-", " ")
+                cursor.execute(_HELD)
+            except Error as error:
+                if error_number(error) in _DENIED:
+                    raise NotSupported(
+                        f"this account may not read the locks in performance_schema ({error}). Nothing was changed; "
+                        "GRANT SELECT ON performance_schema.* TO it."
+                    ) from error
+                raise
+            return HeldLocks(frozenset(_lock(*row) for row in cursor.fetchall()), isolation)
 
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
         """performance_schema.data_lock_waits."""
@@ -86,6 +129,12 @@ class MySQLMonitor(LockMonitor):
             SlowStatement(without_values(text, MYSQL_QUOTES), int(runs), float(locked), float(total))
             for text, runs, locked, total in rows
         ]
+
+
+def _lock(table: str, index: str | None, lock_type: str, mode: str, data: str | None) -> HeldLock:
+    if lock_type == "TABLE" or index is None:
+        return HeldLock(table, "", LockKind.TABLE, mode)
+    return innodb_lock(table, index, frozenset(mode.split(",")), data)
 
 
 def _wait(
@@ -132,6 +181,6 @@ def ask(connection: BaseDatabaseWrapper, sql: str, params: list[Any], refusal: s
             cursor.execute(sql, params or None)
             return list(cursor.fetchall())
     except Error as error:
-        if first_arg(error) not in _DENIED:
+        if error_number(error) not in _DENIED:
             raise
         raise NotSupported(refusal) from error

@@ -11,8 +11,12 @@ from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
-from jobqueue.db.base import Fault
+from jobqueue.db.dialect import Dialect, Fault, Problem
+from jobqueue.db.parameters import Parameter
+from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
+from jobqueue.db.postgresql.session import is_pooled, sqlstate
+from jobqueue.db.seeks import GroupSeek
 
 # Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
 _TRANSIENT = {"40001", "40P01", "55P03", "57014", "53100", "53200", "58030"}
@@ -39,13 +43,15 @@ class _AsIs(json.JSONEncoder):
         return str(o)
 
 
-class PostgreSQL(PostgreSQLLocks):
+class PostgreSQL(Dialect):
     """PostgreSQL through psycopg."""
 
     name = "PostgreSQL"
     supported = True
     claim_strategy = "skip-locked"
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
+    locks = PostgreSQLLocks()
+    diagnostics = PostgreSQLDiagnostics()
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     for_share_sql = "FOR SHARE"
     returning_id_sql = "RETURNING id"
@@ -70,11 +76,11 @@ class PostgreSQL(PostgreSQLLocks):
         "'0001-01-01 00:00+00'), '9999-12-31 23:59:59.999999+00')) * 1000000 END)::bigint"
     )
 
-    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Typed, so that it is JSON inside CASE as well."""
         return connection.ops.adapt_json_value(text, _AsIs)
 
-    def heads_after_sql(self, table: str, column: str, index: str) -> str:
+    def first_ids_after_sql(self, table: str, column: str, index: str) -> str:
         """By the index's own order: MIN(id) of one value could walk along the primary key, over all that is history."""
         first = f"SELECT {column}, id FROM {table} WHERE {column} >"
         order = f"ORDER BY {column}, id LIMIT 1"
@@ -84,31 +90,34 @@ class PostgreSQL(PostgreSQLLocks):
             f"SELECT {column}, id FROM found LIMIT %s"
         )
 
-    def next_in_lanes_sql(self, places: str, jobs: str, after: Sequence[tuple[int, int]]) -> tuple[str, list[Any]]:
+    def next_in_groups_sql(self, seek: GroupSeek, after: Sequence[tuple[int, int]]) -> tuple[str, list[Parameter]]:
         """From two arrays: the planner would plan each SELECT of a UNION ALL by itself, which took longer than the run.
 
-        LIMIT within LATERAL keeps the plan a seek for each lane, whatever the statistics say.
+        LIMIT within LATERAL keeps the plan a seek for each group, whatever the statistics say.
         """
+        group = seek.group
+        columns = [*(f"p.{name}" for name in seek.columns), *(f"j.{name}" for name in seek.other_columns)]
         sql = (
-            "SELECT p.id, p.lane, p.job_id, p.halted, j.status, j.gate, j.queue "
-            "FROM unnest(%s::bigint[], %s::bigint[]) AS w (lane, after) "
-            f"CROSS JOIN LATERAL (SELECT f.id, f.lane, f.job_id, f.halted FROM {places} f "
-            "WHERE f.lane = w.lane AND f.id > w.after ORDER BY f.lane, f.id LIMIT 1) AS p "
-            f"LEFT JOIN LATERAL (SELECT status, gate, queue FROM {jobs} WHERE id = p.job_id LIMIT 1) AS j ON true"
+            f"SELECT {', '.join(columns)} "
+            f"FROM unnest(%s::bigint[], %s::bigint[]) AS w ({group}, after) "
+            f"CROSS JOIN LATERAL (SELECT {', '.join(f'f.{name}' for name in seek.columns)} FROM {seek.table} f "
+            f"WHERE f.{group} = w.{group} AND f.id > w.after ORDER BY f.{group}, f.id LIMIT 1) AS p "
+            f"LEFT JOIN LATERAL (SELECT {', '.join(seek.other_columns)} FROM {seek.other} "
+            f"WHERE id = p.{seek.link} LIMIT 1) AS j ON true"
         )
-        return sql, [[lane for lane, _ in after], [place for _, place in after]]
+        return sql, [[number for number, _ in after], [last for _, last in after]]
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
         """Bytes as they are."""
         return "C"
 
-    def problems(self, connection: BaseDatabaseWrapper) -> Iterator[tuple[str, str, str]]:
+    def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """Isolation; Django itself refuses servers that are too old."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             (level,) = cursor.fetchone()
         if level != "read committed":
-            yield (
+            yield Problem(
                 "W022",
                 f"Sessions run at {level}: claims that meet a changed row fail and are redone, again and again.",
                 'Leave OPTIONS["isolation_level"] of the queue\'s database at read committed.',
@@ -120,18 +129,34 @@ class PostgreSQL(PostgreSQLLocks):
             cursor.execute("SHOW transaction_isolation")
             return str(cursor.fetchone()[0])
 
+    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+        """Everything but idle: a transaction that failed, and a statement whose answer nobody has read."""
+        session: Any = connection.connection
+        return bool(session.info.transaction_status != 0)
+
+    def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
+        """One round trip. What is set in the driver and not in the server stays, so such a session is given up."""
+        session: Any = connection.connection
+        wrapper: Any = connection
+        level = wrapper.isolation_level if "isolation_level" in connection.settings_dict["OPTIONS"] else None
+        # psycopg and psycopg2 have a name each.
+        read_only = getattr(session, "read_only", None) or getattr(session, "readonly", None)
+        if read_only or session.deferrable or session.isolation_level != level:
+            return False
+        if self.in_transaction(connection):
+            return False
+        with session.cursor() as cursor:
+            cursor.execute("DISCARD ALL")
+        return True
+
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
         """pg_notify."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
 
     def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
-        """A pooler such as PgBouncer makes up the number that the driver is told at the login."""
-        connection.ensure_connection()
-        session: Any = connection.connection
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            return bool(cursor.fetchone()[0] != session.info.backend_pid)
+        """By the number of the session."""
+        return is_pooled(connection)
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         """LISTEN."""
@@ -172,4 +197,4 @@ class PostgreSQL(PostgreSQLLocks):
 
     def error_code(self, error: BaseException) -> str:
         """SQLSTATE of the driver's exception."""
-        return getattr(error.__cause__, "sqlstate", None) or type(error).__name__
+        return sqlstate(error) or type(error).__name__

@@ -1,0 +1,235 @@
+"""What the product asks of a database: types, clock, hints, faults, inserted ids, capabilities. Subclasses answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from django.db import models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from jobqueue.db.diagnostics import Diagnostics
+from jobqueue.db.lock_dialect import LockDialect
+from jobqueue.db.parameters import Parameter, placeholder
+from jobqueue.db.seeks import Seeks
+
+Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
+
+
+class Fault(Enum):
+    """What an error of the database means for the transaction that received it."""
+
+    TRANSIENT = "transient"  # rolled back by the server: redo the whole transaction
+    GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
+
+
+class Problem(NamedTuple):
+    """Something wrong with a server, a session or a table, as a system check reports it."""
+
+    code: str
+    text: str
+    hint: str
+
+
+class Dialect(Seeks):
+    """The answers for a database that we know nothing about; each subclass is one database."""
+
+    name = "unsupported"
+    supported = False
+    #: the oldest version that works
+    oldest: tuple[int, ...] = ()
+    #: how workers claim: for the banner of a worker, and in words for the checks
+    claim_strategy = "conditional-update"
+    claim_form = "an UPDATE whose row count tells whether the job was free"
+
+    # The other two parts of what is asked of a database.
+    locks = LockDialect()
+    diagnostics = Diagnostics()
+
+    # ---- capabilities
+    #: whether a second writer of the same process would only wait
+    single_writer = False
+    #: most rows of one INSERT
+    insert_rows_max = 1000
+    #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
+    has_update_returning = False
+    #: sessions can send messages to each other (NOTIFY)
+    notifies = False
+    #: an UPDATE of an indexed column adds an entry to every index, and every search for the row reads the old ones too
+    copies_updated_rows = False
+    #: in_transaction() costs a round trip
+    asks_for_transaction = False
+
+    # ---- types and the clock
+    column_types: dict[str, str] = {}
+    #: instants are kept without a zone, and mean UTC
+    stores_utc_naive = True
+    #: the server's time in UTC at the start of the statement; %% because parameters are always passed
+    now_sql = "CURRENT_TIMESTAMP"
+    #: the same plus "%(expressions)s" seconds
+    now_plus_sql = ""
+    #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
+    selected_instant_sql = "%(expressions)s"
+    #: "%(instant)s" bounded to the years that Python knows, where columns can hold others; None: as it is
+    bounded_instant_sql: str | None = None
+
+    def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """The collation for names: byte for byte, and without padding where the server has one like that."""
+        return None
+
+    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
+        """What the driver takes for a JSON column, from JSON text."""
+        return text
+
+    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
+        """What a statement takes at placeholder() for text that is stored and never compared."""
+        return text
+
+    def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:
+        """What a statement takes at placeholder() for a binary column."""
+        return connection.Database.Binary(value)  # type: ignore[attr-defined]
+
+    def max_statement_bytes(self, connection: BaseDatabaseWrapper) -> int | None:
+        """The longest statement that the server takes in this session; None: no such limit."""
+        return None
+
+    def statement_bytes(self, text: str) -> int:
+        """How many bytes of a statement `text` takes as a parameter."""
+        return len(text.encode())
+
+    # ---- hints, and rows found by key
+    #: an integer column that no index may be used for
+    unindexed_sql = "%(expressions)s"
+    #: suffix of a read that sees the newest committed row and locks only its index entry
+    shared_lock_sql = ""
+    #: suffix of a read that keeps others from changing the row until the transaction ends
+    for_share_sql = ""
+
+    def force_index(self, queryset: Q, index: str) -> Q:
+        """The same query, bound to `index` where the database takes hints."""
+        return queryset
+
+    def lock_rows(self, queryset: Q) -> Q:
+        """The same rows, locked; rows that another transaction has locked are left out."""
+        return queryset.select_for_update(skip_locked=True)
+
+    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """queryset.update(**changes) for rows that the queryset names by key; returns how many there were."""
+        return queryset.update(**changes)
+
+    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+        """The UPDATE of update_by_key(), as text, from one that Django has written."""
+        return sql
+
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """Delete the rows with these primary keys, reading no others; returns how many there were."""
+        return queryset.filter(pk__in=keys).delete()[0]
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """A transaction of ours that reads and then writes; a savepoint inside a caller's transaction."""
+        with transaction.atomic(using=connection.alias):
+            yield
+
+    # ---- inserts
+    #: suffix of an INSERT that then returns the id, where the driver does not report it
+    returning_id_sql = ""
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
+    ) -> list[int]:
+        """Insert `rows` with one statement; returns their ids in the order of the rows."""
+        sql, params = self._insert_sql(connection, table, columns, rows)
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(sql + " RETURNING id", params)
+            # No standard promises the order of RETURNING, but ids are handed out in the order of the rows.
+            return sorted(row[0] for row in cursor.fetchall())
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
+    ) -> tuple[int, Parameter]:
+        """Insert one row; returns its id, and its column `also`: None where INSERT returns no rows."""
+        sql, params = self._insert_sql(connection, table, columns, [row])
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(f"{sql} RETURNING id, {also}", params)
+            (found,) = cursor.fetchall()
+            return found[0], found[1]
+
+    def _insert_sql(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
+    ) -> tuple[str, list[Parameter]]:
+        quote = connection.ops.quote_name
+        names = ", ".join(quote(c) for c in columns)
+        values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
+        return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
+
+    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
+        """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.
+
+        `changes` is what follows SET; in it {row} stands before a column for the value that the row has. A conflict on
+        the primary key locks that row only.
+        """
+        return f"ON CONFLICT ({keys}) DO UPDATE SET {changes.format(row=f'{table}.')}"
+
+    def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
+        """The lowest id that the next row can get."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT MAX(id) FROM {connection.ops.quote_name(table)}")
+            return int(cursor.fetchone()[0] or 0) + 1
+
+    # ---- faults
+    def fault(self, error: BaseException) -> Fault | None:
+        """What to do about `error`; None: not a transient fault, raise it again."""
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """Whether the statement that raised this Fault.GONE surely did not reach the server."""
+        return False
+
+    def error_code(self, error: BaseException) -> str:
+        """The database's own code of an error, for counters and logs."""
+        return type(error).__name__
+
+    # ---- the session and the server
+    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether the session has a transaction open, whatever Django knows of it. Any error may be raised."""
+        return False
+
+    def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
+        """Undo all that was set, locked or made in the session, so that Django can use it like a new one.
+
+        False: that is not possible here. Any error may be raised; the session must then be closed.
+        """
+        return False
+
+    def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether a pooler stands between driver and server, and may change the session between transactions."""
+        return False
+
+    def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
+        """Send `text` to every session that listens to `channel`, when the transaction commits. Needs `notifies`."""
+        raise NotImplementedError
+
+    def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
+        """From now on this session receives what is sent to `channel`. Needs `notifies`."""
+        raise NotImplementedError
+
+    def notifications(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:
+        """What was received since the last call; waits up to `seconds` for something. Needs `notifies`."""
+        raise NotImplementedError
+
+    def isolation(self, connection: BaseDatabaseWrapper) -> str:
+        """The isolation level of the session, in the server's words."""
+        return "serializable"
+
+    def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
+        """What is wrong with the server, the session or `table` for a queue."""
+        return iter(())
+
+    def describe(self, connection: BaseDatabaseWrapper) -> str:
+        """Product and version for people."""
+        version = ".".join(str(part) for part in connection.get_database_version())
+        return f"{self.name} {version}"

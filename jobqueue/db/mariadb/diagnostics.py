@@ -1,0 +1,144 @@
+"""Held locks, lock waits and deadlocks on MariaDB, from information_schema and SHOW ENGINE INNODB STATUS.
+
+MariaDB has no data_locks, and information_schema.INNODB_LOCKS lists only locks that a session waits for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import Error
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, SlowStatement, without_values
+from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask
+from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader
+from jobqueue.exceptions import NotSupported
+
+# Instants of INNODB_TRX have the zone of the server's host and no fractions, so they are only compared to each other.
+# Led by the waits, as on MySQL.
+_WAITS = """
+SELECT w.requested_lock_id, rt.trx_mysql_thread_id, bt.trx_mysql_thread_id, COALESCE(p.time_ms, 0) / 1000,
+  r.lock_table, r.lock_index, r.lock_mode, r.lock_data, rt.trx_query, bt.trx_query,
+  TIMESTAMPDIFF(SECOND, bt.trx_started, rt.trx_wait_started), DATABASE()
+FROM information_schema.innodb_lock_waits w
+STRAIGHT_JOIN information_schema.innodb_locks r ON r.lock_id = w.requested_lock_id
+STRAIGHT_JOIN information_schema.innodb_trx rt ON rt.trx_id = w.requesting_trx_id
+STRAIGHT_JOIN information_schema.innodb_trx bt ON bt.trx_id = w.blocking_trx_id
+LEFT JOIN information_schema.processlist p ON p.id = rt.trx_mysql_thread_id
+ORDER BY 4 DESC LIMIT %s
+"""
+_ISOLATION = (
+    "SELECT trx_isolation_level FROM information_schema.innodb_trx "
+    "WHERE trx_mysql_thread_id = CONNECTION_ID() AND trx_id = %s"
+)
+_TRIES = 5
+_NAME = re.compile(r"`((?:[^`]|``)*)`\.`((?:[^`]|``)*)`")
+
+
+class MariaDBDiagnostics(MySQLDiagnostics):
+    """MariaDB 10.6 and later: its views want PROCESS, and performance_schema is off unless somebody turned it on."""
+
+    name = "MariaDB"
+
+    def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
+        """This session's locks. Raises NotSupported without PROCESS, and without SUPER if the locks' output is off."""
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute("SELECT CONNECTION_ID(), @@tx_isolation")
+                session, level = cursor.fetchone()
+                part, cut = _status(cursor, int(session))
+                level = (_isolation(cursor, part[0].partition(",")[0]) if part else None) or level
+            except Error as error:
+                raise NotSupported(
+                    f"this account may not ask InnoDB for its locks ({error}). Nothing was changed; GRANT PROCESS to "
+                    "it, and either SUPER or, once and for all, SET GLOBAL innodb_status_output_locks=ON."
+                ) from error
+            locks = list(MonitorReader(cursor).locks(part))
+        complete = not cut and sum(bool(lock.index) for lock in locks) >= _counted(part)
+        return HeldLocks(frozenset(locks), str(level).lower().replace("-", " "), complete)
+
+    def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
+        """information_schema.INNODB_LOCK_WAITS, at most a tenth of a second old."""
+        sql = f"SET STATEMENT max_statement_time=2 FOR {_WAITS}"
+        return [_wait(*row) for row in ask(connection, sql, [limit], NO_PROCESS_RIGHT)]
+
+    def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
+        """As on MySQL, where performance_schema is on; it has waits for tables only."""
+        return super().slow_statements(connection, limit)
+
+
+def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) -> LockWait:
+    full, index, mode, key, waits_in, blocks_in, before, database = rest
+    found = _NAME.fullmatch(full)
+    table = full if found is None else found[2] if found[1] == database else f"{found[1]}.{found[2]}"
+    where = f"{table}, index {index}" if index else table
+    return LockWait(
+        identity=f"{identity} {waiting} {blocking}",
+        waiting=int(waiting),
+        blocking=int(blocking),
+        seconds=float(seconds),
+        locked=f"{where}, record {key}" if key else where,
+        mode=mode,
+        waiting_statement=without_values(waits_in, MYSQL_QUOTES),
+        blocking_statement=without_values(blocks_in, MYSQL_QUOTES),
+        blocker_idles=blocks_in is None,
+        blocking_seconds=None if before is None else float(before) + float(seconds),
+    )
+
+
+def _status(cursor: Any, session: int) -> tuple[list[str], bool]:
+    """The lines of the session's transaction; asked again if another session has just switched off their lists."""
+    part: list[str] = []
+    cut = False
+    for _ in range(_TRIES):
+        with _output_locks(cursor):
+            cursor.execute("SHOW ENGINE INNODB STATUS")
+            row = cursor.fetchone()
+            part, cut = own_part(str(row[2] or "") if row else "", session)
+        if cut or not _counted(part) or any(RECORD_LOCKS.match(line) for line in part):
+            break
+    return part, cut
+
+
+def own_part(text: str, session: int) -> tuple[list[str], bool]:
+    """The lines of the session's transaction, and whether they were cut short. Empty: it holds no lock."""
+    for part in re.split(r"^---TRANSACTION ", text, flags=re.MULTILINE)[1:]:
+        if re.search(rf"^MariaDB thread id {session},", part, re.MULTILINE):
+            lines = re.split(r"^(?:--------|\*\*\*)", part, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
+            return lines, "SUPPRESSING FURTHER PRINTS" in part or "truncated" in part
+    return [], "truncated" in text
+
+
+def _counted(lines: list[str]) -> int:
+    """How many record locks the transaction has by its own count."""
+    found = re.search(r"(\d+) row lock\(s\)", "\n".join(lines[:8]))
+    return int(found[1]) if found else 0
+
+
+def _isolation(cursor: Any, transaction_id: str) -> str | None:
+    """Of the transaction. Its view is only made anew when nobody has looked for 100 ms."""
+    for seconds in (0, 0.11):
+        cursor.execute("SELECT SLEEP(%s)", [seconds])
+        cursor.execute(_ISOLATION, [transaction_id])
+        row = cursor.fetchone()
+        if row is not None:
+            return str(row[0])
+    return None
+
+
+@contextmanager
+def _output_locks(cursor: Any) -> Iterator[None]:
+    """The status with its locks: a switch of the whole server, put back at once."""
+    cursor.execute("SELECT @@GLOBAL.innodb_status_output_locks")
+    if cursor.fetchone()[0]:
+        yield
+        return
+    cursor.execute("SET GLOBAL innodb_status_output_locks = ON")
+    try:
+        yield
+    finally:
+        cursor.execute("SET GLOBAL innodb_status_output_locks = OFF")

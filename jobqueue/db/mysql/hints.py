@@ -1,0 +1,67 @@
+"""FORCE INDEX, on MySQL and MariaDB: InnoDB locks what it reads, so the optimizer must not choose another index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from django.db import connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+from django.db.models.sql.datastructures import BaseTable
+
+Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
+
+
+class IndexedTable(BaseTable):
+    """A FROM entry with FORCE INDEX: the optimizer must not trade the claim's index for a filesort."""
+
+    index: str = ""
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+        """FROM table FORCE INDEX (name)."""
+        sql, params = super().as_sql(compiler, connection)
+        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
+
+    def relabeled_clone(self, change_map: Any) -> IndexedTable:
+        """The same hint when the query becomes a subquery."""
+        clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
+        clone.index = self.index
+        return clone
+
+
+def force_index(queryset: Q, index: str) -> Q:
+    """Without it the optimizer may read, sort and so lock the whole backlog."""
+    hinted = queryset.all()
+    alias = hinted.query.get_initial_alias()
+    table = IndexedTable(hinted.model._meta.db_table, alias or "")
+    table.index = index
+    hinted.query.alias_map[alias] = table
+    return hinted
+
+
+def update_by_key(queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+    """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
+    connection = connections[queryset.db]
+
+    def hinted(execute: Any, sql: str, *rest: Any) -> Any:
+        return execute(by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
+
+    with connection.execute_wrapper(hinted):
+        return queryset.update(**changes)
+
+
+def by_key_sql(connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+    """An UPDATE of `table` with FORCE INDEX (PRIMARY); other statements as they are."""
+    begin = f"UPDATE {connection.ops.quote_name(table)} "
+    return f"{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}" if sql.startswith(begin) else sql
+
+
+def delete_by_key(queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+    """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
+    connection = connections[queryset.db]
+    table, key = (connection.ops.quote_name(name) for name in (queryset.model._meta.db_table, "id"))
+    text = ",".join(str(int(number)) for number in keys)
+    with transaction.mark_for_rollback_on_error(using=queryset.db), connection.cursor() as cursor:
+        cursor.execute(f"DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({text})")
+        return int(cursor.rowcount)

@@ -1,0 +1,67 @@
+"""SQLite 3.35 and later, the embedded default: one writer at a time, no row locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.dialect import Dialect, Fault, Problem, Q
+from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate
+
+
+class SQLite(Dialect):
+    """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
+
+    name = "SQLite"
+    supported = True
+    oldest = (3, 35, 0)
+    claim_strategy = "sqlite-immediate"
+    claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
+    single_writer = True
+    locks = SQLiteLocks()
+    diagnostics = SQLiteDiagnostics()
+    column_types = {"tiny": "smallint", "instant": "datetime"}
+    now_sql = NOW_SQL
+    now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
+
+    def lock_rows(self, queryset: Q) -> Q:
+        """The whole database is locked by the transaction already."""
+        return queryset
+
+    @contextmanager
+    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """BEGIN IMMEDIATE."""
+        with immediate(connection):
+            yield
+
+    def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
+        """Version: INSERT ... RETURNING came with 3.35."""
+        if tuple(connection.get_database_version()) < self.oldest:
+            need = ".".join(map(str, self.oldest))
+            yield Problem(
+                "E011", f"{self.describe(connection)} is older than {need}.", "Use a Python with a newer SQLite."
+            )
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """Busy and locked pass; a file that cannot be opened may come back."""
+        if isinstance(error, OperationalError):
+            text = str(error)
+            if "locked" in text or "busy" in text or "is full" in text:
+                return Fault.TRANSIENT
+            if "unable to open" in text or "disk I/O" in text:
+                return Fault.GONE
+        return None
+
+    def never_sent(self, error: BaseException) -> bool:
+        """There is no wire to lose an answer on."""
+        return True
+
+    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+        """The driver knows."""
+        session: Any = connection.connection
+        return bool(session.in_transaction)

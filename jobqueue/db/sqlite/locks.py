@@ -1,0 +1,140 @@
+"""The write lock of the whole database, on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from django.db import OperationalError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot
+from jobqueue.exceptions import StaleSnapshot
+
+_WAIT_MS_MAX = 2**31 - 1
+CLOCK = "strftime('%%Y-%%m-%%d %%H:%%M:%%f'"
+# Milliseconds, written with six digits so that text compares like time.
+NOW_SQL = f"{CLOCK}, 'now') || '000'"
+
+
+@contextmanager
+def immediate(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """BEGIN IMMEDIATE: takes the write lock now and waits for it.
+
+    A deferred transaction that reads first and writes later fails at once with "database is locked",
+    without waiting.
+    """
+    connection.ensure_connection()
+    wrapper: Any = connection
+    own_mode = wrapper.transaction_mode
+    wrapper.transaction_mode = own_mode or "IMMEDIATE"
+    try:
+        atomic = transaction.atomic(using=connection.alias)
+        atomic.__enter__()
+    finally:
+        wrapper.transaction_mode = own_mode
+    with ExitStack() as stack:
+        stack.push(atomic)
+        yield
+
+
+class SQLiteLocks(LockDialect):
+    """A mutex is the write lock, and a lock timeout is the busy timeout."""
+
+    name = "SQLite"
+
+    @contextmanager
+    def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
+        """BEGIN IMMEDIATE, with a busy timeout of its own."""
+        with ExitStack() as stack:
+            if lock_timeout_seconds is not None:
+                cursor = stack.enter_context(connection.cursor())
+                stack.enter_context(_busy_wait(cursor, lock_timeout_seconds))
+            stack.enter_context(immediate(connection))
+            yield
+
+    @contextmanager
+    def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
+        """A busy timeout of its own: whoever writes is waited for."""
+        with connection.cursor() as cursor, _busy_wait(cursor, lock_seconds, at_most=True):
+            with transaction.atomic(using=connection.alias):
+                yield
+
+    def is_lock_timeout(self, error: BaseException) -> bool:
+        """SQLITE_BUSY, but not that a snapshot is too old to write."""
+        return _code(error).startswith("SQLITE_BUSY") and not _is_stale(error)
+
+    def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
+        """A full disk, or an error of it, ends the transaction."""
+        session: Any = connection.connection
+        return errors[-1] if errors and session is not None and not session.in_transaction else None
+
+    def take_mutex(
+        self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None
+    ) -> bool:
+        """The write lock of the whole database, by a write to the key's row."""
+        changes = f"{rows.takes} = {rows.takes} + 1, {rows.taken_at} = {NOW_SQL}"
+        sql = f"INSERT INTO {connection.ops.quote_name(rows.table)} ({rows.key}, {rows.takes}, {rows.taken_at}) "
+        sql += f"VALUES (%s, 1, {NOW_SQL}) ON CONFLICT ({rows.key}) DO UPDATE SET {changes}"
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+            try:
+                cursor.execute(sql, [key])
+            except OperationalError as error:
+                if _is_stale(error):
+                    raise stale_snapshot(key) from error
+                if not self.is_lock_timeout(error):
+                    raise
+                return False
+        return True
+
+    def begin_within(
+        self, connection: BaseDatabaseWrapper, block: AbstractContextManager[object], timeout_seconds: float
+    ) -> bool:
+        """There is one write lock, so another session that writes is waited for."""
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+            try:
+                block.__enter__()
+            except OperationalError as error:
+                if not _code(error).startswith("SQLITE_BUSY"):
+                    raise
+                return False
+        return True
+
+    def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
+        """The write lock is taken here only in a caller's deferred transaction."""
+        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+            try:
+                cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
+            except OperationalError as error:
+                if _is_stale(error):
+                    raise StaleSnapshot(
+                        "once(): this transaction read something before, and another session has written since, so it "
+                        "cannot write any more. Nothing was written. Roll it back and begin again with once() before "
+                        'the first read, or set OPTIONS["transaction_mode"] = "IMMEDIATE".'
+                    ) from error
+                if not self.is_lock_timeout(error):
+                    raise
+                return None
+            return bool(cursor.rowcount == 1)
+
+
+def _code(error: BaseException) -> str:
+    return str(getattr(error.__cause__, "sqlite_errorname", ""))
+
+
+def _is_stale(error: BaseException) -> bool:
+    return _code(error) == "SQLITE_BUSY_SNAPSHOT"
+
+
+@contextmanager
+def _busy_wait(cursor: Any, seconds: float | None, *, at_most: bool = False) -> Iterator[None]:
+    """Wait for the write lock for `seconds`, None = as long as the pragma can say; or `at_most` for so long."""
+    cursor.execute("PRAGMA busy_timeout")
+    (before,) = cursor.fetchone()
+    limit = _WAIT_MS_MAX if seconds is None else round(seconds * 1000)
+    cursor.execute(f"PRAGMA busy_timeout = {min(limit, before) if at_most else limit}")
+    try:
+        yield
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {before}")
