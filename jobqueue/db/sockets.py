@@ -1,4 +1,4 @@
-"""The sockets of the drivers' sessions: notice that the server has ended one, and end one from another thread."""
+"""Drivers' sessions: notice that the server has ended one, ask whether it answers, end one from another thread."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
         return bool(waiting.poll(0))
     except (OSError, ValueError, Error, AttributeError):
         return True
+
+
+def ping(connection: BaseDatabaseWrapper) -> None:
+    """Ask the server for an answer: one round trip. Raises django.db.Error where the session has ended."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
 
 
 def end_session(connection: BaseDatabaseWrapper) -> None:

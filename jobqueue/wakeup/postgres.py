@@ -8,6 +8,7 @@ from django.db import Error, connections
 
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.sockets import ping
 from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.wakeup.base import CHANNEL
 
@@ -65,8 +66,7 @@ class PostgresSubscription:
 
     def check(self) -> None:
         """Run a statement: nothing else fails on a connection that a firewall has dropped silently."""
-        with self._connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
+        ping(self._connection)
 
     def close(self) -> None:
         """End the session."""

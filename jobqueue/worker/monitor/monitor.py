@@ -21,6 +21,7 @@ from django.db import Error, connections
 from jobqueue import signals, transitions
 from jobqueue.conf import load
 from jobqueue.db import one_writer
+from jobqueue.db.sockets import ping
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
 from jobqueue.transitions.leases import renew_free
@@ -117,8 +118,7 @@ class Monitor:
             self._tick()
         if not living:
             # Still the one who finds out whether the database answers.
-            with connections[self.using].cursor() as cursor:
-                cursor.execute("SELECT 1")
+            ping(connections[self.using])
 
     def flag(self) -> None:
         """Tell what children have in hand that its lease was lost or that it is to be canceled."""

@@ -465,7 +465,7 @@ CONNECTIONS = [
     _mutant(
         "the session of a job is passed on as it is",
         "worker/shared/cleanup.py",
-        "        return sessions_of(connection).reset(connection)\n",
+        "        return fault_vendor(connection.alias).reset_session(connection)\n",
         "        return True\n",
         "tests/queue/test_leftovers.py",
         database="mysql",
