@@ -18,7 +18,8 @@ from tests.docs.markdown import LANGUAGES, PAGES, ROOT, VERBS, name, pieces
 from tests.settings import VENDOR
 
 TUTORIAL = [page for page in PAGES if "tutorial" in page.parts]
-OWN = [*TUTORIAL, ROOT / "docs" / "reference" / "sql.md"]  # pages with a test module of their own
+REFERENCE = ROOT / "docs" / "reference"
+OWN = [*TUTORIAL, REFERENCE / "sql.md", REFERENCE / "schema.md"]  # pages with a test module of their own
 PLAIN = [page for page in PAGES if page not in OWN]
 RUNNING = [page for page in PLAIN if any(p.kind in ("python", "sql") for p in pieces(page))]
 BLOCKS = [piece for page in PAGES for piece in pieces(page) if piece.kind != "test"]
