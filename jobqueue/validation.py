@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import uuid
 from datetime import UTC, datetime
 
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -160,3 +162,29 @@ def _utf8(text: str, what: str) -> bytes:
     if "\x00" in text:
         raise InvalidValue(f"{what} contains a NUL character, which PostgreSQL cannot store. Nothing was written.")
     return raw
+
+
+def key_text(parts: tuple[object, ...], allowed: tuple[type, ...], what: str) -> str:
+    """The parts of a key as a JSON list in ASCII: ("a", 1), ("a", "1") and ("a1",) are three keys.
+
+    Raises InvalidType for a part that is none of `allowed`; InvalidValue for an int too long to print.
+    """
+    try:
+        return json.dumps([_plain_part(part, allowed, what) for part in parts], separators=(",", ":"))
+    except ValueError:
+        raise InvalidValue(f"an int in {what} has thousands of digits. Nothing was written; hash it.") from None
+
+
+def _plain_part(part: object, allowed: tuple[type, ...], what: str) -> str | int | dict[str, str]:
+    if isinstance(part, bool) or not isinstance(part, allowed):
+        names = ", ".join(kind.__name__ for kind in allowed)
+        raise InvalidType(
+            f"the parts of {what} must be of the types {names}, got {type(part).__name__}. Nothing was written; "
+            "for a model instance use its primary key."
+        )
+    if isinstance(part, bytes):
+        return {"hex": part.hex()}
+    if isinstance(part, uuid.UUID):
+        return {"uuid": str(part)}
+    # Plain values: members of an enum are keys like their values.
+    return int(part) if isinstance(part, int) else str.__str__(part)

@@ -47,6 +47,18 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
         return _redone(work, using, repeatable)
 
 
+def retry_reporting(work: Callable[[], T], *, using: str) -> tuple[T, bool]:
+    """retry_transient(work), and whether `work` ran again: an earlier run may have been committed without an answer."""
+    runs = 0
+
+    def counted() -> T:
+        nonlocal runs
+        runs += 1
+        return work()
+
+    return retry_transient(counted, using=using), runs > 1
+
+
 def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
     connection = connections[using]
     close_if_ended(connection)

@@ -1,38 +1,36 @@
-"""How long to go on trying."""
+"""The deadline of a caller that waits for a lock, with the pauses between its tries."""
 
 from __future__ import annotations
 
-import random
 import time
 
-_FIRST_SECONDS = 0.005
-_LONGEST_SECONDS = 0.2
+from jobqueue.backoff import Backoff
+
+_PAUSES = Backoff(base_seconds=0.004, cap_seconds=0.15, jitter=1 / 3)
 
 
 class Deadline:
-    """From now on for `timeout_seconds`: None = for ever, 0 = one try."""
+    """A wait of `timeout_seconds` that begins now: None waits for ever, 0 tries once."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
         self._begun = time.monotonic()
-        self._deadline = None if timeout_seconds is None else self._begun + timeout_seconds
-        self._pause_seconds = _FIRST_SECONDS
-        #: whether a try has been in vain
-        self.tried = False
+        self._ends = None if timeout_seconds is None else self._begun + timeout_seconds
+        #: tries that failed
+        self.failures = 0
 
     def waited_seconds(self) -> float:
-        """Since the beginning."""
+        """The time since the beginning."""
         return time.monotonic() - self._begun
 
     def left_seconds(self) -> float | None:
-        """What is left, 0 at least; None = any time."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        """The time that is left, at least 0; None: without limit."""
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def pause_seconds(self) -> float | None:
-        """How long to sleep before the next try: at random, up to 0.2 s, twice as long each time; None = give up."""
-        self.tried = True
+        """Count a failed try; the time to sleep before the next one, up to 0.15 s; None: give up."""
+        self.failures += 1
         left = self.left_seconds()
         if left == 0:
             return None
-        pause = random.uniform(0.5, 1.0) * self._pause_seconds
-        self._pause_seconds = min(_LONGEST_SECONDS, self._pause_seconds * 2)
+        pause = _PAUSES.delay_seconds(self.failures)
         return pause if left is None else min(pause, left)

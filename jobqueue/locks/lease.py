@@ -18,7 +18,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import TokenField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry
@@ -27,7 +27,7 @@ from jobqueue.locks.timed import TimedLock
 from jobqueue.models import LockRow
 
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
-# A row that was made may be gone again, deleted by hand, before it is read.
+# A row that was inserted may be deleted by hand before it is read.
 _LOOKS = 3
 
 
@@ -36,15 +36,15 @@ def lease_lock(
 ) -> LeaseLock:
     """A lock on `name` (1-255 characters, exact) that ends by itself `ttl_seconds` after it was acquired or renewed.
 
-    `with lease_lock("report", 60) as lock:` holds it for the block; `.fence` grows with every holder of the name, for
-    ever: hand it to what you write. Time is the database's. timeout_seconds: None waits, 0 tries once. Entering raises
-    LockNotAcquired; InsideTransaction, because others must see it at once. See Lock, renew().
+    `with lease_lock("report", 60) as lock:` holds it for the block. `.fence` grows with every holder of the name, for
+    ever: pass it to what you write. The clock is the database's. timeout_seconds: None waits, 0 tries once. Entering
+    raises LockNotAcquired, and InsideTransaction, because others must see the lock at once. See Lock, renew().
     """
     return LeaseLock(name, ttl_seconds, timeout_seconds, using)
 
 
 class LeaseLock(TimedLock):
-    """A row of job_lock: whoever has written its token there last, and in time, is the holder."""
+    """A row of job_lock: the holder is who wrote its token there last, until expires_at."""
 
     kind = "lease lock"
 
@@ -53,12 +53,13 @@ class LeaseLock(TimedLock):
         self.using = alias_of(using)
 
     def _prepare(self, entry: Entry) -> None:
+        super()._prepare(entry)
         self._refuse_transaction("acquire")
         entry.token = uuid.uuid4().bytes
 
     def _refuse(self, entry: Entry, verb: str) -> None:
         super()._refuse(entry, verb)
-        # Not committed yet, a release would keep the row from those who may have it when its time is over.
+        # An uncommitted release would lock the row against those who may have it after its time to live.
         self._refuse_transaction(verb)
 
     def _refuse_transaction(self, verb: str) -> None:
@@ -79,42 +80,37 @@ class LeaseLock(TimedLock):
     def _try(self, entry: Entry) -> int | None:
         """The fence if the lock was free; None if it was not."""
         for _ in range(_LOOKS):
-            # Before it writes, because a look waits for nobody: the holder may be about to commit its release.
-            found = _looking(self.using).rows(name=self.name)
+            # Read before writing, because a read waits for nobody: the holder may be about to commit its release.
+            found = _reading(self.using).rows(name=self.name)
             if not found:
                 make_row(self.name, owner(), entry.token, self.ttl_seconds, using=self.using)
                 continue
             ((fence, token, is_free),) = found
             if token == entry.token:
-                # Made just now, or written by an earlier try, whose answer was lost.
+                # Inserted just now, or written by an earlier try whose answer was lost.
                 return int(fence)
-            return self._seize(entry, fence) if is_free else None
+            if not is_free:
+                return None
+            # The fence is in the WHERE clause: of all that read the lock as free, one changes the row.
+            mine = self._mine(entry, self.ttl_seconds)
+            taken = _taking(self.using).change(seen=fence, fence=fence + 1, owner=owner(), **mine)
+            return int(fence) + 1 if taken else None
         return None
-
-    def _seize(self, entry: Entry, fence: int) -> int | None:
-        """The fence in the WHERE: of all who saw the lock free, one changes the row."""
-        mine = self._mine(entry, self.ttl_seconds)
-        return fence + 1 if _seizing(self.using).change(seen=fence, fence=fence + 1, owner=owner(), **mine) else None
 
     def _prolong(self, entry: Entry, seconds: float) -> bool:
         renewing = partial(_renewing(self.using).change, **self._mine(entry, seconds))
         return bool(retry_transient(renewing, using=self.using))
 
     def _give_back(self, entry: Entry) -> bool:
-        ending, tries = _ending(self.using), 0
-
-        def end() -> bool:
-            nonlocal tries
-            tries += 1
-            return bool(ending.change(name=self.name, token=entry.token))
-
-        # An answer may have been lost, and then the first try has done it: before its end nobody else can have the row.
-        return retry_transient(end, using=self.using) or (tries > 1 and self._was_ended(entry))
+        ending = partial(_ending(self.using).change, name=self.name, token=entry.token)
+        ended, ran_again = retry_reporting(ending, using=self.using)
+        return bool(ended) or (ran_again and self._was_ended(entry))
 
     def _was_ended(self, entry: Entry) -> bool:
+        """Whether an earlier run of the release has ended the lock: before its end nobody else can have the row."""
         if time.monotonic() < entry.ends_at:
             return True
-        found = _looking(self.using).rows(name=self.name)
+        found = _reading(self.using).rows(name=self.name)
         return bool(found) and (found[0][0], found[0][1]) == (entry.fence, None)
 
     def _mine(self, entry: Entry, seconds: float) -> dict[str, Any]:
@@ -122,7 +118,7 @@ class LeaseLock(TimedLock):
 
 
 def owner() -> str:
-    """Host, process and thread, for people."""
+    """Host, process and thread, for people who read the row."""
     return storable(f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}", 255)
 
 
@@ -131,13 +127,13 @@ def _row(using: str) -> QuerySet[LockRow]:
 
 
 @cache
-def _looking(using: str) -> Prepared:
+def _reading(using: str) -> Prepared:
     free = ExpressionWrapper(Q(expires_at__lte=UtcNow()), output_field=BooleanField())
     return prepare_rows(_row(using).annotate(is_free=free).values_list("fence", "owner_token", "is_free"))
 
 
 @cache
-def _seizing(using: str) -> Prepared:
+def _taking(using: str) -> Prepared:
     seen = _row(using).filter(fence=Slot("seen", LockRow._meta.get_field("fence")), expires_at__lte=UtcNow())
     return prepare_change_by_key(
         seen,

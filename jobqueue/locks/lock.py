@@ -1,4 +1,4 @@
-"""What locks that outlive a statement have in common: acquire, release, with, async with."""
+"""Lock: acquire, release, with and async with, for every lock that outlives a statement."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger("jobqueue.locks")
 
 
 class Lock:
-    """A lock by name, for any number of threads and tasks: each entry is one holder's, and they keep each other out.
+    """A lock by name. Any number of threads and tasks may share the object; one of them holds the lock at a time.
 
-    `with lock:` acquires and releases. An error of the block is let out with a note if the lock was lost; a block
-    without one ends in LockLost then, because somebody else may have been at work too. A helper thread of the only
-    holder may renew and release it too.
+    `with lock:` acquires and releases. If the lock was lost meanwhile, an error of the block gets a note, and a block
+    without an error ends in LockLost, because another holder may have worked at the same time. While there is only one
+    holder, its helper threads may renew and release the lock too.
     """
 
     kind = "lock"
-    #: what happens to the lock if the holder cannot release it
+    #: when the lock ends if the holder cannot release it
     ends = ""
     #: whether lock statistics count it
     _counted = True
@@ -63,14 +63,14 @@ class Lock:
         except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
-            # Interrupted: the lock may have been granted all the same.
+            # Interrupted: the lock may have been granted nevertheless.
             self._forget(entry)
             raise
         self._hold(entry, deadline)
         return self
 
     def release(self) -> None:
-        """Give the lock back. Raises LockNotHeld for who does not hold it, LockLost if somebody else may."""
+        """Release the lock. Raises LockNotHeld for a caller without it, LockLost if another holder may have it."""
         self._release(self._require_held("release"))
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Lock:
         await sync_to_async(self._prepare)(entry)
         deadline = Deadline(self.timeout_seconds)
         try:
-            # A try must not wait: the thread belongs to all coroutines, also to the one that will release.
+            # A try must not wait: all coroutines share the thread, also the one that will release the lock.
             while not await sync_to_async(self._attempt)(entry, 0.0):
                 pause = deadline.pause_seconds()
                 if pause is None:
@@ -102,7 +102,7 @@ class Lock:
         return self
 
     async def arelease(self) -> None:
-        """release() for coroutines: done to its end also if the coroutine is canceled meanwhile."""
+        """release() for coroutines. A cancelation of the coroutine does not interrupt it."""
         await run_shielded(self._release, self._require_held("release"))
 
     async def __aenter__(self) -> Self:
@@ -114,7 +114,7 @@ class Lock:
         await run_shielded(self._leave, self._entries.find(), error)
 
     def _enter(self) -> Entry:
-        """A new entry of the asking thread or task, which must not be inside already."""
+        """A new entry of the calling thread or task. Raises LockAlreadyHeld if it holds the lock."""
         if self._entries.own() is not None:
             raise LockAlreadyHeld(
                 f"{self.kind} {self.name!r}: this thread or task holds it already, and locks are not re-entrant. "
@@ -123,13 +123,13 @@ class Lock:
         return Entry()
 
     def _prepare(self, entry: Entry) -> None:
-        """Refuse what cannot work, before anything is asked of a server."""
+        """Check the caller before the server is asked, and set the entry up."""
 
     def _hold(self, entry: Entry, deadline: Deadline) -> None:
         entry.held_since = time.monotonic()
         self._entries.begin(entry)
         if self._counted:
-            recorder.acquired(self.kind, self.name, deadline.waited_seconds(), contended=deadline.tried)
+            recorder.acquired(self.kind, self.name, deadline.waited_seconds(), contended=deadline.failures > 0)
 
     def _release(self, entry: Entry) -> None:
         self._refuse(entry, "release")
@@ -142,7 +142,7 @@ class Lock:
     def _leave(self, entry: Entry | None, error: BaseException | None) -> None:
         """The end of a block."""
         if entry is None or not entry.held:
-            # Released by the block, or lost and said so.
+            # The block has released it, or LockLost was raised.
             return
         if error is None:
             self._release(entry)
@@ -159,22 +159,22 @@ class Lock:
         return self._not_acquired()
 
     def _lose(self, entry: Entry, before: str) -> LockLost:
-        """The holder came back too late."""
+        """End an entry whose lock was lost; the error to raise."""
         self._entries.end(entry)
         if self._counted:
             recorder.reentered(self.kind, self.name)
         return self._lost(before)
 
     def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
-        """One try, which may wait up to `wait_seconds` (None = any time) where the server can."""
+        """Try once; where the server can wait, for up to `wait_seconds` (None: without limit)."""
         raise NotImplementedError
 
     def _give_back(self, entry: Entry) -> bool:
-        """End the lock; False if it was not this entry's any more, and then nothing changed."""
+        """Release the lock at the server; False if this entry no longer held it, and then nothing changed."""
         raise NotImplementedError
 
     def _refuse(self, entry: Entry, verb: str) -> None:
-        """Refuse what this caller must not do to the lock; nothing has changed yet."""
+        """Raise if this caller must not renew or release the lock."""
         if entry.is_inherited:
             raise LockNotHeld(
                 f"{self.kind} {self.name!r}: cannot {verb}, the process that forked this one holds it. Nothing "
@@ -182,7 +182,7 @@ class Lock:
             )
 
     def _forget(self, entry: Entry) -> None:
-        """End the lock if a try that was cut short did get it."""
+        """Release the lock if a try that was interrupted has acquired it."""
         try:
             self._give_back(entry)
         except Exception as error:
@@ -215,9 +215,9 @@ class Lock:
 def lock_all(*locks: Lock) -> Iterator[tuple[Lock, ...]]:
     """Hold all `locks` for a block, acquired from the lowest kind and name to the highest, released in reverse.
 
-    All callers that go through here take them in the same order, so they cannot wait for each other in a circle.
-    Gives the locks in the order of the arguments. Raises LockNotAcquired, and then holds none; InvalidValue for two
-    locks of one name, which would wait for each other.
+    All callers of lock_all() acquire in the same order, so they cannot deadlock. Yields the locks in the order of the
+    arguments. Raises LockNotAcquired, and then holds none; InvalidValue for two locks of one name, which would wait for
+    each other.
     """
     names = set()
     for lock in locks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 import uuid
 import weakref
@@ -19,12 +18,12 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.db.lock_dialect import MutexTable
-from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
+from jobqueue.exceptions import InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Deadline
 from jobqueue.lockstats import recorder
 from jobqueue.models import FenceFloor, MutexRow
 from jobqueue.models.locks import MUTEX_FLOOR
-from jobqueue.validation import LOCK_CHARS, check_seconds
+from jobqueue.validation import LOCK_CHARS, check_seconds, key_text
 
 Part = str | int | uuid.UUID
 KIND = "mutex"
@@ -44,7 +43,7 @@ _ROWS = MutexTable(
 
 
 class Mutex:
-    """A mutex that this transaction holds until it ends. As a `with` block it marks what the lock is for."""
+    """A mutex that this transaction holds until it ends. A `with` block only shows what the lock is for."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -64,9 +63,9 @@ class Mutex:
 def mutex(*key: Part, timeout_seconds: float | None = None, using: str | None = None) -> Mutex:
     """Lock `key` until the caller's transaction ends; needs no row of yours. Locks when called, not by `with`.
 
-    A key is one or more str, int or UUID, compared exactly: ("a", 1) is neither ("a", "1") nor ("a1",). Taking it
-    again in the same transaction is free; do so after the rollback of a savepoint, which may give back what was first
-    taken within it. timeout_seconds: None waits, 0 tries once; MySQL and MariaDB count whole seconds. Raises
+    A key is one or more str, int or UUID, compared exactly: ("a", 1) is neither ("a", "1") nor ("a1",). Locking it
+    again in the same transaction is free; do so after the rollback of a savepoint, which may release what was first
+    locked within it. timeout_seconds: None waits, 0 tries once; MySQL and MariaDB count whole seconds. Raises
     TransactionRequired outside transaction.atomic(); LockNotAcquired, after which the transaction can go on;
     StaleSnapshot; InvalidType, InvalidValue; for several keys use mutex_many().
     """
@@ -76,43 +75,29 @@ def mutex(*key: Part, timeout_seconds: float | None = None, using: str | None = 
 def mutex_many(
     keys: Iterable[Part | tuple[Part, ...]], *, timeout_seconds: float | None = None, using: str | None = None
 ) -> list[Mutex]:
-    """mutex() for several keys, each a tuple or a single part, always locked low to high, duplicates once.
+    """mutex() for several keys, each a tuple or a single part; duplicates are locked once.
 
-    So two transactions that want the same keys never wait for each other in a circle. timeout_seconds is for all of
-    them together; after LockNotAcquired those that were got stay locked until the transaction ends.
+    It locks from the lowest key to the highest, so two transactions that want the same keys cannot deadlock.
+    timeout_seconds is for all of them together; after LockNotAcquired those already locked stay locked until the
+    transaction ends.
     """
     return _take([encode(key if isinstance(key, tuple) else (key,)) for key in keys], timeout_seconds, using)
 
 
 async def amutex(*key: Part, timeout_seconds: float | None = None, using: str | None = None) -> Mutex:
-    """mutex() in the thread of sync_to_async, where the transaction must have been opened too."""
+    """mutex() in the thread of sync_to_async; the transaction must have been opened there too."""
     return await sync_to_async(mutex)(*key, timeout_seconds=timeout_seconds, using=using)
 
 
 def encode(key: tuple[Part, ...]) -> str:
-    """The row's key: the parts as a JSON list in ASCII, beyond 255 characters with a SHA-256 at the end."""
+    """The key of the row: the parts as a JSON list in ASCII; over 255 characters it ends in its SHA-256."""
     if not key:
         raise InvalidValue("mutex() needs a key of at least one part. Nothing was locked.")
-    try:
-        text = json.dumps([_plain(part) for part in key], separators=(",", ":"))
-    except ValueError:
-        raise InvalidValue("an int in a mutex key has thousands of digits. Nothing was locked; hash it.") from None
+    text = key_text(key, (str, int, uuid.UUID), "a mutex key")
     if len(text) <= LOCK_CHARS:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{text[: LOCK_CHARS - 1 - len(digest)]}#{digest}"
-
-
-def _plain(part: object) -> str | int | dict[str, str]:
-    if isinstance(part, bool) or not isinstance(part, (str, int, uuid.UUID)):
-        raise InvalidType(
-            f"a part of a mutex key must be a str, int or UUID, got {type(part).__name__}. Nothing was locked; "
-            "for a model instance use its primary key."
-        )
-    if isinstance(part, uuid.UUID):
-        return {"uuid": str(part)}
-    # Plain values: members of an enum are keys like their values.
-    return int(part) if isinstance(part, int) else str.__str__(part)
 
 
 def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> list[Mutex]:
@@ -141,17 +126,17 @@ def _take(keys: list[str], timeout_seconds: float | None, using: str | None) -> 
 
 
 def _count_release(connection: BaseDatabaseWrapper, key: str) -> None:
-    """Count how long it is held: until the transaction ends, by commit or rollback.
+    """Record how long the mutex is held, which is until the transaction ends.
 
-    Either way the connection lets go of a hook for the commit; its going is what counts. In a test case the hook would
-    show among those of the code under test.
+    Commit and rollback both drop the on_commit hook; its finalizer records the time. Not in a test case, where the hook
+    would show up among those of the code under test.
     """
     if not connection.in_atomic_block or in_test_case(connection):
         return
     begun = time.monotonic()
 
     def hook() -> None:
-        """Nothing: a rollback does not call it."""
+        """Do nothing: only a commit calls it."""
 
     weakref.finalize(hook, lambda: recorder.released(KIND, key, time.monotonic() - begun)).atexit = False
     connection.on_commit(hook, robust=True)

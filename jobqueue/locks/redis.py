@@ -66,6 +66,7 @@ class RedisLock(TimedLock):
         return True
 
     def _prepare(self, entry: Entry) -> None:
+        super()._prepare(entry)
         # Ours and not redis-py's, which forgets its own when an answer is lost.
         entry.token = uuid.uuid4().hex.encode()
         # Not the thread's own token: a release may come from another thread of sync_to_async.

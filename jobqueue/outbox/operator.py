@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.lanes import key_lane, topic_lane
@@ -70,13 +70,6 @@ def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:
 
 
 def _write(rows: QuerySet[OutboxEvent], changes: dict[str, Any], written: QuerySet[OutboxEvent]) -> bool:
-    """Whether there was a row to change; `written` finds it afterwards: an earlier try's answer may have been lost."""
-    tries = 0
-
-    def change() -> int:
-        nonlocal tries
-        tries += 1
-        return rows.order_by().update(**changes)
-
-    done = retry_transient(change, using=rows.db)
-    return bool(done) or (tries > 1 and retry_transient(written.exists, using=rows.db))
+    """Whether there was a row to change. `written` finds the row after an earlier run whose answer was lost."""
+    done, ran_again = retry_reporting(lambda: rows.order_by().update(**changes), using=rows.db)
+    return bool(done) or (ran_again and retry_transient(written.exists, using=rows.db))

@@ -16,7 +16,7 @@ BUDGET = {
     "fail": (3, 3),
     "heartbeat": (3, 3),
     "reap": (3, 3),
-    "lease_lock": (4, 6),
+    "lease_lock": (4, 4),
     "publish": (2, 2),
     "mutex": (3, 3),
 }

@@ -7,7 +7,7 @@ import pytest
 from jobqueue import enqueue, enqueue_many, wakeup
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job, OutboxEvent
-from jobqueue.outbox import dead_letters
+from jobqueue.outbox import operator
 from jobqueue.signals import job_canceled, job_enqueued
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, make_job, set_columns, state
@@ -147,9 +147,9 @@ def test_the_next_job_of_a_key_is_rung_for_though_the_answer_to_its_opening_was_
 
 
 OPERATORS = {
-    "retry": (dead_letters.retry, lambda row: row.failed_at is None),
-    "skip": (dead_letters.skip, lambda row: row.failed_at is not None and row.lane is None),
-    "discard": (dead_letters.discard, lambda row: row.processed_at is not None),
+    "retry": (operator.retry, lambda row: row.failed_at is None),
+    "skip": (operator.skip, lambda row: row.failed_at is not None and row.lane is None),
+    "discard": (operator.discard, lambda row: row.processed_at is not None),
 }
 
 
