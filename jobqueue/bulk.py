@@ -21,7 +21,7 @@ CHUNK_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ChunkProgress:
     """What has been committed so far."""
 
     #: changed or deleted rows of the model itself
@@ -31,7 +31,7 @@ class Progress:
     last_pk: Any = None
 
 
-OnChunk = Callable[[Progress], object]
+OnChunk = Callable[[ChunkProgress], object]
 
 
 def update_in_chunks(
@@ -42,7 +42,7 @@ def update_in_chunks(
     sleep_seconds: float = 0.0,
     after: Any = None,
     on_chunk: OnChunk | None = None,
-) -> Progress:
+) -> ChunkProgress:
     """queryset.update(**changes), in transactions of up to `chunk_size` (1-10000) rows each, by primary key upwards.
 
     Rows are found without locks and changed under the queryset's own conditions: one that has left it meanwhile is left
@@ -71,7 +71,7 @@ def delete_in_chunks(
     sleep_seconds: float = 0.0,
     after: Any = None,
     on_chunk: OnChunk | None = None,
-) -> Progress:
+) -> ChunkProgress:
     """queryset.delete() in such chunks, with Django's cascades and signals; see update_in_chunks()."""
     rows = _check(queryset)
 
@@ -89,7 +89,7 @@ def _in_chunks(
     sleep_seconds: float,
     after: Any,
     on_chunk: OnChunk | None,
-) -> Progress:
+) -> ChunkProgress:
     using = rows.db
     check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
     check_seconds(sleep_seconds, "sleep_seconds", zero=True)
@@ -98,14 +98,14 @@ def _in_chunks(
             f"chunks cannot be committed one by one inside transaction.atomic() on {using!r}. Nothing was written; "
             "call this outside the block."
         )
-    progress = Progress(last_pk=after)
+    progress = ChunkProgress(last_pk=after)
     while True:
         ahead = rows if progress.last_pk is None else rows.filter(pk__gt=progress.last_pk)
         keys = list(ahead.order_by("pk").values_list("pk", flat=True)[:chunk_size])
         if not keys:
             return progress
         done = _commit(rows.order_by().filter(pk__in=keys), change, using)
-        progress = Progress(progress.rows + done, progress.chunks + 1, keys[-1])
+        progress = ChunkProgress(progress.rows + done, progress.chunks + 1, keys[-1])
         if on_chunk is not None:
             on_chunk(progress)
         if len(keys) < chunk_size:

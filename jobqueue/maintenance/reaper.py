@@ -7,7 +7,7 @@ from functools import cache
 
 from jobqueue.conf import Settings
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.maintenance import worker_rows as workers
+from jobqueue.maintenance import worker_rows
 from jobqueue.models import Job
 from jobqueue.transitions import Reaped, reap
 
@@ -29,7 +29,7 @@ class Reaping:
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Reaping:
     """Both, once."""
-    silent = workers.retire_silent(settings.worker_silent_seconds, using=using)
+    silent = worker_rows.retire_silent(settings.worker_silent_seconds, using=using)
     return replace(end_lapsed(using=using, limit=limit), workers_dead=silent)
 
 

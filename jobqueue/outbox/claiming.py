@@ -25,7 +25,7 @@ from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 _FRONTS_MAX = 50
 
 
-class _Overtaken(Exception):
+class _ClaimedElsewhere(Exception):
     """Another relay has claimed some of these events."""
 
 
@@ -83,7 +83,7 @@ class EventClaimer:
         begun = time.monotonic()
         try:
             batch = retry_transient(lambda: self._take(heads, limit), using=self._using)
-        except _Overtaken:
+        except _ClaimedElsewhere:
             self._fruitless = self.idle = False
             return None
         if batch is None:
@@ -147,7 +147,7 @@ class EventClaimer:
             lease = statements.lease_lapsed(using) if lapsed else statements.lease(using)
             # The statement checks again that they are due: not every database kept them locked since they were read.
             if lease.change(ids=ids, token=token, seconds=self._lease_seconds) != len(ids):
-                raise _Overtaken
+                raise _ClaimedElsewhere
         return Batch(token, 0.0, _events(rows, charge=int(lapsed)))
 
     def _lock_fronts(self, heads: Mapping[int, int], share: int) -> list[list[EventRow]]:

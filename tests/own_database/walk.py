@@ -314,7 +314,7 @@ def counter():
     return (models.CounterShard,)
 
 
-@walks("jobqueue.bulk.update_in_chunks", "jobqueue.bulk.delete_in_chunks", "jobqueue.bulk.Progress")
+@walks("jobqueue.bulk.update_in_chunks", "jobqueue.bulk.delete_in_chunks", "jobqueue.bulk.ChunkProgress")
 def in_chunks():
     """The host's rows decide which database it is."""
     rows = Ticket.objects.using(SHOP)

@@ -102,7 +102,7 @@ def handler_reads():
 
 
 def test_a_sweep_over_lanes_seeks_each_of_them(lanes):
-    for look in sent(lambda: ordering_sweep.Rounds().run_once(None, using="default")):
+    for look in sent(lambda: ordering_sweep.OrderingSweep().run_once(None, using="default")):
         assert "ix_lane_entry" in plan(run, look)
 
 

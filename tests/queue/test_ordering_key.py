@@ -229,7 +229,7 @@ def test_an_expired_head_lets_the_next_one_go():
 def test_a_job_whose_row_was_deleted_is_passed_over_by_the_sweep():
     first, second = add(2)
     Job.objects.filter(pk=first).delete()
-    assert ordering_sweep.Rounds().run_once(None, using="default").jobs_opened == 1
+    assert ordering_sweep.OrderingSweep().run_once(None, using="default").jobs_opened == 1
     assert taken() == [second]
 
 
@@ -242,7 +242,7 @@ def test_a_job_that_plain_sql_has_acked_lets_the_next_one_go_with_the_sweep(sql)
         [first],
     )
     assert taken() == []
-    assert ordering_sweep.Rounds().run_once(None, using="default").jobs_opened == 1
+    assert ordering_sweep.OrderingSweep().run_once(None, using="default").jobs_opened == 1
     assert taken() == [second]
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance import worker_rows as workers
+from jobqueue.maintenance import worker_rows
 from jobqueue.models import Worker
 from tests.marks import committed, finding
 
@@ -14,7 +14,7 @@ pytestmark = committed
 
 
 def register(name="vm:1:abc/1.1"):
-    workers.register(name, supervisor_pid=1, boot_id="b", queues="*", concurrency=4, using="default")
+    worker_rows.register(name, supervisor_pid=1, boot_id="b", queues="*", concurrency=4, using="default")
 
 
 def test_a_process_whose_answer_was_lost_registers_again_and_has_one_row():
@@ -43,7 +43,7 @@ def test_a_worker_that_was_not_heard_of_for_long_is_marked_and_another_one_not()
     register("heard")
     heard_of("silent", 61)
     heard_of("heard", 50)
-    assert workers.retire_silent(60, using="default") == 1
+    assert worker_rows.retire_silent(60, using="default") == 1
     assert stopped() == {"silent": "silent: no heartbeat"}
 
 
@@ -54,7 +54,7 @@ def test_a_worker_whose_heartbeats_are_far_apart_is_silent_after_three_of_its_ow
         if hasattr(Worker, "heartbeat_seconds"):
             Worker.objects.filter(name=name).update(heartbeat_seconds=150.0)
         heard_of(name, seconds_ago)
-    workers.retire_silent(60, using="default")
+    worker_rows.retire_silent(60, using="default")
     assert list(stopped()) == ["dead"]
 
 
@@ -62,15 +62,15 @@ def test_a_worker_whose_heartbeats_are_far_apart_is_silent_after_three_of_its_ow
 def test_a_worker_that_was_taken_for_silent_and_is_not_runs_again():
     register()
     heard_of("vm:1:abc/1.1", 61)
-    workers.retire_silent(60, using="default")
+    worker_rows.retire_silent(60, using="default")
     assert stopped()
-    workers.renew(["vm:1:abc/1.1"], using="default")
+    worker_rows.renew(["vm:1:abc/1.1"], using="default")
     assert stopped() == {}
-    assert workers.retire_silent(60, using="default") == 0
+    assert worker_rows.retire_silent(60, using="default") == 0
 
 
 def test_a_worker_that_has_ended_does_not_run_again():
     register()
-    workers.retire("vm:1:abc/1.1", "done", using="default")
-    workers.renew(["vm:1:abc/1.1"], using="default")
+    worker_rows.retire("vm:1:abc/1.1", "done", using="default")
+    worker_rows.renew(["vm:1:abc/1.1"], using="default")
     assert stopped() == {"vm:1:abc/1.1": "done"}

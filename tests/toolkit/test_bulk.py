@@ -6,7 +6,7 @@ from django.db.models import Window
 from django.db.models.functions import RowNumber
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.bulk import Progress, delete_in_chunks, update_in_chunks
+from jobqueue.bulk import ChunkProgress, delete_in_chunks, update_in_chunks
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from tests.app.models import Ticket
 from tests.marks import committed, finding
@@ -33,7 +33,7 @@ def test_every_row_is_changed_and_each_chunk_is_committed_before_the_next(ticket
         seen.append((progress, Actor(sold).result()))
 
     progress = update_in_chunks(Ticket.objects.all(), {"sold": True}, chunk_size=10, on_chunk=look)
-    assert progress == Progress(rows=25, chunks=3, last_pk=tickets[-1])
+    assert progress == ChunkProgress(rows=25, chunks=3, last_pk=tickets[-1])
     assert [count for _, count in seen] == [10, 20, 25]
     assert [found.last_pk for found, _ in seen] == [tickets[9], tickets[19], tickets[24]]
 
@@ -93,7 +93,7 @@ def test_the_largest_chunk_is_taken_by_every_database():
 
 def test_an_empty_queryset_writes_nothing(tickets):
     with CaptureQueriesContext(connection) as captured:
-        assert update_in_chunks(Ticket.objects.filter(pk=-1), {"sold": True}) == Progress()
+        assert update_in_chunks(Ticket.objects.filter(pk=-1), {"sold": True}) == ChunkProgress()
     assert len(captured) == 1
 
 

@@ -133,7 +133,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _told(relay)))
         # A closed terminal must not leave events leased to a relay that is gone.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
-        stack_dump.print_at_sigquit(Ending(stop, relay, shutdown_seconds).on_signal)
+        stack_dump.print_at_sigquit(Shutdown(stop, relay, shutdown_seconds).on_signal)
 
     def _guard(self, watching: bool) -> None:
         """End this process without the interpreter's help, should nobody look at its deliveries for so long."""
@@ -174,8 +174,8 @@ def _told(relay: Relay) -> str:
     return ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in relay.counts.items())
 
 
-class Ending:
-    """What signals do while the main thread may hang in a delivery."""
+class Shutdown:
+    """Handles signals while the main thread may hang in a delivery."""
 
     def __init__(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
         self._stop, self._relay, self._shutdown_seconds = stop, relay, shutdown_seconds

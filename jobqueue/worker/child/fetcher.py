@@ -25,7 +25,7 @@ from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.batch import batch_of
 from jobqueue.worker.run.pool import Pool
-from jobqueue.worker.run.waiting import Taken
+from jobqueue.worker.run.waiting import Accepted
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
@@ -165,7 +165,7 @@ class Fetcher:
         except (Error, DatabaseBusy) as error:
             self.outage.met(error)
 
-    def _claim_from(self, head: Head, most: int, room: int, places: int) -> Taken:
+    def _claim_from(self, head: Head, most: int, room: int, places: int) -> Accepted:
         queue = head.queue
         lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
         claimed_at = time.monotonic()

@@ -18,7 +18,7 @@ from jobqueue.context import log as job_log
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
-from jobqueue.maintenance import worker_rows as workers
+from jobqueue.maintenance import worker_rows
 from jobqueue.tasks import registry
 from jobqueue.worker.child.lock_report import LockReport
 from jobqueue.worker.child.loop import Loop
@@ -66,7 +66,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     end = _work(options, index, name, scoreboard)
     slot.exit = end
     with suppress(Error, DatabaseBusy):
-        workers.retire(name, _ENDINGS[end], using=options.database)
+        worker_rows.retire(name, _ENDINGS[end], using=options.database)
     return 0
 
 
@@ -107,7 +107,7 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
     parent = scoreboard.supervisor_pid
     while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
         try:
-            workers.register(
+            worker_rows.register(
                 name,
                 supervisor_pid=parent,
                 boot_id=options.boot_id,

@@ -33,7 +33,7 @@ class Chores:
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
-        self.openers: dict[str, Chore] = {"ordering sweep": ordering_sweep.Rounds().run_once}
+        self.openers: dict[str, Chore] = {"ordering sweep": ordering_sweep.OrderingSweep().run_once}
         self._left_out_until: dict[str, float] = {}
 
     def sweep(self) -> None:

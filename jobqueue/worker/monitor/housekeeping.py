@@ -12,8 +12,7 @@ from typing import Any
 
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
-from jobqueue.maintenance import worker_rows as workers
+from jobqueue.maintenance import lock_sweeper, lock_watch, reaper, worker_rows
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor.chores import Chores
@@ -82,7 +81,7 @@ class Housekeeping:
         while not self._ended.empty():
             name, reason = self._ended.get()
             try:
-                workers.retire(name, reason, using=self._using)
+                worker_rows.retire(name, reason, using=self._using)
             except BaseException:
                 self._ended.put((name, reason))
                 raise
@@ -90,9 +89,9 @@ class Housekeeping:
     def renew_workers(self) -> None:
         """Say which workers live, and mark those that are silent."""
         if names := self._living():
-            workers.renew(names, using=self._using)
+            worker_rows.renew(names, using=self._using)
         if self._options.reaper:
-            workers.retire_silent(load().worker_silent_seconds, using=self._using)
+            worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
 
     def reap(self) -> None:
         """One batch of leases that nobody renewed; where that was not all of them, the next one comes soon."""

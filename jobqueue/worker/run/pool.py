@@ -22,7 +22,7 @@ from jobqueue.worker.run.coroutines import CoroutineRunner
 from jobqueue.worker.run.mailbox import Mailbox
 from jobqueue.worker.run.perform import Run, is_coroutine, perform
 from jobqueue.worker.run.timeouts import Together, Watch
-from jobqueue.worker.run.waiting import Call, Taken, Waiting
+from jobqueue.worker.run.waiting import Accepted, Call, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold
 
 STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go back: others may have a free thread
@@ -113,7 +113,7 @@ class Pool:
             self.allowed = threads
             self._raised.notify_all()
 
-    def take(self, leases: Sequence[Lease], threads_room: int, places: int, claimed_at: float) -> Taken:
+    def take(self, leases: Sequence[Lease], threads_room: int, places: int, claimed_at: float) -> Accepted:
         """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls.
 
         `claimed_at` (monotonic) is not after the moment at which their leases began.
@@ -132,7 +132,7 @@ class Pool:
             # From now on, and not from the claim: a claim that was slow must not send all of it back.
             self._todo.add(Call(call, slots, time.monotonic()))
         surplus += chain.from_iterable(calls[max(0, threads_room) :])
-        return Taken(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
+        return Accepted(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
     def keys(self) -> set[tuple[int, int]]:
         """(job_id, fence) of every lease that is held now."""

@@ -13,8 +13,8 @@ from jobqueue.transitions import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of leases that were claimed."""
+class Accepted:
+    """How many of the claimed leases a child accepted, by kind, and the surplus."""
 
     sync: int
     coroutines: int

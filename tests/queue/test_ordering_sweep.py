@@ -1,4 +1,4 @@
-"""Of all workers one looks for ordering keys that stand still."""
+"""One worker of all sweeps the ordering keys that stalled."""
 
 import pytest
 from django.db import connection
@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance.ordering_sweep import Rounds
+from jobqueue.maintenance.ordering_sweep import OrderingSweep
 from jobqueue.models import Job, LaneEntry, LockRow
 from jobqueue.transitions import claim
 from tests.marks import finding
@@ -41,7 +41,7 @@ def statements(rounds):
 
 @finding("B1")
 def test_while_one_worker_looks_at_the_keys_the_others_do_not():
-    first, second = Rounds(), Rounds()
+    first, second = OrderingSweep(), OrderingSweep()
     assert opened(first) == 2
     stand_still_again()
     assert len(statements(second)) == 2, "whether there are keys, and whether somebody looks"
@@ -49,7 +49,7 @@ def test_while_one_worker_looks_at_the_keys_the_others_do_not():
 
 
 def test_when_the_worker_that_looked_is_gone_another_goes_on():
-    first, second = Rounds(), Rounds()
+    first, second = OrderingSweep(), OrderingSweep()
     assert opened(first) == 2
     stand_still_again()
     LockRow.objects.update(expires_at=UtcNowPlus(-1))
@@ -60,7 +60,7 @@ def test_when_the_worker_that_looked_is_gone_another_goes_on():
 
 
 def test_without_keys_a_look_is_one_read_and_nobody_holds_the_turn():
-    rounds = Rounds()
+    rounds = OrderingSweep()
     assert opened(rounds) == 2
     LaneEntry.objects.all().delete()
     assert len(statements(rounds)) == 1
