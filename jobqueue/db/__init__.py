@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import Dialect, Fault, Problem
@@ -17,7 +17,17 @@ from jobqueue.db.mysql.dialect import MySQL
 from jobqueue.db.postgresql.dialect import PostgreSQL
 from jobqueue.db.sqlite.dialect import SQLite
 
-__all__ = ["Dialect", "Fault", "Problem", "fault_vendor", "one_writer", "vendor", "vendor_of"]
+__all__ = [
+    "Dialect",
+    "Fault",
+    "Problem",
+    "fault_vendor",
+    "is_lost_connection",
+    "is_refusal",
+    "one_writer",
+    "vendor",
+    "vendor_of",
+]
 
 _MYSQL, _MARIADB, _POSTGRESQL, _SQLITE = MySQL(), MariaDB(), PostgreSQL(), SQLite()
 _UNKNOWN = Dialect()
@@ -31,6 +41,16 @@ def vendor(using: str) -> Dialect:
 def fault_vendor(using: str) -> Dialect:
     """The dialect that reads errors and sessions of `using`, found without a connection, which may be broken."""
     return _MYSQL if connections[using].vendor == "mysql" else vendor_of(connections[using])
+
+
+def is_refusal(error: BaseException | None, using: str) -> bool:
+    """Whether the database refused a statement for good; False for faults that pass, and for other exceptions."""
+    return isinstance(error, Error) and fault_vendor(using).fault(error) is None
+
+
+def is_lost_connection(error: BaseException | None, using: str) -> bool:
+    """Whether the connection was lost: perhaps the database is unreachable."""
+    return isinstance(error, Error) and fault_vendor(using).fault(error) is Fault.GONE
 
 
 def one_writer(using: str) -> AbstractContextManager[object]:

@@ -246,7 +246,7 @@ class Supervisor:
         if not self.scoreboard.header.ready:
             self.status = code if code > 0 else 1
         elif code == CONNECTION_LOST:
-            logger.error("the database was away for longer than --db-retry; leaving")
+            logger.error("the database was unreachable for longer than --db-retry; leaving")
             self.status = CONNECTION_LOST
             self._kill_children()
             for slot in self.scoreboard.slots:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +23,7 @@ from tests.marks import committed, finding
 from tests.proxy import CuttingProxy, cutting_proxy
 from tests.races.actors import holding
 from tests.settings import VENDOR
-from tests.unit.test_settler import Pool
+from tests.unit.test_settler import Pool, child_with
 
 pytestmark = [
     committed,
@@ -43,13 +43,6 @@ class Away(Outage):
         connections.close_all()
 
 
-class Region(SimpleNamespace):
-    """Counts ends."""
-
-    def __init__(self):
-        super().__init__(finished=0, failed=0, lost=0)
-
-
 def outcomes_of(*results, **more):
     make_jobs(len(results))
     leases = sorted(claim("q", len(results), worker="w"), key=lambda lease: lease.job_id)
@@ -62,11 +55,12 @@ def outcomes_of(*results, **more):
 @contextmanager
 def settling(*outcomes, kind=CuttingProxy):
     """A settler that writes these through a proxy that takes no long statements: (proxy, its outage, its pool)."""
-    pool, governor = Pool(), SimpleNamespace(away=lambda: None, back=lambda: None)
-    away, brake = Away("w", "finish", "default", governor), SimpleNamespace(ended=lambda outcomes: None)
+    pool, concurrency = Pool(), SimpleNamespace(away=lambda: None, back=lambda: None)
+    away = Away("w", "finish", "default", concurrency)
     with cutting_proxy(kind=kind) as proxy:
-        proxy.longest, pool.region = LONGEST, Region()
-        settler = Settler(pool, pool.region, away, brake, nullcontext(), 1)
+        child = child_with(pool)
+        proxy.longest, pool.slot = LONGEST, child.slot
+        settler = Settler(child, away, threads=1)
         pool.ends.put(*outcomes)
         yield proxy, away, pool
         wait_until(lambda: not settler.unwritten and len(pool.written) >= len(outcomes), what="all ends")
@@ -95,7 +89,7 @@ def test_a_result_that_is_cut_off_on_the_way_ends_its_job_and_no_other(ack_each)
     failed = job(outcomes[1].lease.job_id)
     assert (failed.cause, failed.attempts) == ("format", 1)
     assert "could not be stored" in failed.last_error
-    assert (pool.region.finished, pool.region.failed, pool.region.lost) == (6, 2, 0)
+    assert (pool.slot.finished, pool.slot.failed, pool.slot.lost) == (6, 2, 0)
 
 
 @finding("A12")
@@ -158,8 +152,8 @@ def test_what_a_database_that_answers_refuses_or_has_nothing_to_leave_out_is_kep
 
     (outcome,) = outcomes_of(result)
     monkeypatch.setattr(transitions, "ack_many", refuse)
-    assert settle_alone(outcome, Region()) == [outcome]
+    assert settle_alone(outcome, SimpleNamespace(finished=0, failed=0, lost=0)) == [outcome]
     assert state(outcome.lease.job_id) == "PROCESSING"
     monkeypatch.undo()
-    assert settle_alone(outcome, Region()) == []
+    assert settle_alone(outcome, SimpleNamespace(finished=0, failed=0, lost=0)) == []
     assert state(outcome.lease.job_id) == "DONE"

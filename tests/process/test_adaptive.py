@@ -39,16 +39,16 @@ def at_full_level(group):
 
 
 def assert_each_is_told(told):
-    """From 8 down to 1 by halves because the database is away, then up again by ones; each change is told once."""
+    """From 8 down to 1 by halves because the database is unreachable, then up again by ones; each change is logged."""
     level, lowest = 8, 8
     for new, why in told:
         healthy = why == "the database is healthy"
         assert new == (level + 1 if healthy else level // 2), told
         # What else can lower it on a busy machine.
-        assert healthy or why == "the database is away" or "longer than usual" in why or "redone" in why
+        assert healthy or why == "the database is unreachable" or "longer than usual" in why or "redone" in why
         level, lowest = new, min(new, lowest)
     assert (level, lowest) == (8, 1)
-    assert "the database is away" in [why for _, why in told]
+    assert "the database is unreachable" in [why for _, why in told]
 
 
 @has_server

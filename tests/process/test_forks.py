@@ -31,7 +31,7 @@ def test_a_fork_leaves_the_sessions_of_the_worker_alone(worker):
     group = worker("--drain")
     assert group.wait() == 0
     assert [job(job_id).result for job_id in ids] == [3] * 4
-    assert "the database is away" not in group.text()
+    assert "the database is unreachable" not in group.text()
 
 
 def test_a_fork_that_comes_back_does_not_lift_the_hard_limit_of_its_job(worker, evidence):

@@ -5,7 +5,7 @@ import pytest
 from jobqueue.lockstats.counters import Counters
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import Job, LockRow, LockStat
-from jobqueue.worker.child.lock_report import LockReport
+from jobqueue.worker.child.process import LockReport
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks

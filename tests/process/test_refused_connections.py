@@ -28,7 +28,7 @@ def run_into(refuse, admit, account, worker, evidence, gate):
     kill_sessions()
     waiting = [tasks.add.enqueue(n, 0).id for n in range(10)]
     gate.touch()
-    wait_until(lambda: "the database is away" in group.text(), what="the word about the refusal")
+    wait_until(lambda: "the database is unreachable" in group.text(), what="the word about the refusal")
     wait_until(lambda: evidence.read("effect"), what="the end of the running job")
     admit()
     wait_until(lambda: {state(i) for i in (running, *waiting)} == {"DONE"}, 40, "the end of all jobs")

@@ -1,7 +1,7 @@
 """One job's row that a stranger has locked keeps no other job's end from being written."""
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,7 @@ from tests.factories import claim_one, expire, make_job, make_jobs, state, wait_
 from tests.marks import committed, finding
 from tests.races.actors import holding
 from tests.settings import VENDOR
-from tests.unit.test_settler import Outage, Pool
+from tests.unit.test_settler import Outage, Pool, child_with
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks the whole database, not a row")]
 
@@ -44,8 +44,7 @@ class Written(Outage):
 def settling(outcomes):
     """A settler that writes these in its thread; its pool."""
     pool = Pool()
-    breaker = SimpleNamespace(ended=lambda outcomes: None)
-    Settler(pool, SimpleNamespace(finished=0, failed=0, lost=0), Written(), breaker, nullcontext(), 1)
+    Settler(child_with(pool), Written(), threads=1)
     pool.ends.put(*outcomes)
     yield pool
 

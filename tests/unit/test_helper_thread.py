@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from jobqueue.worker.child import helper_thread
-from jobqueue.worker.child.helper_thread import HelperThread
+from jobqueue.worker.child import settler
+from jobqueue.worker.child.settler import HelperThread
 from tests.patience import patient
 
 
@@ -56,7 +56,7 @@ def test_a_log_handler_that_raises_does_not_keep_others_waiting(hand, monkeypatc
     def refuse(*_):
         raise ValueError("closed")
 
-    monkeypatch.setattr(helper_thread.logger, "exception", refuse)
+    monkeypatch.setattr(settler.logger, "exception", refuse)
     hand.begin(lambda: 1 / 0)
     ended = []
     thread = threading.Thread(target=lambda: ended.append(hand.end()), daemon=True)

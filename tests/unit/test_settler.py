@@ -40,6 +40,13 @@ class Pool:
         pass
 
 
+def child_with(pool):
+    """What a settler needs of its child."""
+    slot = SimpleNamespace(finished=0, failed=0, lost=0)
+    breaker, waits = SimpleNamespace(ended=lambda outcomes: None), SimpleNamespace(watched=nullcontext)
+    return SimpleNamespace(pool=pool, slot=slot, breaker=breaker, turn=nullcontext(), waits=waits)
+
+
 def outcome(number):
     return SimpleNamespace(key=(number, 1), lease=number, ack_each=False, coroutine=True, run_seconds=0.0)
 
@@ -49,8 +56,7 @@ def test_an_unexpected_error_between_two_writes_loses_no_end(monkeypatch, error)
     monkeypatch.setattr(settler, "settle", lambda outcomes, slot, again: [])
     pool = Pool()
     pool.errors.append(error("unexpected"))
-    breaker = SimpleNamespace(ended=lambda outcomes: None)
-    found = settler.Settler(pool, None, Outage(), breaker, nullcontext(), hands=1)
+    found = settler.Settler(child_with(pool), Outage(), threads=1)
     pool.ends.put(outcome(1), outcome(2))
     wait_until(lambda: pool.written == [1, 2])
     assert found.unwritten == []

@@ -17,7 +17,7 @@ from jobqueue.worker.supervisor import Supervisor
 
 class Command(BaseCommand):
     """Exit status: 0 done, 1 unexpected, 2 usage, 3 no database or tables, 4 configuration, 5 --fail-on-error and a
-    job failed, 75 the database was away for longer than --db-retry, 128 + N forced by a second signal N.
+    job failed, 75 the database was unreachable for longer than --db-retry, 128 + N forced by a second signal N.
     """
 
     help = "Run jobs: a supervisor with child processes and threads. Stops gracefully on SIGTERM and SIGINT."

@@ -66,7 +66,7 @@ class ConcurrencyLimit:
     def away(self) -> None:
         """The database does not answer: halve the level now and with each further try, at most twice a second."""
         self._away = True
-        self._fall("the database is away")
+        self._fall("the database is unreachable")
 
     def back(self) -> None:
         """The database answers again."""

@@ -1,12 +1,11 @@
-"""How jobs come into a child: how many to ask for, which queues to ask, what to do when the database is away."""
+"""How jobs come into a child: how many to ask for, which queues to ask, and what a lost answer leaves behind."""
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from django.db import Error
 
@@ -18,16 +17,12 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
-from jobqueue.worker.child.circuit_breaker import CircuitBreaker
-from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.demand import Demand
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.batch import batch_of
-from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.run.waiting import Accepted
-from jobqueue.worker.shared.scoreboard import Scoreboard
-from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -36,85 +31,73 @@ AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this m
 
 
 class Fetcher:
-    """Claims on the main thread's connection and fills the pool."""
+    """Claims jobs on the main thread's connection and gives them to the pool."""
 
-    def __init__(
-        self,
-        options: Options,
-        name: str,
-        scoreboard: Scoreboard,
-        index: int,
-        pool: Pool,
-        settler: Settler,
-        concurrency: ConcurrencyLimit,
-        breaker: CircuitBreaker,
-        turn: AbstractContextManager[Any],
-    ) -> None:
-        self._options, self._name, self._using = options, name, options.database
-        self._pool, self._settler, self._concurrency, self._breaker, self._turn = (
-            pool,
-            settler,
-            concurrency,
-            breaker,
-            turn,
-        )
-        self._header, self._slot, self._wakeups = scoreboard.header, scoreboard.slots[index], scoreboard.wakeups
-        self._told = False
-        self._claimer = Claimer(name, options.database)
+    def __init__(self, child: Child, settler: Settler) -> None:
+        self._child, self._options, self._using = child, child.options, child.using
+        self._pool, self._settler, self._turn = child.pool, settler, child.turn
+        self._claimer = Claimer(child.name, child.using)
         self._demand = Demand()
-        self._strays = False
+        self._unkept = False
+        self._strays = False  # leases may exist in our name that are not in hand
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
         #: whether the last claim asked every queue and none had a due job
         self.empty = False
-        self.outage = Outage(name, "claim", options.database, concurrency)
+        self.last_claim = time.monotonic()
+        self.outage = Outage(child.name, "claim", child.using, child.concurrency)
 
-    def claim(self, quota: int | None, *, notified: bool = False) -> int | None:
-        """Fill the threads, a little ahead of them, and the places for coroutines; how many jobs were kept.
+    def claim(self, *, notified: bool = False) -> int | None:
+        """Fill the threads, a little ahead of them, and the places for coroutines; returns how many jobs were kept.
 
-        At most `quota`. None when there is no room for any, and nothing was asked. `notified`: a job was announced.
+        None when there is no room for any, and no queue was asked. `notified`: a job was announced.
         """
+        slot, concurrency = self._child.slot, self._child.concurrency
         guess, self.empty = notified and self.empty, False
-        room, places, limit = self._room(), self._pool.places, self._limit(quota)
+        room, places, limit = self._room(), self._pool.places, self._limit()
         if limit <= 0 or (room <= 0 and not self._demand.wants_coroutines(places)):
-            self._slot.room = 0
+            slot.room = 0
+            self._look_again()
             return None
-        # Before the look: whoever commits a job after it and rings finds that we have room.
-        self._slot.room = _worth(limit, room, places)
+        # Before the queues are read: a process that commits a job later then finds that this child has room.
+        slot.room = _worth(limit, room, places)
         claimed, asked, faults = 0, 0, sum(retries.values())
-        self._concurrency.begin()
+        concurrency.begin()
         try:
             self._release_strays()
             self._met = False
-            if self._options.drain or self._options.once:
-                self._options.selection.forget()
             for head in self._heads(guess):
                 most = min(self._ask(head.queue, room, places), limit - claimed, self._batch())
                 if most <= 0:
                     self._met = True
-                else:
-                    taken = self._claim_from(head, most, room, places)
-                    claimed, asked = claimed + taken.kept, asked + most
-                    room, places = room - taken.calls, places - taken.coroutines
-            self.empty = not self._met and not self._breaker.holds
+                    continue
+                taken = self._claim_from(head, most, room, places)
+                claimed, asked = claimed + taken.kept, asked + most
+                room, places = room - taken.calls, places - taken.coroutines
+            self.empty = not self._met and not self._child.breaker.holds
             self.outage.over()
-            self._concurrency.claimed(claimed, asked)
+            concurrency.claimed(claimed, asked)
         except (Error, DatabaseBusy) as error:
             self.outage.met(error)
-        if sum(retries.values()) != faults:
-            self._strays = True
-        self._slot.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
-        if asked and claimed >= asked:
-            # There may be more than we could take.
-            self._wakeups.wake()
+        self._strays = self._strays or sum(retries.values()) != faults
+        slot.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
+        self._note(claimed, asked)
         return claimed
 
+    def _note(self, claimed: int, asked: int) -> None:
+        if claimed:
+            self.last_claim = time.monotonic()
+            self._child.use_quota(claimed)
+        if asked and claimed >= asked:
+            # There may be more jobs than could be taken.
+            self._child.wakeups.wake()
+
     def _room(self) -> int:
-        """How many more jobs the threads can take: a batch, as soon as half of what may wait for them has been taken.
+        """How many more jobs the threads can take: a batch, as soon as half of the waiting jobs have been taken.
 
         So the next batch is claimed while this one runs.
         """
         pool, ahead = self._pool, 0
-        threads = self._concurrency.limit(pool.held)
+        threads = self._child.concurrency.limit(pool.held)
         if threads != pool.allowed:
             pool.allow(threads)
         if self._settler.mean_run_seconds is not None:
@@ -124,28 +107,35 @@ class Fetcher:
         return most - pool.in_threads if pool.waiting <= pool.low_water else 0
 
     def _heads(self, guess: bool) -> list[Head]:
-        return retry_transient(partial(self._options.selection.heads, self._using, guess=guess), using=self._using)
+        selection = self._options.selection
+        if self._options.drain or self._options.once:
+            selection.forget()
+        return retry_transient(partial(selection.heads, self._using, guess=guess), using=self._using)
 
-    def _limit(self, quota: int | None) -> int:
-        """The most that may be claimed now, whoever is to run it."""
-        if self._unkept() or self._settler.unwritten or (self.outage.failures and self._pool.held):
+    def _limit(self) -> int:
+        """The most jobs that may be claimed now, for threads and coroutines together."""
+        if self._is_unkept() or self._settler.unwritten or (self.outage.failures and self._pool.held):
             return 0
+        quota = self._child.quota
         return self._pool.room if quota is None else min(self._pool.room, quota)
 
-    def _unkept(self) -> bool:
-        """Whether no lease has been renewed for a whole one: what is claimed now would run out while it runs."""
-        silent = time.monotonic() - float(self._header.renewed_at)
-        if (unkept := silent > self._options.lease_seconds) and not self._told:
-            logger.warning("%s: no lease was renewed for %.0f s; nothing is claimed until one is", self._name, silent)
-        self._told = unkept
+    def _is_unkept(self) -> bool:
+        """Whether no lease was renewed for the length of a lease: a job that is claimed now would outlive its own."""
+        silent = self._child.unrenewed_seconds
+        if (unkept := silent > self._options.lease_seconds) and not self._unkept:
+            logger.warning(
+                "%s: no lease was renewed for %.0f s; no jobs are claimed until leases are renewed again",
+                self._child.name,
+                silent,
+            )
+        self._unkept = unkept
         return unkept
 
     def _ask(self, queue: str, room: int, places: int) -> int:
         """How many jobs to claim from `queue`; batches leave a lease slot for every thread and coroutine."""
         batch, pool = batch_of(queue), self._pool
-        asked = self._demand.ask(
-            queue, room, places, batch, free=max(0, pool.allowed - pool.in_threads), held=pool.held
-        )
+        free = max(0, pool.allowed - pool.in_threads)
+        asked = self._demand.ask(queue, room, places, batch, free=free, held=pool.held)
         if batch == 1:
             return asked
         return min(asked, pool.room - self._options.concurrency - self._options.async_concurrency)
@@ -154,8 +144,8 @@ class Fetcher:
         options, threads = self._options, self._pool.allowed
         return max(threads, options.batch_size * threads // options.concurrency)
 
-    def look_again(self) -> None:
-        """Ask without a claim whether the database is back: jobs that run for long must not keep it from being seen."""
+    def _look_again(self) -> None:
+        """Check without a claim whether the database answers again, which long jobs would delay otherwise."""
         if not self.outage.failures or self._settler.unwritten or time.monotonic() < self.outage.next_try:
             return
         try:
@@ -166,7 +156,7 @@ class Fetcher:
             self.outage.met(error)
 
     def _claim_from(self, head: Head, most: int, room: int, places: int) -> Accepted:
-        queue = head.queue
+        queue, slot = head.queue, self._child.slot
         lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
         claimed_at = time.monotonic()
         longest_payload()
@@ -175,46 +165,45 @@ class Fetcher:
         longest = longest_payload()
         self._met = self._met or bool(leases)
         leases = self._park(leases)
-        # Before their threads take them: a job may end this process at once, and was started all the same.
-        self._slot.claimed += len(leases)
+        # Before threads take the jobs: a job may end this process at once, and must count as started.
+        slot.claimed += len(leases)
         taken = self._pool.take(leases, room, places, claimed_at)
-        self._slot.claimed -= len(taken.surplus)
+        slot.claimed -= len(taken.surplus)
         self._demand.brought(queue, taken.sync, taken.coroutines, taken.alone, longest)
         self._options.selection.asked(queue, brought=bool(leases))
         if taken.surplus:
-            # If this fails they are in our name and not in hand, and given back as such before the next claim.
+            # If this fails, they are released as strays before the next claim.
             self._strays = True
             with self._turn, suppress(Error, DatabaseBusy):
                 transitions.release_many(taken.surplus)
                 self._strays = False
-                # Whoever looked meanwhile did not see them.
-                self._wakeups.wake()
+                # A process that looked meanwhile did not see them.
+                self._child.wakeups.wake()
         return taken
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
-        """Give back jobs of tasks that are slowed down, out of the way of others; those that may run."""
-        leases, parked = self._breaker.sift(leases)
+        """Snooze the jobs that the circuit breaker holds back; returns the others."""
+        leases, parked = self._child.breaker.sift(leases)
         if parked:
-            # As for those that are not taken.
             self._strays = True
             with self._turn, suppress(Error, DatabaseBusy):
                 for seconds, group in parked.items():
                     transitions.snooze_many(group, delay_seconds=seconds, reason=SLOWED)
                 self._strays = False
-            # There may be others behind them.
+            # Other jobs may be behind them.
             self._pool.wake()
         return leases
 
     def _release_strays(self) -> None:
-        """Give back leases in our name that are not in hand: a claim was committed and its answer was lost."""
+        """Release leases in our name that are not in hand: a claim was committed and its answer was lost."""
         if self._strays:
-            # Asked first: what the settler writes meanwhile is not a stray either.
+            # Read first: a lease that the settler writes meanwhile is no stray.
             in_hand = self._pool.keys()
-            held = transitions.held_by(self._name, using=self._using)
+            held = transitions.held_by(self._child.name, using=self._using)
             transitions.release_many([lease for lease in held if (lease.job_id, lease.fence) not in in_hand])
             self._strays = False
 
 
 def _worth(limit: int, room: int, places: int) -> int:
-    """What a ring should go by: a free thread can take any job, a place only coroutines."""
+    """The room that is shown to other processes: a free thread can take any job, a place only a coroutine."""
     return 2 * min(limit, room) if limit > 0 and room > 0 else int(limit > 0 and places > 0)

@@ -1,42 +1,41 @@
-"""How one thread of a worker behaves while the database is away: it says so once, waits longer each time, goes on."""
+"""How one thread of a child behaves while the database is unreachable: it logs that once, and tries again."""
 
 from __future__ import annotations
 
 import logging
-import random
 import time
 
-from django.db import Error, connections
+from django.db import connections
 
-from jobqueue.db import fault_vendor
+from jobqueue.backoff import Backoff
+from jobqueue.db import is_refusal
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 
 logger = logging.getLogger("jobqueue.worker")
 
-PAUSE_SECONDS = 5.0  # no wait is longer
+PAUSE = Backoff(base_seconds=0.15, cap_seconds=5.0, jitter=0.33)
 
 
 class Outage:
-    """Counts failures in a row and tells the concurrency limit. `what` is what the thread does, for the log."""
+    """Counts failures in a row and reports them to the concurrency limit. `what` names the thread's work in the log."""
 
     def __init__(self, name: str, what: str, using: str, concurrency: ConcurrencyLimit) -> None:
         self._name, self._what, self._using, self._concurrency = name, what, using, concurrency
         self.failures, self.next_try = 0, 0.0
 
     def met(self, error: BaseException | None) -> None:
-        """The database did not answer, or refused; None: said elsewhere. The thread's connection is closed."""
+        """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""
         self.failures += 1
-        pause = min(PAUSE_SECONDS, 0.1 * 2 ** min(self.failures, 6)) * random.uniform(0.5, 1.0)
-        self.next_try = time.monotonic() + pause
+        self.next_try = time.monotonic() + PAUSE.delay_seconds(self.failures)
         self._concurrency.away()
-        if isinstance(error, Error) and fault_vendor(self._using).fault(error) is None:
+        if is_refusal(error, self._using):
             logger.error("%s: the database refused a %s: %s", self._name, self._what, error)
         elif self.failures == 1:
-            logger.warning("%s: the database is away (%s); trying again until it answers", self._name, error)
+            logger.warning("%s: the database is unreachable (%s); trying again until it answers", self._name, error)
         connections[self._using].close()
 
     def over(self) -> None:
-        """It answered."""
+        """The database answered."""
         if self.failures:
             logger.info("%s: the database answers again", self._name)
             self._concurrency.back()

@@ -6,8 +6,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from django.db import DatabaseError, Error, connections
 
@@ -41,54 +41,59 @@ _AFTER_FAILURE = {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled", Jo
 _counting = threading.Lock()
 
 
-def settle(outcomes: Sequence[Outcome], slot: Any, *, again: bool = False) -> list[Outcome]:
-    """Write the outcomes; those that could not be written now, to try `again` later.
+class Counts(Protocol):
+    """What is counted: a ProcessSlot of the scoreboard, or the counters of a test."""
 
-    Because the database is away, or somebody has locked the row: these are marked as `row_locked`. One that was alone
-    is marked as `cut_off` if its connection was lost.
+    finished: int
+    failed: int
+    lost: int
+
+
+def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) -> list[Outcome]:
+    """Write the outcomes; returns those that could not be written now, to be tried `again` later.
+
+    An outcome whose row another session has locked is marked as `row_locked`; the others are returned because the
+    database is unreachable. An outcome that was alone is marked as `cut_off` if its connection was lost.
     """
     for outcome in outcomes:
         outcome.row_locked = outcome.cut_off = False
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
-    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
     unwritten: list[Outcome] = []
     try:
         if good:
-            _ack(good, slot, again)
+            leases, results, locked = [one.lease for one in good], [one.result for one in good], list[Lease]()
+            gone = transitions.ack_many(leases, results=results, again=again, locked=locked)
+            unwritten = _acked(good, gone, locked, counts)
     except DatabaseBusy:
         return list(outcomes)
     except Exception as error:
         if isinstance(error, Error) and _away(error, good[0]):
             if not (long := _too_long(good)):
                 return list(outcomes)
-            return _settle_too_long(long, outcomes, error, slot)
-        # One of them is at fault: alone it is found, and the others are written.
+            return _settle_too_long(long, outcomes, error, counts)
+        # One of them causes the error. Alone it is found, and the others are written.
         for outcome in good if len(good) > 1 else ():
-            unwritten += settle([outcome], slot, again=True)
-        if len(good) == 1 and not _settle_plain(good[0], error, slot):
+            unwritten += settle([outcome], counts, again=True)
+        if len(good) == 1 and not _settle_plain(good[0], error, counts):
             unwritten += good
-        good = []
-    unwritten += [outcome for outcome in good if outcome.row_locked]
-    for outcome in rest:
-        if not _settle_one(outcome, slot, again):
-            unwritten.append(outcome)
-    return unwritten
+    rest = [outcome for outcome in outcomes if outcome.ending is not Ending.OK or outcome.finishing]
+    return unwritten + [outcome for outcome in rest if not _settle_one(outcome, counts, again)]
 
 
-def settle_alone(outcome: Outcome, slot: Any) -> list[Outcome]:
-    """settle() again for one that the database was away for, as if for good: perhaps for this one only.
+def settle_alone(outcome: Outcome, counts: Counts) -> list[Outcome]:
+    """settle() again for one that the database was unreachable for, as if for good: perhaps for this one only.
 
     What is cut off on its way as often as it is sent alone, while the database answers, is given up.
     """
     for _ in range(ALONE_TRIES):
         if not _takes_small_writes(outcome):
             return [outcome]
-        if not settle([outcome], slot, again=True):
+        if not settle([outcome], counts, again=True):
             return []
         if not outcome.cut_off or not outcome.sent_chars:
             return [outcome]
         time.sleep(random.uniform(0.5, 1.0) * ALONE_SECONDS)
-    if _takes_small_writes(outcome) and _settle_plain(outcome, ResultError(_CUT_OFF), slot):
+    if _takes_small_writes(outcome) and _settle_plain(outcome, ResultError(_CUT_OFF), counts):
         return []
     return [outcome]
 
@@ -118,44 +123,45 @@ def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _settle_too_long(
-    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, slot: Any
+    long: Sequence[Outcome], outcomes: Sequence[Outcome], problem: Exception, counts: Counts
 ) -> list[Outcome]:
-    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, slot)]
-    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], slot, again=True)
+    unwritten = [outcome for outcome in long if not _settle_plain(outcome, problem, counts)]
+    return unwritten + settle([outcome for outcome in outcomes if outcome not in long], counts, again=True)
 
 
-def _ack(outcomes: Sequence[Outcome], slot: Any, again: bool) -> None:
-    left: list[Lease] = []
-    results = [outcome.result for outcome in outcomes]
-    gone = transitions.ack_many([o.lease for o in outcomes], results=results, again=again, locked=left)
-    lost, locked = ({(lease.job_id, lease.fence) for lease in leases} for leases in (gone, left))
+def _acked(
+    outcomes: Sequence[Outcome], gone: Iterable[Lease], locked: Iterable[Lease], counts: Counts
+) -> list[Outcome]:
+    """Count and announce what ack_many() wrote; returns the outcomes whose rows are locked."""
+    lost, passed = ({(lease.job_id, lease.fence) for lease in leases} for leases in (gone, locked))
     for outcome in outcomes:
-        outcome.row_locked = outcome.key in locked
+        outcome.row_locked = outcome.key in passed
     written = [outcome for outcome in outcomes if not outcome.row_locked]
-    _count(slot, len(written), lost=len(lost))
+    _count(counts, len(written), lost=len(lost))
     for outcome in written:
-        _tell(outcome, "lost" if outcome.key in lost else "ok")
+        _announce(outcome, "lost" if outcome.key in lost else "ok")
+    return [outcome for outcome in outcomes if outcome.row_locked]
 
 
-def _settle_one(outcome: Outcome, slot: Any, again: bool) -> bool:
+def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
     """True when written, or when nothing more can be done."""
     try:
         if outcome.ending is not Ending.FINISHED and is_locked(outcome.lease):
             outcome.row_locked = True
             return False
-        _count_and_tell(outcome, _write(outcome, again), slot)
+        _count_and_announce(outcome, _write(outcome, again), counts)
     except LeaseLost:
-        _count_and_tell(outcome, "lost", slot)
+        _count_and_announce(outcome, "lost", counts)
     except DatabaseBusy:
         return False
     except DatabaseError as error:
         if _away(error, outcome):
             return False
-        return _settle_plain(outcome, error, slot)
+        return _settle_plain(outcome, error, counts)
     except Error:
         return False
     except Exception as error:  # it cannot be put into words; the ends of others in this group must still be written
-        return _settle_plain(outcome, error, slot)
+        return _settle_plain(outcome, error, counts)
     return True
 
 
@@ -202,7 +208,7 @@ def _write_known(outcome: Outcome, again: bool) -> str:
     return _AFTER_FAILURE[status]
 
 
-def _settle_plain(outcome: Outcome, problem: Exception, slot: Any) -> bool:
+def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
     """The database refused the values themselves: end the attempt with words it surely takes."""
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
     why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
@@ -213,9 +219,9 @@ def _settle_plain(outcome: Outcome, problem: Exception, slot: Any) -> bool:
         status = transitions.fail(
             outcome.lease, error=error, delay_seconds=outcome.delay_seconds, retry=retry, again=True
         )
-        _count_and_tell(outcome, _AFTER_FAILURE[status], slot)
+        _count_and_announce(outcome, _AFTER_FAILURE[status], counts)
     except LeaseLost:
-        _count_and_tell(outcome, "lost", slot)
+        _count_and_announce(outcome, "lost", counts)
     except DatabaseBusy:
         return False
     except Error as again:
@@ -230,19 +236,19 @@ def _away(error: Error, outcome: Outcome) -> bool:
     return outcome.cut_off
 
 
-def _count_and_tell(outcome: Outcome, what: str, slot: Any) -> None:
-    _count(slot, 1, failed=what in ("retry", "dead"), lost=what == "lost")
-    _tell(outcome, what)
+def _count_and_announce(outcome: Outcome, what: str, counts: Counts) -> None:
+    _count(counts, 1, failed=what in ("retry", "dead"), lost=what == "lost")
+    _announce(outcome, what)
 
 
-def _count(slot: Any, finished: int, *, failed: int = 0, lost: int = 0) -> None:
+def _count(counts: Counts, finished: int, *, failed: int = 0, lost: int = 0) -> None:
     with _counting:
-        slot.finished += finished
-        slot.failed += failed
-        slot.lost += lost
+        counts.finished += finished
+        counts.failed += failed
+        counts.lost += lost
 
 
-def _tell(outcome: Outcome, what: str) -> None:
+def _announce(outcome: Outcome, what: str) -> None:
     lease = outcome.lease
     if what != "parked":
         parked.ran(lease.using, lease.job_id)

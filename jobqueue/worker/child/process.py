@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from django.db import Error, connections
 
 from jobqueue import signals, wakeup
-from jobqueue.context import log as job_log
-from jobqueue.db import fault_vendor
+from jobqueue.backoff import Backoff
+from jobqueue.context.log import install as install_job_log
+from jobqueue.db import is_refusal
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
+from jobqueue.lockstats.counters import Counters
 from jobqueue.maintenance import worker_rows
 from jobqueue.tasks import registry
-from jobqueue.worker.child.lock_report import LockReport
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
-from jobqueue.worker.child.relay_thread import Relaying
+from jobqueue.worker.child.relay_thread import WorkerRelay
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.shared import stack_dump
-from jobqueue.worker.shared.scoreboard import Exit, Scoreboard, State, Stop
+from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
+
+REGISTER_AGAIN = Backoff(base_seconds=1.0, cap_seconds=1.5, jitter=0.5)
 
 _ENDINGS = {
     Exit.STOPPED: "stopped",
@@ -42,17 +44,26 @@ _ENDINGS = {
     Exit.RELOAD: "code has changed",
 }
 
+#: field of a ProcessSlot -> counter of jobqueue.lockstats
+_LOCK_COUNTERS = {
+    "locks_acquired": "acquired",
+    "locks_failed": "failed",
+    "locks_contended": "contended",
+    "locks_reentered": "reentries",
+    "locks_wait_us": "wait_us",
+}
+
 
 def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
-    """Be child `index` until told to stop; the exit status. Never returns to the supervisor's code."""
-    slot: Any = scoreboard.slots[index]
+    """Be child `index` until told to stop; returns the exit status."""
+    slot = scoreboard.slots[index]
     name = options.child_name(index, slot.generation)
     slot.pid = os.getpid()
-    # Ctrl-C reaches the whole group; the supervisor alone decides what it means.
+    # Ctrl-C reaches the whole process group; only the supervisor reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack_dump.print_at_sigquit()
     job_fork.guard()
-    job_log.install()
+    install_job_log()
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:
@@ -63,16 +74,18 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     if registered is not None:
         slot.exit = registered
         return 0
-    end = _work(options, index, name, scoreboard)
+    end = _work(options, index, scoreboard)
     slot.exit = end
     with suppress(Error, DatabaseBusy):
         worker_rows.retire(name, _ENDINGS[end], using=options.database)
     return 0
 
 
-def _work(options: Options, index: int, name: str, scoreboard: Scoreboard) -> Exit:
+def _work(options: Options, index: int, scoreboard: Scoreboard) -> Exit:
+    name = options.child_name(index, scoreboard.slots[index].generation)
     try:
-        loop = Loop(options, index, name, scoreboard)
+        child = Child(options, index, scoreboard)
+        loop = Loop(child)
         scoreboard.wakeups.watch(index, loop.notify)
         dispatcher = SignalDispatcher()
         dispatcher.start()
@@ -80,30 +93,43 @@ def _work(options: Options, index: int, name: str, scoreboard: Scoreboard) -> Ex
         logger.debug("%s cannot start its threads: %s", name, error)
         return Exit.CROWDED
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    wakeup.on_notify(partial(_answer, options, index, scoreboard))
-    scoreboard.slots[index].state = State.RUNNING
+    wakeup.on_notify(partial(_on_notify, child))
+    child.slot.state = State.RUNNING
     task_signals.dispatch_via(dispatcher)
     signals.dispatch_via(dispatcher.dispatch)
-    relaying = Relaying(options.database, on_hung=loop.recycling.note_hung_threads)
-    relaying.start()
-    recorder.report_to(LockReport(scoreboard.slots[index]))
+    relay = WorkerRelay(options.database, on_hung=loop.recycling.note_hung_threads)
+    relay.start()
+    recorder.report_to(LockReport(child.slot))
     try:
         return loop.run()
     finally:
-        relaying.stop()
+        relay.stop()
         dispatcher.end()
         signals.dispatch_via(None)
         recorder.close()
 
 
-def _answer(options: Options, index: int, scoreboard: Scoreboard, queue: str, using: str) -> None:
-    """A job of this process has committed a new one: it needs no messenger to be heard here."""
-    if using == options.database and options.selection.serves(queue):
-        scoreboard.wakeups.wake(first=index)
+def _on_notify(child: Child, queue: str, using: str) -> None:
+    """A job of this process has committed a new one: wake a child without a messenger."""
+    if using == child.using and child.options.selection.serves(queue):
+        child.wakeups.wake(first=child.index)
+
+
+class LockReport:
+    """Adds the lock counters of one process to those of the earlier processes of its slot."""
+
+    def __init__(self, slot: ProcessSlot) -> None:
+        self._slot = slot
+        self._before = {field: getattr(slot, field) for field in _LOCK_COUNTERS}
+
+    def __call__(self, total: Counters) -> None:
+        """Called every few seconds by the thread that writes the counters."""
+        for field, name in _LOCK_COUNTERS.items():
+            setattr(self._slot, field, self._before[field] + getattr(total, name))
 
 
 def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | None:
-    """Add this process to the worker table, however long the database is away; else why it will not run."""
+    """Add this process to the worker table, however long the database is unreachable; else why it cannot run."""
     parent = scoreboard.supervisor_pid
     while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
         try:
@@ -118,12 +144,12 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
             )
             return None
         except (Error, DatabaseBusy) as error:
-            if isinstance(error, Error) and fault_vendor(options.database).fault(error) is None:
+            if is_refusal(error, options.database):
                 logger.error("%s cannot register: %s. Check the rights of the database account.", name, error)
                 return Exit.REFUSED
             logger.warning("%s cannot register: %s; trying again", name, error)
             connections[options.database].close()
-            time.sleep(random.uniform(0.5, 1.5))
+            time.sleep(REGISTER_AGAIN.delay_seconds(1))
     return Exit.STOPPED
 
 

@@ -1,50 +1,72 @@
-"""When a child has done enough and is replaced by a fresh process: by memory, jobs, time, or threads that hang."""
+"""When a child is replaced by a new process: memory, jobs, time, hanging threads, and in development changed code."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
-from typing import Any
 
-from jobqueue.worker.shared.scoreboard import Exit
+from django.utils.autoreload import StatReloader
+
+from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot
 from jobqueue.worker.shared.worker_options import Options
 
 JITTER = 0.2
+LOOK_SECONDS = 1.0  # between two looks at the files of the code
 
 
 class Recycling:
-    """How worn one child is. It only tells: the loop drains, the supervisor starts the next one."""
+    """Knows whether one child is to be replaced. The loop then drains, and the supervisor starts the next process."""
 
-    def __init__(self, options: Options, slot: Any) -> None:
+    def __init__(self, options: Options, slot: ProcessSlot) -> None:
         self._rss_bytes_max, self._jobs_max = options.max_rss_bytes, options.recycle_jobs
-        # The scoreboard counts on from one incarnation of a child to the next.
+        # The slot continues the counts of earlier processes.
         self._slot, self._ended_before = slot, slot.finished
-        # Up to a fifth sooner, drawn per child: started together, they must not all leave together.
+        # Up to a fifth sooner, drawn per child: children that started together must not end together.
         life = options.recycle_seconds
         self._until = None if life is None else time.monotonic() + life * random.uniform(1 - JITTER, 1.0)
-
         self._hung = False
+        self._code = ChangedCode() if options.reload else None
 
     def note_hung_threads(self) -> None:
-        """Threads of this process hang for ever. Safe in any thread."""
+        """Record that threads of this process hang for ever. Safe in any thread."""
         self._hung = True
 
-    def over(self) -> Exit | None:
-        """Why the child is to be replaced now, None while it may go on."""
-        if self._jobs_max is not None and self._slot.finished - self._ended_before >= self._jobs_max:
+    def due(self) -> Exit | None:
+        """Why the child is to be replaced now; None while it may go on."""
+        ended = self._slot.finished - self._ended_before
+        if self._jobs_max is not None and ended >= self._jobs_max:
             return Exit.RECYCLE_JOBS
         if self._until is not None and time.monotonic() >= self._until:
             return Exit.RECYCLE_TIME
-        # One that is too large from the start does some work all the same, or its like would be started for ever.
-        worked = self._slot.finished > self._ended_before
-        if self._rss_bytes_max is not None and worked and rss_bytes() > self._rss_bytes_max:
+        # A child that is too large from the start runs a job first, or its successors would do no work at all.
+        if self._rss_bytes_max is not None and ended and rss_bytes() > self._rss_bytes_max:
             return Exit.RECYCLE
-        return Exit.RECYCLE_RELAY if self._hung else None
+        if self._hung:
+            return Exit.RECYCLE_RELAY
+        return Exit.RELOAD if self._code is not None and self._code.found() else None
+
+
+class ChangedCode:
+    """Notices changes of the files of the modules that were loaded when it was made."""
+
+    def __init__(self) -> None:
+        self._reloader = StatReloader()
+        self._known = dict(self._reloader.snapshot_files())
+        self._next = 0.0
+
+    def found(self) -> bool:
+        """Whether such a file has changed since; reads the files at most once a second."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + LOOK_SECONDS
+        found = dict(self._reloader.snapshot_files())
+        return any(found.get(path) != mtime for path, mtime in self._known.items())
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process, 0 where /proc does not tell."""
+    """Resident memory of this process; 0 without /proc."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -23,7 +23,7 @@ _GRACE_SECONDS = 5.0
 HUNG_MAX = 3
 
 
-class Relaying:
+class WorkerRelay:
     """A thread, if JOBQUEUE["OUTBOX"] asks for one. One that hangs in a delivery is left alone, and another begins."""
 
     def __init__(self, using: str, *, on_hung: Callable[[], None] = lambda: None) -> None:

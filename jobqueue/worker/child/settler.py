@@ -5,51 +5,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain
-from typing import Any
+from queue import SimpleQueue
 
 from jobqueue import signals
-from jobqueue.worker.child.circuit_breaker import CircuitBreaker
-from jobqueue.worker.child.helper_thread import HelperThread
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Outcome
-from jobqueue.worker.run.pool import Pool
-from jobqueue.worker.shared.waits import Waits
 
 logger = logging.getLogger("jobqueue.worker")
 
 FLUSH_SECONDS = 0.003  # how long outcomes may gather while jobs are still coming
 IDLE_SECONDS = 60.0
-LOCKED_SECONDS = 1.0  # how often an end is tried to be written whose row somebody has locked
-UNEXPECTED_SECONDS = 0.5  # an error that comes again and again must not keep a processor busy
+LOCKED_SECONDS = 1.0  # between two attempts to write an outcome whose row another session has locked
+UNEXPECTED_SECONDS = 0.5  # an error that repeats must not keep a processor busy
 
 
 class Settler:
-    """Writes what `pool` has ended, together as far as it has gathered; what cannot be written is kept and tried again.
+    """Writes the outcomes of a child's pool, as many together as have gathered; tries again what cannot be written.
 
-    `turn` is held while writing: on a database with one writer, two connections of one process would only wait for
-    each other in sleeps. Elsewhere ends that are committed one by one are written by two `hands`: the server commits
-    both at once. `waits` is told of each statement.
+    With two `threads`, outcomes that are committed one by one are written by both, and the server commits both at once.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        slot: Any,
-        outage: Outage,
-        breaker: CircuitBreaker,
-        turn: AbstractContextManager[Any],
-        hands: int,
-        waits: Waits | None = None,
-    ) -> None:
-        self._pool, self._slot, self._outage, self._breaker, self._turn = pool, slot, outage, breaker, turn
-        self._helper: HelperThread[list[Outcome]] | None = HelperThread("settler-2") if hands > 1 else None
-        self._watched: Callable[[], AbstractContextManager[Any]] = nullcontext if waits is None else waits.watched
+    def __init__(self, child: Child, outage: Outage, *, threads: int) -> None:
+        self._pool, self._slot, self._breaker, self._turn = child.pool, child.slot, child.breaker, child.turn
+        self._waits, self._outage = child.waits, outage
+        self._helper = HelperThread("settler-2") if threads > 1 else None
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
         self._look_at = 0.0
@@ -59,14 +44,28 @@ class Settler:
 
     def _work(self) -> None:
         while True:
+            earlier, ended = self.unwritten, list[Outcome]()
             try:
-                self._round()
+                ended = self._gather()
+                earlier = self.unwritten + self._locked_that_are_due()
+                if not (ended or earlier):
+                    continue
+                # Before the writes, which take time: the next of these jobs are about to begin.
+                self._breaker.ended(ended)
+                left = self._write(earlier, again=True)
+                if left and self._outage.failures:
+                    left = self._write_alone(left)
+                # If the database was unreachable for one outcome, it is for the others.
+                self._note(left + ended if left else self._write(ended, again=False), ended)
             except BaseException:
-                # SystemExit of a signal's receiver included: without this thread nothing would ever be written again.
-                _complain("the settler met an unexpected error and goes on")
+                # SystemExit of a signal's receiver too: without this thread nothing would be written any more. The
+                # monitor renews the leases of what is kept as long as this process lives.
+                self.unwritten = earlier + ended
+                _complain("unexpected error in the settler; it goes on")
                 time.sleep(UNEXPECTED_SECONDS)
 
-    def _round(self) -> None:
+    def _gather(self) -> list[Outcome]:
+        """Wait for outcomes; returns [] when it is time to write earlier ones again."""
         pause = self._outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
         if self._locked:
             pause = min(pause, self._look_at - time.monotonic())
@@ -74,93 +73,136 @@ class Settler:
         if ended and self._pool.hurried and not ended[0].ack_each:
             time.sleep(FLUSH_SECONDS)
             ended += self._pool.ended(0)
-        if ended or self.unwritten or self._locked:
-            self._write(ended)
-            if self._pool.waiting <= self._pool.low_water:
-                self._pool.wake()
-        for outcome in ended:
-            if outcome.coroutine:
-                continue  # says nothing about how soon a thread will be free
-            mean, seconds = self.mean_run_seconds, outcome.run_seconds
-            # Sooner up than down: too long a list makes others wait, too short a one costs a claim.
-            weight = 0.1 if mean is None or seconds < mean else 0.2
-            self.mean_run_seconds = seconds if mean is None else mean + weight * (seconds - mean)
-
-    def _write(self, ended: Sequence[Outcome]) -> None:
-        locked = self._locked_that_are_due()
-        try:
-            # Before the writes, which take their time: the next of these jobs are about to begin.
-            self._breaker.ended(ended)
-            left = self._write_all(self.unwritten, again=True)
-            if left and self._outage.failures:
-                left = self._write_alone(left)
-            # Away for one, away for all.
-            left += locked if left else self._write_all(locked, again=True)
-            left += ended if left else self._write_all(ended, again=False)
-        except BaseException:
-            # Nobody else would write them, and the monitor renews their leases as long as this process lives.
-            self.unwritten = [*self.unwritten, *locked, *ended]
-            raise
-        self.unwritten = left
-        self.last_written = time.monotonic()
-        if left:
-            self._outage.met(None)
-        else:
-            self._outage.over()
+        return ended
 
     def _locked_that_are_due(self) -> list[Outcome]:
-        """Those whose rows somebody had locked, if it is time to look again."""
+        """The outcomes whose rows were locked, if it is time to try them again."""
         if time.monotonic() < self._look_at:
             return []
         found, self._locked = self._locked, []
         self._look_at = time.monotonic() + LOCKED_SECONDS
         return found
 
-    def _write_all(self, outcomes: Sequence[Outcome], *, again: bool) -> list[Outcome]:
-        # One by one where each is to be committed by itself: its thread goes on while the next one is written.
-        each = [[outcome] for outcome in outcomes if outcome.ack_each]
-        together = [outcome for outcome in outcomes if not outcome.ack_each]
-        others = each[1::2]
-        helped = self._helper is not None and others and self._helper.begin(partial(self._write_groups, others, again))
-        left = self._write_groups((each[::2] if helped else each) + ([together] if together else []), again)
+    def _write(self, outcomes: Sequence[Outcome], *, again: bool, shared: bool = True) -> list[Outcome]:
+        """Write `outcomes`; returns those for which the database was unreachable."""
+        # In both threads: a receiver of signals that hangs must not keep outcomes from being written.
+        signals.dispatch_via(task_signals.dispatch)
+        left: list[Outcome] = []
+        for group in self._groups(outcomes, again, left) if shared else [[outcome] for outcome in outcomes]:
+            if left:
+                left += group
+                continue
+            unwritten: list[Outcome] = []
+            with self._writing(group):
+                unwritten = settle(group, self._slot, again=again)
+            left += self._free_places(group, unwritten)
+        return left
+
+    def _groups(self, outcomes: Sequence[Outcome], again: bool, left: list[Outcome]) -> Iterator[list[Outcome]]:
+        """The outcomes that this thread writes, each list by one settle().
+
+        Those with ack_each are written one by one, so that the thread of each goes on while the next one is written;
+        the helper thread writes every second one. What it cannot write is added to `left` at the end.
+        """
+        each = [outcome for outcome in outcomes if outcome.ack_each]
+        others, helped = each[1::2], False
+        if self._helper is not None and others:
+            helped = self._helper.begin(partial(self._write, others, again=again, shared=False))
+        for outcome in each[::2] if helped else each:
+            yield [outcome]
+        if together := [outcome for outcome in outcomes if not outcome.ack_each]:
+            yield together
         if self._helper is not None and helped:
             beside = self._helper.end()
-            left += beside if beside is not None else list(chain(*others))
-        return left
-
-    def _write_groups(self, groups: Sequence[list[Outcome]], again: bool) -> list[Outcome]:
-        left: list[Outcome] = []
-        for group in groups:
-            left += group if left else self._write_group(group, partial(settle, group, self._slot, again=again))
-        return left
+            left += others if beside is None else beside
 
     def _write_alone(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Again, one by one and the shortest first: the database may be away for a long one only."""
+        """Write them one by one, the shortest first: perhaps the connection is lost only when a long one is sent."""
         left: list[Outcome] = []
-        for one in sorted(outcomes, key=lambda outcome: outcome.sent_chars):
-            left += [one] if left else self._write_group([one], partial(settle_alone, one, self._slot))
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.sent_chars):
+            if left:
+                left.append(outcome)
+                continue
+            unwritten: list[Outcome] = []
+            with self._writing([outcome]):
+                unwritten = settle_alone(outcome, self._slot)
+            left += self._free_places([outcome], unwritten)
         return left
 
-    def _write_group(self, outcomes: Sequence[Outcome], write: Callable[[], list[Outcome]]) -> list[Outcome]:
-        """Call `write`; free the places of those `outcomes` that are written or given up; those it was away for."""
-        left: list[Outcome] = []
-        # Whichever hand writes: a receiver that hangs must not keep ends from being written.
-        signals.dispatch_via(task_signals.dispatch)
+    @contextmanager
+    def _writing(self, outcomes: Sequence[Outcome]) -> Iterator[None]:
         try:
-            with self._turn, self._watched():
-                left = write()
+            with self._turn, self._waits.watched():
+                yield
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
-        kept = {outcome.key for outcome in left}
-        # Later and alone: nobody's end is to wait for them.
-        self._locked += [outcome for outcome in left if outcome.row_locked]
-        left = [outcome for outcome in left if not outcome.row_locked]
+
+    def _free_places(self, outcomes: Sequence[Outcome], unwritten: Sequence[Outcome]) -> list[Outcome]:
+        """Free the places of the jobs that are settled; returns `unwritten` without those whose row is locked."""
+        # These are tried later, by themselves: no other outcome has to wait for them.
+        self._locked += [outcome for outcome in unwritten if outcome.row_locked]
+        kept = {outcome.key for outcome in unwritten}
         self._pool.settled(outcome.lease for outcome in outcomes if outcome.key not in kept)
         task_signals.keep_up()
-        return left
+        return [outcome for outcome in unwritten if not outcome.row_locked]
+
+    def _note(self, unwritten: list[Outcome], ended: Sequence[Outcome]) -> None:
+        """Keep what could not be written, and measure how long jobs run."""
+        self.unwritten, self.last_written = unwritten, time.monotonic()
+        if unwritten:
+            self._outage.met(None)
+        else:
+            self._outage.over()
+        if self._pool.waiting <= self._pool.low_water:
+            self._pool.wake()
+        for outcome in ended:
+            if outcome.coroutine:
+                continue  # says nothing about how soon a thread will be free
+            mean, seconds = self.mean_run_seconds, outcome.run_seconds
+            # Faster up than down: too long a list makes others wait, too short a one costs a claim.
+            weight = 0.1 if mean is None or seconds < mean else 0.2
+            self.mean_run_seconds = seconds if mean is None else mean + weight * (seconds - mean)
+
+
+class HelperThread:
+    """Writes half of the outcomes that are committed one by one, on a connection of its own.
+
+    Starts with the first work. A daemon: a server that does not answer must not keep the process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._todo: SimpleQueue[Callable[[], list[Outcome]]] = SimpleQueue()
+        self._done: SimpleQueue[list[Outcome] | None] = SimpleQueue()
+        self._started = False
+
+    def begin(self, work: Callable[[], list[Outcome]]) -> bool:
+        """Start `work`; False if the system cannot start a thread. Call end() before the next begin()."""
+        if not self._started:
+            try:
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            except RuntimeError:
+                return False
+            self._started = True
+        self._todo.put(work)
+        return True
+
+    def end(self) -> list[Outcome] | None:
+        """Wait for the work; returns what it returned, None if it raised."""
+        return self._done.get()
+
+    def _work(self) -> None:
+        while True:
+            work, found = self._todo.get(), None
+            try:
+                found = work()
+            except BaseException:
+                # SystemExit of a signal's receiver too: another thread waits for the end.
+                _complain(f"unexpected error in {self._name}; it goes on")
+            self._done.put(found)
 
 
 def _complain(words: str) -> None:
-    # A handler of the project's may raise, where a job has closed its stream.
+    # A log handler of the project raises where a job has closed its stream.
     with suppress(Exception):
         logger.exception(words)

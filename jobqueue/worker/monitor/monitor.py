@@ -199,7 +199,7 @@ class Monitor:
         except (Error, DatabaseBusy) as error:
             if not self.scoreboard.header.database_down_since:
                 self.scoreboard.header.database_down_since = time.monotonic()
-                logger.warning("the database is away (%s); leases cannot be renewed meanwhile", error)
+                logger.warning("the database is unreachable (%s); leases cannot be renewed meanwhile", error)
             self.scoreboard.header.database_down = 1
             connections[self.using].close()
             self.next_renewal = 0.0

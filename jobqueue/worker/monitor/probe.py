@@ -61,7 +61,7 @@ class Probe:
         if header.stop:
             return 503, "stopping\n"
         if header.database_down:
-            return 503, "the database is away\n"
+            return 503, "the database is unreachable\n"
         if (silent := self._silent) > self._silent_seconds:
             return 503, f"the monitor has been silent for {silent:.0f} s\n"
         running = sum(slot.state == State.RUNNING for slot in self._scoreboard.slots)
@@ -99,7 +99,7 @@ class Probe:
             ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in slots)),
             *((name, words, sum(getattr(r, name) for r in slots)) for name, words in _LOCKS.items()),
             ("leases_reaped", "Lapsed leases ended by this worker", self._scoreboard.header.reaped),
-            ("database_down", "1 while the database is away", self._scoreboard.header.database_down),
+            ("database_down", "1 while the database is unreachable", self._scoreboard.header.database_down),
         ]
 
     def _sum(self, field: str) -> int:
