@@ -46,12 +46,7 @@ def declare(parser: ArgumentParser) -> None:
     add("--idle-exit", type=duration, default=None, help="exit when idle for this long")
     add("--shutdown-timeout", type=duration_or_zero, default=30.0, help="time to finish after a signal (default 30s)")
     add("--on-timeout", choices=["release", "wait"], default="release", help="after that: kill and give back, or wait")
-    add(
-        "--db-retry",
-        type=duration,
-        default=None,
-        help="exit 75 if the database is unreachable this long (default: never)",
-    )
+    add("--db-retry", type=duration, default=None, help="exit 75 if the database stays unreachable (default: never)")
     add("--fail-on-error", action="store_true", help="exit 5 if a job failed")
     add("--no-reaper", action="store_true", help="leave lapsed leases to other workers and reap_leases")
     add("--reload", action="store_true", default=None, help="restart when code changes (default: DEBUG)")
