@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.validation import check_seconds
 
@@ -45,6 +46,12 @@ class Backoff:
         step = min(max(failures, 1) - 1, 64)
         raw = min(self.cap_seconds, self.base_seconds * self.factor**step)
         return min(self.cap_seconds, raw * rng.uniform(1 - self.jitter, 1 + self.jitter))
+
+
+def default_backoff() -> Backoff:
+    """The back-off that JOBQUEUE configures."""
+    settings = load()
+    return Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
 
 
 #: a Backoff, a number of seconds (with jitter of a fifth), or a function of (failures, error) that returns seconds

@@ -40,7 +40,7 @@ from jobqueue.transitions import (
     retry,
     snooze,
 )
-from jobqueue.transitions.leases import note_progress
+from jobqueue.transitions.renewing import note_progress
 from tests.app.models import Ticket
 from tests.settings import VENDOR
 

@@ -74,7 +74,7 @@ class Reporter:
 
     def write(self) -> None:
         """Write what was kept. Trouble is logged: it must not end the job, which meets it itself if it lasts."""
-        from jobqueue.transitions.leases import note_progress
+        from jobqueue.transitions.renewing import note_progress
 
         progress, self.waiting = self.waiting, None
         if progress is None:

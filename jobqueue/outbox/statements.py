@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Max, Q, QuerySet
 
-from jobqueue.backoff import Backoff
+from jobqueue.backoff import default_backoff
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
@@ -137,13 +137,11 @@ def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: st
 
 def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) -> float | None:
     """Charge a failed delivery: the seconds until the next one, or None for a dead letter. Raises EventLeaseLost."""
-    settings = load()
-    limits = settings.outbox_settings
+    limits = load().outbox_settings
     if event.attempt >= limits.max_attempts:
         dead_letter(event, token, error, using=using)
         return None
-    backoff = Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
-    delay = backoff.delay_seconds(event.attempt)
+    delay = default_backoff().delay_seconds(event.attempt)
     _settle(event, token, error, {"lock_token": None, "due_at": UtcNowPlus(delay)}, using)
     return delay
 

@@ -1,13 +1,17 @@
-"""The only writers of job state: one verb per arrow of the state machine, each guarded in its WHERE clause."""
+"""The only writers of job state: one verb per arrow of the state machine, each guarded in its WHERE clause.
+
+Every verb runs through verb.run_verb(). Imported by context, tasks, workers, maintenance, admin and commands; runs in
+the process that calls it.
+"""
 
 from jobqueue.transitions.acking import ack, ack_many
 from jobqueue.transitions.claiming.claimer import claim
 from jobqueue.transitions.failing import fail, fail_many
-from jobqueue.transitions.leases import Lease, heartbeat, heartbeat_many, held_by
-from jobqueue.transitions.operator import cancel, discard, release_held, retry
+from jobqueue.transitions.leases import Lease, held_by
+from jobqueue.transitions.operator import cancel, discard, release_held, resume, retry
 from jobqueue.transitions.reaping import Reaped, reap
-from jobqueue.transitions.resuming import resume
-from jobqueue.transitions.settling import cancel_held, release, release_many, snooze, snooze_many
+from jobqueue.transitions.releasing import cancel_held, release, release_many, snooze, snooze_many
+from jobqueue.transitions.renewing import heartbeat, heartbeat_many
 
 __all__ = [
     "Lease",

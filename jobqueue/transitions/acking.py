@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any
+from datetime import datetime
+from functools import cache, partial
 
 from django.db import transaction
 from django.db.models import F
@@ -13,21 +13,20 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOfArray, ByKey, Slot
-from jobqueue.db.fields import Encoded, TokenField
+from jobqueue.db.fields import LONG_AGO, Encoded, TokenField
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.models.rows import any_in_state, in_state
-from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON, encode
-from jobqueue.signals import job_done, send
-from jobqueue.transitions.ack_observers import notify_ack_observer
-from jobqueue.transitions.leases import RELEASED, Lease, by_token, lost
-from jobqueue.transitions.locked import passes_locked
+from jobqueue.signals import job_done
+from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked
+from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 
 _TOKEN = Slot("token", TokenField())
+_SIGNALS: Signals = {Job.Status.DONE: [(job_done, {})]}
 # Escaped and in four bytes a character this is below the smallest default max_allowed_packet (MariaDB, 16 MB).
 _STATEMENT_CHARS = 2_000_000
 
@@ -38,10 +37,7 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     Raises LeaseLost when another holder took over; nothing was written. A lease that ran out but was not reaped may
     still ack. Raises ResultError for a result that cannot be stored: nothing was written, the lease is still held.
     """
-    if _ack_group(lease.using, lease.token, [lease], [encode_result(result)], again=False):
-        raise lost(lease, "ack")
-    promote_next([(lease.queue, lease.ordering_key)], using=lease.using)
-    _announce([lease])
+    run_verb("ack", [_portion([lease], {lease.job_id: encode_result(result)}, skip_locked=False)], _SIGNALS).status()
 
 
 def ack_many(
@@ -53,8 +49,8 @@ def ack_many(
 ) -> list[Lease]:
     """ack() for each lease with its result, one statement per token; returns those that were lost.
 
-    `locked`: leases whose rows somebody else has locked are put into this list; they are neither acked nor lost, and
-    nobody waits for them. Without it, and inside an open transaction, they are waited for.
+    `locked`: leases whose rows another transaction has locked are appended to this list; they are neither acked nor
+    lost, and their locks are not waited for. Without it, and inside an open transaction, they are waited for.
 
     `again`: an earlier call with these leases ended in an error and may have been committed all the same; jobs that are
     DONE by these leases then count as acked. Raises InvalidValue unless there is a result for each lease, and
@@ -65,18 +61,15 @@ def ack_many(
     if len(values) != len(leases):
         raise InvalidValue(f"ack_many() got {len(leases)} leases and {len(values)} results. Nothing was written.")
     encoded = {(lease.job_id, lease.fence): encode_result(result) for lease, result in zip(leases, values, strict=True)}
-    gone: list[Lease] = []
-    for (using, token), group in by_token(leases).items():
-        for chunk in _chunks(group, encoded):
-            texts = [encoded[lease.job_id, lease.fence] for lease in chunk]
-            gone += _ack_group(using, token, chunk, texts, again=again, locked=locked)
-            # Now: the next statement may fail.
-            promote_next(((lease.queue, lease.ordering_key) for lease in chunk), using=using)
-    for lease in gone:
-        lost(lease, "ack")
-    missing = {(lease.job_id, lease.fence) for lease in [*gone, *(locked or ())]}
-    _announce([lease for lease in leases if (lease.job_id, lease.fence) not in missing])
-    return gone
+    portions = [
+        _portion(chunk, {lease.job_id: encoded[lease.job_id, lease.fence] for lease in chunk}, locked is not None)
+        for group in by_token(leases).values()
+        for chunk in _chunks(group, encoded)
+    ]
+    settled = run_verb("ack", portions, _SIGNALS, again=again)
+    if locked is not None:
+        locked += [job for job in settled.written.get(Job.Status.PROCESSING, ()) if isinstance(job, Lease)]
+    return settled.lost
 
 
 def encode_result(result: JSON) -> Encoded | None:
@@ -93,12 +86,12 @@ def encode_result(result: JSON) -> Encoded | None:
     except SoftTimeout:
         raise
     except Exception as error:
-        # A class of the user's own, or a dict that another thread changes meanwhile.
+        # A class of the user's own, or a dict that another thread is changing.
         raise ResultError(f"result cannot be read ({summary(error)}). Nothing was written.") from error
 
 
 def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded | None]) -> Iterator[list[Lease]]:
-    """Few enough results for one statement, whatever the server's limit of a packet."""
+    """`leases` in chunks whose results fit into one statement, whatever the server's limit of a packet."""
     chunk: list[Lease] = []
     size = 0
     for lease in leases:
@@ -112,59 +105,49 @@ def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded |
         yield chunk
 
 
-def _ack_group(
-    using: str,
-    token: bytes,
-    group: Sequence[Lease],
-    texts: Sequence[Encoded | None],
-    *,
-    again: bool,
-    locked: list[Lease] | None = None,
-) -> Iterable[Lease]:
-    """Ack leases of one token by one statement; those that were lost."""
-    ids = [lease.job_id for lease in group]
-    results = {job_id: text for job_id, text in zip(ids, texts, strict=True) if text is not None}
-    passing = locked is not None and passes_locked(using)
-    tries = int(again)
-
-    def write() -> int:
-        nonlocal tries
-        tries += 1
-        return _write_done(using, token, ids, results, passing)
-
-    count = retry_transient(write, using=using)
-    if count == len(ids):
-        return []
-    done = retry_transient(lambda: _done_by(group, using), using=using)
-    if tries == 1 and len(done) > count:
-        # Some were acked by an earlier call. One statement gives all its rows the same finished_at.
-        latest = max(done.values()) if count else None
-        done = {job_id: finished_at for job_id, finished_at in done.items() if finished_at == latest}
-    rest = [lease for lease in group if lease.job_id not in done]
-    if locked is None or not passing:
-        return rest
-    # What was passed over is held still. (It may have been let go meanwhile: then it is tried again in vain.)
-    mine = in_state((lease.job_id for lease in rest), Job.Status.PROCESSING, using=using).filter(lock_token=token)
-    waiting: set[int] = retry_transient(lambda: set(mine.values_list("pk", flat=True)), using=using)
-    locked += [lease for lease in rest if lease.job_id in waiting]
-    return [lease for lease in rest if lease.job_id not in waiting]
+def _portion(leases: Sequence[Lease], texts: Mapping[int, Encoded | None], skip_locked: bool) -> Portion:
+    """An ack of leases that share a token, with the result of each job id."""
+    using = leases[0].using
+    results = {job_id: text for job_id, text in texts.items() if text is not None}
+    return Portion(using, partial(_write, leases, results, skip_locked and can_skip_locked(using)), leases)
 
 
-def _write_done(using: str, token: bytes, ids: list[int], results: Mapping[int, Encoded], passing: bool) -> int:
-    """How many of the jobs were held and are DONE now; `passing` leaves those that somebody has locked."""
-    at_once = passing and vendor(using).has_update_returning
-    if passing and not at_once:
-        # By itself, so that its locks are given back with its answer: a transaction would be four round trips more.
+def _write(leases: Sequence[Lease], results: Mapping[int, Encoded], skip_locked: bool, tries: int) -> Written:
+    """One UPDATE; with `skip_locked` rows that another transaction has locked are left out."""
+    using, token = leases[0].using, leases[0].token
+    ids = [lease.job_id for lease in leases]
+    in_one = skip_locked and vendor(using).has_update_returning
+    if skip_locked and not in_one:
+        # A statement of its own, whose locks end with it: a transaction would cost four more round trips.
         free = {job_id for (job_id,) in _free(using).rows(ids=ids, token=token)}
         ids = [job_id for job_id in ids if job_id in free]
-        if not ids:
-            return 0
-    wanted = {job_id: text for job_id, text in results.items() if job_id in set(ids)} if passing else results
-    return _done(using, at_once).change(ids=ids, token=token, result=wanted)
+        results = {job_id: text for job_id, text in results.items() if job_id in free}
+    count = _done(using, in_one).change(ids=ids, token=token, result=results) if ids else 0
+    if count == len(leases):
+        return {Job.Status.DONE: leases}
+    return _look_again(leases, count, skip_locked, tries)
+
+
+def _look_again(leases: Sequence[Lease], count: int, skip_locked: bool, tries: int) -> Written:
+    """Which `leases` were acked by an UPDATE of `count` rows, which are still held behind a locked row."""
+    using, token = leases[0].using, leases[0].token
+    ended = retry_transient(lambda: _done_by(leases, using), using=using)
+    if tries == 1 and len(ended) > count:
+        # Some were acked by an earlier call. One statement gives all its rows the same finished_at.
+        latest = max(ended.values()) if count else None
+        ended = {job_id: finished_at for job_id, finished_at in ended.items() if finished_at == latest}
+    done = [lease for lease in leases if lease.job_id in ended]
+    rest = [lease for lease in leases if lease.job_id not in ended]
+    if not skip_locked or not rest:
+        return {Job.Status.DONE: done}
+    # A row that was skipped is still held. (If it was lost meanwhile, the next try finds that out.)
+    mine = in_state((lease.job_id for lease in rest), Job.Status.PROCESSING, using=using).filter(lock_token=token)
+    waiting: set[int] = retry_transient(lambda: set(mine.values_list("pk", flat=True)), using=using)
+    return {Job.Status.DONE: done, Job.Status.PROCESSING: [lease for lease in rest if lease.job_id in waiting]}
 
 
 @cache
-def _done(using: str, passing: bool) -> Prepared:
+def _done(using: str, skip_locked: bool) -> Prepared:
     rows = any_in_state(Job.Status.PROCESSING, using=using).filter(lock_token=_TOKEN)
     changes = {
         "status": Job.Status.DONE,
@@ -173,7 +156,7 @@ def _done(using: str, passing: bool) -> Prepared:
         "updated_at": UtcNow(),
         **RELEASED,
     }
-    if not passing:
+    if not skip_locked:
         return prepare_change(rows, changes)
     with transaction.atomic(using=using):
         free = vendor(using).lock_rows(rows).values("pk")
@@ -187,22 +170,14 @@ def _free(using: str) -> Prepared:
         return prepare_rows(vendor(using).lock_rows(rows).values_list("pk"))
 
 
-def _done_by(group: Sequence[Lease], using: str) -> dict[int, Any]:
+def _done_by(leases: Sequence[Lease], using: str) -> dict[int, datetime]:
     """When the jobs ended that are DONE by these leases: only a lease's holder writes DONE under its fence."""
-    fences = {lease.job_id: lease.fence for lease in group}
+    fences = {lease.job_id: lease.fence for lease in leases}
     rows = Job.objects.using(using).filter(pk__in=list(fences), status=Job.Status.DONE)
     found = rows.values_list("pk", "fence", "finished_at")
-    return {job_id: finished_at for job_id, fence, finished_at in found if fences[job_id] == fence}
+    return {job_id: finished_at or LONG_AGO for job_id, fence, finished_at in found if fences[job_id] == fence}
 
 
 def is_done_by(lease: Lease) -> bool:
-    """Whether the job is DONE, and this lease's holder has done it."""
+    """Whether the job is DONE, and the holder of this lease wrote it."""
     return bool(retry_transient(lambda: _done_by([lease], lease.using), using=lease.using))
-
-
-def _announce(leases: Sequence[Lease]) -> None:
-    notify_ack_observer(leases)
-    if job_done.receivers:
-        for lease in leases:
-            facts = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
-            send(job_done, Job, **facts, attempt=lease.attempt, worker=lease.worker)

@@ -1,4 +1,4 @@
-"""A lease: the right to run one job until a moment of the database's clock; and how it is kept."""
+"""A lease: the right to run one job until an instant of the database's clock. Guards, and what is known of leases."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
-from django.db.models import F, Value
-from django.db.models.functions import Coalesce, Greatest, Least
+from django.db import connections, transaction
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -23,16 +22,16 @@ from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
-from jobqueue.validation import INT_MAX, SECONDS_MAX, check_seconds
+from jobqueue.validation import INT_MAX
 
 #: what ends a lease; every verb that leaves PROCESSING writes it
 RELEASED: dict[str, Any] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
 
 
 class Lease(NamedTuple):
-    """One claimed job, as its holder knows it. Proves ownership by (job_id, token)."""
+    """One claimed job, as its holder knows it. (job_id, token) proves ownership."""
 
-    # Made for every job: a frozen dataclass of so many fields takes six times as long.
+    # A NamedTuple, because one is made for every job: a frozen dataclass of this size takes six times as long.
 
     job_id: int
     token: bytes
@@ -80,8 +79,8 @@ def held_by(worker: str, *, using: str) -> list[Lease]:
 def lease_of(job: Job, using: str) -> Lease:
     """The lease written on a PROCESSING row, without its payload.
 
-    Drivers of MySQL give None for 0000-00-00, which plain SQL may have written. Like a claim, who reads a lease must be
-    able to read every row: one that it cannot read would keep all others from being reaped.
+    Every row must be readable, because one unreadable row would stop the reaping of all others. MySQL drivers return
+    None for 0000-00-00, which plain SQL may have written.
     """
     assert job.lock_token is not None
     lock_until = job.lock_until or LONG_AGO
@@ -106,63 +105,8 @@ def lease_of(job: Job, using: str) -> Lease:
     )
 
 
-def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
-    """Extend the lease to now + lease_seconds (or the task's own longer lease); the new lock_until, aware UTC.
-
-    Only while it is still held and has not run out; else LeaseLost, and nothing was written.
-    """
-    if heartbeat_many([lease], lease_seconds=lease_seconds):
-        raise lost(lease, "heartbeat")
-    rows = held(lease).values_list("lock_until", flat=True)
-    until: datetime | None = retry_transient(rows.first, using=lease.using)
-    if until is None:
-        raise lost(lease, "heartbeat")
-    return until
-
-
-def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
-    """Extend all `leases`, one statement per token; returns those that were lost and never raises for them."""
-    until = _until(lease_seconds)
-    gone: list[Lease] = []
-    for (using, token), group in by_token(leases).items():
-        ids = [lease.job_id for lease in group]
-        mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
-        rows = mine.filter(lock_until__gt=UtcNow())
-        extend = _extend(rows, until)
-        if retry_transient(extend, using=using) < len(group):
-            alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)
-            gone += [lease for lease in group if lease.job_id not in alive]
-    return gone
-
-
-def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
-    """heartbeat_many() for a monitor: leases whose rows somebody has locked are left for the next time; the others.
-
-    Those that are surely held for lease_seconds from now are returned.
-
-    Such a row is being settled, or its job is inside finish(). Nobody can reap it meanwhile, and whoever waited for it
-    would not renew the others.
-    """
-    until = _until(lease_seconds)
-    renewed: list[Lease] = []
-    for (using, token), group in by_token(leases).items():
-        ids = retry_transient(partial(_renew_free, group, token, until, using), using=using)
-        renewed += [lease for lease in group if lease.job_id in ids]
-    return renewed
-
-
-def _renew_free(group: Sequence[Lease], token: bytes, until: UtcNowPlus, using: str) -> set[int]:
-    with vendor(using).transaction(connections[using]):
-        if ids := _free_ids(group, token, using):
-            mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
-            living = mine.filter(lock_until__gt=UtcNow())
-            if _extend(living, until)() < len(ids):
-                ids = list(living.values_list("pk", flat=True))
-        return set(ids)
-
-
 def free_of(leases: Iterable[Lease]) -> list[Lease]:
-    """Those of `leases` that are held and whose rows nobody has locked at this moment."""
+    """Those of `leases` that are held and whose rows no other transaction has locked at this moment."""
     found: list[Lease] = []
     for (using, token), group in by_token(leases).items():
         ids = retry_transient(partial(_look_for_free, group, token, using), using=using)
@@ -172,34 +116,46 @@ def free_of(leases: Iterable[Lease]) -> list[Lease]:
 
 def _look_for_free(group: Sequence[Lease], token: bytes, using: str) -> set[int]:
     with vendor(using).transaction(connections[using]):
-        return set(_free_ids(group, token, using))
+        return set(free_ids(group, token, using))
 
 
-def _free_ids(group: Sequence[Lease], token: bytes, using: str) -> list[int]:
-    """Locked by this transaction now."""
+def free_ids(group: Sequence[Lease], token: bytes, using: str) -> list[int]:
+    """The job ids of those of `group` that are held and whose rows this transaction has now locked."""
     ids = [lease.job_id for lease in group]
     rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by("pk")
     return list(vendor(using).lock_rows(rows).values_list("pk", flat=True))
 
 
-def _until(lease_seconds: float) -> UtcNowPlus:
-    seconds = check_seconds(lease_seconds, "lease_seconds")
-    longer = Greatest(Coalesce(F("lease_seconds"), seconds), seconds)
-    return UtcNowPlus(Least(longer, Value(float(SECONDS_MAX))))
+def can_skip_locked(using: str) -> bool:
+    """Whether locked rows can be skipped now: not in a caller's transaction, nor where there are no row locks."""
+    return not in_callers_transaction(connections[using]) and not vendor(using).single_writer
 
 
-def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Any:
-    return lambda: rows.update(lock_until=until, updated_at=UtcNow())
+def is_locked(lease: Lease) -> bool:
+    """Whether `lease` holds the job and another transaction has locked its row at this moment."""
+    if not can_skip_locked(lease.using):
+        return False
+
+    def look() -> bool:
+        with vendor(lease.using).transaction(connections[lease.using]):
+            free = bool(vendor(lease.using).lock_rows(held(lease)).values_list("pk", flat=True))
+            # A commit would wait for the disk on PostgreSQL.
+            transaction.set_rollback(True, using=lease.using)
+        return not free and held(lease).exists()
+
+    return retry_transient(look, using=lease.using)
 
 
-def note_progress(lease: Lease, progress: JSON) -> bool:
-    """Store how far the job is. One statement; False, and nothing was written, when the lease is not held any more."""
-    changes: dict[str, Any] = {"progress": progress, "updated_at": UtcNow()}
-    return bool(retry_transient(lambda: held(lease).update(**changes), using=lease.using))
+def touch(lease: Lease) -> None:
+    """Write updated_at of the job's row if `lease` holds it, to find out whether a small write is answered.
+
+    Raises what the database raises, and DatabaseBusy.
+    """
+    retry_transient(lambda: held(lease).update(updated_at=UtcNow()), using=lease.using)
 
 
 def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
-    """`leases` grouped by database and token, ids ascending: an id is only ever settled under its own token."""
+    """`leases` grouped by database and token, ids ascending: an id is only settled under its own token."""
     groups: dict[tuple[str, bytes], list[Lease]] = defaultdict(list)
     for lease in sorted(leases, key=lambda lease: lease.job_id):
         groups[lease.using, lease.token].append(lease)
@@ -207,7 +163,7 @@ def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
 
 
 def lost(lease: Lease, verb: str) -> LeaseLost:
-    """Tell the receivers of lease_lost; the LeaseLost for the caller to raise."""
+    """Send lease_lost; returns the LeaseLost for the caller to raise."""
     send(
         lease_lost,
         Job,

@@ -1,4 +1,4 @@
-"""What people do to jobs: cancel, discard, retry, and release of somebody else's lease."""
+"""What people do to jobs and ordering keys: cancel, discard, retry, resume, and release of a running job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
+from django.db.models import F, QuerySet
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
@@ -15,27 +16,27 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
-from jobqueue.models import Job
+from jobqueue.models import Job, LaneEntry
 from jobqueue.models.rows import in_state
-from jobqueue.ordering.promote import promote_next
-from jobqueue.signals import job_canceled, send
+from jobqueue.ordering import lanes
+from jobqueue.ordering.gate import KEY_GATE, WAITS
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
-from jobqueue.transitions.resuming import return_to_lane
-from jobqueue.transitions.settling import release
-from jobqueue.validation import INT_MAX, check_job_id
+from jobqueue.transitions.releasing import release
+from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
+from jobqueue.validation import INT_MAX, check_job_id, check_key, check_queue
 
 
 def cancel(job_id: int | str, *, using: str | None = None) -> bool:
-    """READY -> CANCELED. A running job is asked to stop: its context's should_stop turns true with the next heartbeat.
+    """READY -> CANCELED. A running job is asked to stop: its context's should_stop becomes True at the next heartbeat.
 
     True if the job was canceled or asked; False if it does not exist or has finished.
     """
-    return _operate(job_id, using, _cancel)
+    return _operate("cancel", job_id, using, _cancel)
 
 
 def discard(job_id: int | str, *, using: str | None = None) -> bool:
     """READY or FAILED -> CANCELED: taken out of the dead letters. False in any other state."""
-    return _operate(job_id, using, _discard)
+    return _operate("discard", job_id, using, _discard)
 
 
 def retry(job_id: int | str, *, using: str | None = None) -> bool:
@@ -45,13 +46,13 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     holds the dedupe key this job once had. A job with an ordering key runs at its old place in the order if that still
     waits for it, else after those that are there now.
     """
-    return _operate(job_id, using, _retry)
+    return _operate("retry", job_id, using, _retry)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
-    """PROCESSING -> READY for an operator: takes the lease away, without using an attempt; its holder's ack is refused.
+    """PROCESSING -> READY by an operator: ends the lease without using an attempt; its holder's ack is refused.
 
-    False if the job is not running or its lease changed hands meanwhile.
+    False if the job is not running, or its lease ended meanwhile.
     """
     alias = alias_of(using)
     running = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING)
@@ -67,49 +68,66 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     return True
 
 
-@dataclass(slots=True)
-class _Written:
-    """What one try wrote: the column that keeps the instant of the write, and that instant.
+def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -> bool:
+    """Let an ordering key continue that a failed job blocks or halts: that job stays FAILED, and the next one runs.
 
-    No other write of the job has both; so a try after a lost answer tells its own work by them.
+    False if the key is not blocked. Raises InvalidValue, InvalidType.
+    """
+    alias = alias_of(using)
+    raw = check_key(ordering_key, "ordering_key")
+    lane = lanes.lane_of(check_queue(queue), raw)
+    seen: set[tuple[int, bool]] = set()
+
+    def write(tries: int) -> Written:
+        found = _free_lane(lane, alias, seen)
+        return {} if found is None else {Job.Status.FAILED: [JobRef(found, queue, None, raw, alias)]}
+
+    return bool(run_verb("resume", [Portion(alias, write)], {}).written)
+
+
+@dataclass(slots=True)
+class _Change:
+    """The last try's write: the column that holds its instant, and that instant.
+
+    No other write of the job has both, so a try after a lost answer recognizes its own work by them.
     """
 
     column: str = ""
     instant: datetime | None = None
 
 
-def _operate(job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
+def _operate(verb: str, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
     """Let `change` write one row, found by its id and locked; whether it did. It returns the column of its instant."""
     number, alias = check_job_id(job_id), alias_of(using)
-    written = _Written()
+    done = _Change()
 
-    def write() -> Job | None:
+    def write(tries: int) -> Written:
         with vendor(alias).transaction(connections[alias]):
             job: Job | None = _rows(number, alias).select_for_update().first()
-            if job is None or (written.instant and getattr(job, written.column) == written.instant):
-                return job
-            written.column, written.instant = change(job, alias) or "", None
-            if not written.column:
-                return None
-            written.instant = _rows(number, alias).values_list(written.column, flat=True).get()
-            return job
+            if job is None:
+                return {}
+            if not (done.instant and getattr(job, done.column) == done.instant):
+                done.column, done.instant = change(job, alias) or "", None
+                if not done.column:
+                    return {}
+                done.instant = _rows(number, alias).values_list(done.column, flat=True).get()
+            return {_STATUS_OF[done.column]: [JobRef(job.pk, job.queue, job.task, job.ordering_key, alias)]}
 
-    changed = retry_transient(write, using=alias)
-    if changed is None:
-        return False
-    _tell(changed, written.column, alias)
-    return True
-
-
-def _tell(job: Job, column: str, using: str) -> None:
-    if column == "finished_at":
-        send(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
-    elif column == "run_at":
-        wakeup.notify(job.queue, using)
-    promote_next([(job.queue, job.ordering_key)], using=using)
+    written = run_verb(verb, [Portion(alias, write)], {}).written
+    for job in written.get(Job.Status.READY, ()):
+        wakeup.notify(job.queue, alias)
+    return bool(written)
 
 
-def _rows(job_id: int, using: str) -> Any:
+#: the new status, by the column that holds the instant of the write
+_STATUS_OF = {
+    "finished_at": Job.Status.CANCELED,
+    "run_at": Job.Status.READY,
+    "cancel_requested_at": Job.Status.PROCESSING,
+}
+
+
+def _rows(job_id: int, using: str) -> QuerySet[Job]:
     return Job.objects.using(using).filter(pk=job_id).defer("payload", "result", "last_error")
 
 
@@ -163,7 +181,7 @@ def _make_due(job: Job, using: str) -> bool:
     try:
         with transaction.atomic(using=using):
             if job.ordering_key is not None:
-                changes |= return_to_lane(job, using)
+                changes |= _return_to_lane(job, using)
             done = _write(job, using, **changes)
             if not done:
                 transaction.set_rollback(True, using=using)
@@ -186,5 +204,46 @@ def _take_key_back(job: Job, using: str) -> bool:
 
 
 def _write(job: Job, using: str, **changes: Any) -> bool:
-    # The state again in the WHERE: the row lock is what makes it rarely false, not what makes it right.
+    # The WHERE proves the state again: the row lock only makes it rarely fail.
     return bool(in_state([job.pk], job.status, using=using).filter(fence=job.fence).update(**changes))
+
+
+def _free_lane(lane: int, using: str, seen: set[tuple[int, bool]]) -> int | None:
+    """The failed job that blocked the lane and does not any more. `seen`: the heads that this and earlier tries met.
+
+    An earlier try may have been committed without an answer; then another head is found, or none.
+    """
+    with vendor(using).transaction(connections[using]):
+        heads = lanes.front(lane, using=using, depth=1)
+        if seen and not seen & {(head.id, head.halted) for head in heads}:
+            return 0
+        for head in heads:
+            seen.add((head.id, head.halted))
+            # The job first, as in retry; and its state as it is now, whatever this transaction's snapshot shows.
+            jobs = Job.objects.using(using).filter(pk=head.job_id).select_for_update()
+            status = jobs.values_list("status", flat=True).first()
+            entry = LaneEntry.objects.using(using).filter(pk=head.id)
+            if not entry.select_for_update().values_list("pk", flat=True):
+                return None
+            if status == Job.Status.FAILED:
+                freed = bool(vendor(using).delete_by_key(entry, [head.id]))
+            else:
+                freed = bool(entry.filter(halted=True).update(halted=False))
+            return head.job_id if freed else None
+    return None
+
+
+def _return_to_lane(job: Job, using: str) -> dict[str, Any]:
+    """The columns of a finished `job` with an ordering key that becomes READY in this transaction.
+
+    It keeps its entry in the lane if that still exists; else it is appended to the lane.
+    """
+    assert job.ordering_key is not None
+    entries = LaneEntry.objects.using(using)
+    found = entries.filter(job_id=job.pk).values_list("pk", flat=True).first()
+    # Written by its key, as those who remove it do: a snapshot from before must not let it be removed after us.
+    if found is not None and entries.filter(pk=found).update(halted=F("halted")):
+        return {"wait_reason": WAITS if job.gate else None}
+    lanes.hold([(job.queue, job.ordering_key)], using)
+    lanes.join([(lanes.lane_of(job.queue, job.ordering_key), job.pk)], using)
+    return {"gate": KEY_GATE, "wait_reason": WAITS}

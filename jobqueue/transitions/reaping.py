@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,17 +14,22 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobLost
 from jobqueue.failures import FailureCause, describe
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.rows import in_state
-from jobqueue.ordering.promote import promote_next
-from jobqueue.signals import job_canceled, job_dead, job_reaped, send
-from jobqueue.transitions.earlier_tries import charged_fences
+from jobqueue.signals import job_dead, job_reaped
 from jobqueue.transitions.failing import attempt_row, failed_columns, one_more
 from jobqueue.transitions.leases import Lease, canceled, lease_of
+from jobqueue.transitions.verb import Portion, Signals, Written, charged_fences, run_verb
 from jobqueue.validation import check_int
+
+_SIGNALS: Signals = {
+    Job.Status.READY: [(job_reaped, {})],
+    Job.Status.FAILED: [(job_reaped, {}), (job_dead, {"cause": FailureCause.LOST})],
+    Job.Status.CANCELED: [(job_reaped, {})],
+}
+_Ended = dict[Job.Status, list[Lease]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +42,11 @@ class Reaped:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of leases that ended."""
         return self.requeued + self.dead + self.canceled
 
     def __add__(self, other: Reaped) -> Reaped:
-        """Those of two passes."""
+        """The sum of two passes."""
         return Reaped(self.requeued + other.requeued, self.dead + other.dead, self.canceled + other.canceled)
 
 
@@ -52,13 +58,8 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     """
     check_int(limit, "limit", 1, 100_000)
     alias = alias_of(using)
-    tries: list[dict[Job.Status, list[Lease]]] = []
-    outcomes = retry_transient(partial(_reap, limit, alias, tries), using=alias)
-    for status, leases in outcomes.items():
-        promote_next(((lease.queue, lease.ordering_key) for lease in leases), using=alias)
-        for lease in leases:
-            _announce(lease, status)
-    sizes = {status: len(leases) for status, leases in outcomes.items()}
+    written = run_verb("reap", [Portion(alias, partial(_write, limit, alias, []))], _SIGNALS).written
+    sizes = {status: len(leases) for status, leases in written.items()}
     return Reaped(
         requeued=sizes.get(Job.Status.READY, 0),
         dead=sizes.get(Job.Status.FAILED, 0),
@@ -66,40 +67,36 @@ def reap(limit: int = 1000, *, using: str | None = None) -> Reaped:
     )
 
 
-def _reap(limit: int, using: str, tries: list[dict[Job.Status, list[Lease]]]) -> dict[Job.Status, list[Lease]]:
-    """What became of the leases that ended, by earlier `tries` too: one may have been committed without an answer."""
-    outcomes: dict[Job.Status, list[Lease]] = defaultdict(list)
-    before = _committed(tries, using)
+def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written:
+    """What became of the leases that ended, by `earlier` tries too: one may have been committed without an answer."""
+    ended: _Ended = defaultdict(list)
+    before = _committed(earlier, using)
     found = vendor(using)
     with found.transaction(connections[using]):
         expired = found.force_index(Job.objects.using(using).expired().order_by("lock_until"), "ix_lease")
         rows = found.lock_rows(expired.defer("payload", "result", "last_error"))[:limit]
+        groups: dict[tuple[Job.Status, str], list[Lease]] = defaultdict(list)
         for job in rows:
-            outcomes[_next_status(job)].append(lease_of(job, using))
-        for status, leases in outcomes.items():
-            for worker, theirs in _by_worker(leases).items():
-                _write(status, worker, theirs, using)
-        tries.append(outcomes)
-    for status, leases in before.items():
-        outcomes[status] = leases + outcomes[status]
-    return outcomes
+            groups[_next_status(job), job.locked_by or ""].append(lease_of(job, using))
+        for (status, worker), leases in groups.items():
+            changes, history = _lost(status, worker, leases)
+            ids = [lease.job_id for lease in leases]
+            # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
+            in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_until__lt=UtcNow()).update(**changes)
+            JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
+            ended[status] += leases
+        earlier.append(ended)
+    return {status: before[status] + ended[status] for status in {**before, **ended}}
 
 
-def _committed(tries: list[dict[Job.Status, list[Lease]]], using: str) -> dict[Job.Status, list[Lease]]:
-    """Those of the `tries` that are on record."""
-    found: dict[Job.Status, list[Lease]] = defaultdict(list)
-    for outcomes in tries:
-        charged = charged_fences(chain.from_iterable(outcomes.values()), using=using) if outcomes else set()
-        for status, leases in outcomes.items():
+def _committed(earlier: Sequence[_Ended], using: str) -> _Ended:
+    """Those of `earlier` tries that are on record."""
+    found: _Ended = defaultdict(list)
+    for ended in earlier:
+        charged = charged_fences(chain.from_iterable(ended.values()), using=using) if ended else set()
+        for status, leases in ended.items():
             found[status] += [lease for lease in leases if (lease.job_id, lease.fence) in charged]
     return found
-
-
-def _by_worker(leases: list[Lease]) -> dict[str, list[Lease]]:
-    groups: dict[str, list[Lease]] = defaultdict(list)
-    for lease in leases:
-        groups[lease.worker].append(lease)
-    return groups
 
 
 def _next_status(job: Job) -> Job.Status:
@@ -108,7 +105,8 @@ def _next_status(job: Job) -> Job.Status:
     return Job.Status.FAILED if job.attempts + 1 >= job.max_attempts else Job.Status.READY
 
 
-def _write(status: Job.Status, worker: str, leases: list[Lease], using: str) -> None:
+def _lost(status: Job.Status, worker: str, leases: Sequence[Lease]) -> tuple[dict[str, Any], list[JobAttempt]]:
+    """The columns of these jobs, whose leases were the worker's, and the attempts to record."""
     error = JobLost(
         f"the lease of worker {worker} ran out without an answer: the process died, froze or lost the database. "
         "The attempt counts; the job runs again while attempts are left."
@@ -121,17 +119,4 @@ def _write(status: Job.Status, worker: str, leases: list[Lease], using: str) -> 
         changes |= {"status": status, "finished_at": UtcNow(), "wait_reason": None}
     else:
         changes |= canceled()
-    ids = [lease.job_id for lease in leases]
-    # Status and lapse again in the WHERE: not every database kept these rows locked since they were read.
-    in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_until__lt=UtcNow()).update(**changes)
-    history = [attempt_row(lease, error, FailureCause.LOST, text) for lease in leases]
-    JobAttempt.objects.using(using).bulk_create(history, batch_size=500)
-
-
-def _announce(lease: Lease, status: Job.Status) -> None:
-    facts: dict[str, Any] = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
-    send(job_reaped, Job, **facts, attempt=lease.attempt, worker=lease.worker)
-    if status is Job.Status.FAILED:
-        send(job_dead, Job, **facts, attempt=lease.attempt, worker=lease.worker, cause=FailureCause.LOST)
-    elif status is Job.Status.CANCELED:
-        send(job_canceled, Job, **facts)
+    return changes, [attempt_row(lease, error, FailureCause.LOST, text) for lease in leases]

@@ -10,9 +10,12 @@ import pytest
 from django.db import connection, connections, transaction
 
 from jobqueue import enqueue, enqueue_many
+from jobqueue.db import vendor
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.claimer import _take
+from jobqueue.transitions.claiming.request import Request
+from jobqueue.transitions.claiming.select_then_update import select_then_update
+from jobqueue.transitions.claiming.update_returning import update_returning
 from tests.marks import committed
 from tests.patience import patient
 from tests.purge import wait_for_purge
@@ -65,7 +68,8 @@ def test_a_claim_of_ten_locks_ten_rows_in_a_big_backlog(full, figure, isolation)
     with transaction.atomic():
         set_isolation(isolation)
         begun = time.perf_counter()
-        first = _take("big", 10, "first", 60, "default")
+        take = update_returning if vendor("default").has_update_returning else select_then_update
+        first = take(Request("big", 10, 10, "first", 60, "default")).leases
         took = time.perf_counter() - begun
         rows, records, page_ends = locks()
         second = elsewhere(lambda: len(claim("big", 10, worker="second")))

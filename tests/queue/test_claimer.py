@@ -8,7 +8,7 @@ from jobqueue import enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.transitions import release
-from jobqueue.transitions.claiming import candidates, cursor, single_priority
+from jobqueue.transitions.claiming import candidates, cursor
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import CURSOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
@@ -22,7 +22,7 @@ def long_memory(monkeypatch):
     """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever."""
     monkeypatch.setattr(cursor, "CURSOR_SECONDS", 6000)
     monkeypatch.setattr(cursor, "WALK_SECONDS", 600)
-    monkeypatch.setattr(single_priority, "SINGLE_PRIORITY_SECONDS", 6000)
+    monkeypatch.setattr(cursor, "SINGLE_PRIORITY_SECONDS", 6000)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Job
-from jobqueue.transitions.claiming import candidates, single_priority
+from jobqueue.transitions.claiming import candidates, cursor
 from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import make_job
 from tests.marks import committed
@@ -18,8 +18,8 @@ pytestmark = committed
 @pytest.fixture
 def clock(monkeypatch):
     """The claimer's time, in a list of one."""
-    now = [single_priority.time.monotonic()]
-    monkeypatch.setattr(single_priority.time, "monotonic", lambda: now[0])
+    now = [cursor.time.monotonic()]
+    monkeypatch.setattr(cursor.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -75,7 +75,7 @@ def test_two_priorities_are_looked_at_in_one_claim(claimer, clock):
 
 
 @pytest.mark.skipif(VENDOR == "sqlite", reason="the write lock of SQLite is held by the whole transaction")
-def test_a_lone_priority_that_others_have_locked_does_not_hide_a_lower_one(claimer):
+def test_a_single_priority_that_others_have_locked_does_not_hide_a_lower_one(claimer):
     held, low = make_job(), make_job(priority=-1)
     with holding(lambda: Job.objects.select_for_update().get(pk=held)):
         assert take(claimer) == [low]

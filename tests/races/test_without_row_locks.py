@@ -18,8 +18,9 @@ from jobqueue.models import Job
 from jobqueue.outbox import publish
 from jobqueue.outbox.claiming import Claimer
 from jobqueue.transitions import ack, cancel, claim, discard, reap, release, retry
-from jobqueue.transitions.leases import free_of, renew_free
-from jobqueue.transitions.settling import release_many
+from jobqueue.transitions.leases import free_of
+from jobqueue.transitions.releasing import release_many
+from jobqueue.transitions.renewing import renew_free
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, set_columns, state
 from tests.marks import committed
 from tests.races.actors import Actor

@@ -1,10 +1,8 @@
-"""READY -> PROCESSING."""
+"""The only way to claim: READY -> PROCESSING, in passes, until there are enough jobs or no more are due."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from django.db import Error
 
@@ -13,20 +11,20 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
-from jobqueue.transitions.claiming import candidates
+from jobqueue.models import Job
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors
-from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, announce_expired, ended_before
-from jobqueue.transitions.claiming.request import NOTHING, Request, Taken
+from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors, SinglePriorityCache
+from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, ended_before
+from jobqueue.transitions.claiming.request import Request, Taken
 from jobqueue.transitions.claiming.select_then_update import select_then_update
-from jobqueue.transitions.claiming.single_priority import SinglePriorityCache
-from jobqueue.transitions.claiming.update_returning import take_from_top, update_returning
+from jobqueue.transitions.claiming.update_returning import update_returning
 from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.verb import JobRef, settled
 from jobqueue.validation import check_int, check_queue, check_seconds, check_worker
 
 LIMIT_MAX = 10_000
-PASSES_MAX = 10  # each may let the next job of an ordering key in, which has expired, too
+PASSES_MAX = 10  # an expired job may let the next job of its ordering key in, which has expired, too
 CURSOR_BATCH = 10  # smaller claims keep the exact order
 
 
@@ -35,12 +33,11 @@ def claim(
 ) -> list[Lease]:
     """Up to `limit` leases on due jobs of `queue`, highest priority first, then run_at, then id; [] when none.
 
-    With STARVE_SECONDS of the queue, about once a second those that have waited longer come before all others.
-
-    Jobs whose expires_at has passed are ended CANCELED instead and do not count.
+    In a queue with STARVE_SECONDS, jobs that have waited longer come first, about once a second. Jobs whose expires_at
+    has passed end CANCELED and do not count.
 
     The leases end at the database's now + lease_seconds (or the task's own longer lease). Rows that another
-    transaction has locked are skipped, so one call need not see everything that is due. Committed before it
+    transaction has locked are skipped, so one call need not return everything that is due. Committed before it
     returns: raises InsideTransaction in an open transaction, DatabaseBusy after repeated deadlocks, InvalidValue
     or InvalidType for bad arguments.
     """
@@ -48,9 +45,7 @@ def claim(
     check_int(limit, "limit", 1, LIMIT_MAX)
     check_worker(worker)
     seconds = check_seconds(lease_seconds, "lease_seconds")
-    alias = alias_of(using)
-    refuse_open_transaction(alias, "claim")
-    return _take(queue, limit, worker, seconds, alias)
+    return Claimer(worker, alias_of(using)).claim(queue, limit, lease_seconds=seconds)
 
 
 class Claimer:
@@ -58,18 +53,76 @@ class Claimer:
 
     def __init__(self, worker: str, using: str) -> None:
         self._worker, self._using = check_worker(worker), using
-        self._cursors, self._lone = ScanCursors(), SinglePriorityCache()
+        self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
-        """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most, and over
-        higher priorities of which only delayed jobs were there, for a tenth of a second. Where `head` is the only
-        priority that had jobs within the last second, it may come back short though there are jobs of a lower one.
+        """As claim(), with limits to what it may miss for a short time.
 
-        `head` spares the look for the highest level.
+        A batch may pass over jobs that came back with an earlier run_at, for a second at most, and over higher
+        priorities that held only delayed jobs, for a tenth of a second. Where `head` is the only priority that had
+        jobs within the last second, it may return fewer although jobs of a lower priority are due. `head` saves the
+        seek for the highest priority.
         """
-        cursors = self._cursors if limit >= CURSOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        return _take(queue, limit, self._worker, lease_seconds, self._using, cursors, head, self._lone)
+        leases: list[Lease] = []
+        remember, look = limit >= CURSOR_BATCH, limit
+        for _ in range(PASSES_MAX):
+            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember)
+            take = update_returning if request.in_one else select_then_update
+            try:
+                taken = retry_transient(partial(take, request), using=self._using)
+            except (Error, DatabaseBusy):
+                if leases:
+                    return leases
+                raise
+            leases += taken.leases
+            self._learn(request, taken, remember)
+            late = [*ended_before(request.ended, taken.late, using=self._using), *taken.late]
+            refs = [JobRef(row.pk, queue, row.task, row.ordering_key, self._using) for row in late]
+            settled({Job.Status.CANCELED: refs}, self._using)
+            if not taken.late or len(leases) >= limit:
+                break
+            # Behind expired jobs there may be others.
+            head, look = None, max(limit, EXPIRED_BATCH)
+        return leases
+
+    def _request(self, queue: str, limit: int, look: int, seconds: float, head: Head | None, remember: bool) -> Request:
+        aged = look_is_due(queue, using=self._using)
+        in_one = vendor(self._using).has_update_returning and look == limit and not aged
+        from_top = in_one and head is not None and head.level is None
+        head = head if head is not None and head.level is not None else None
+        cursor = self._cursors.of(queue) if remember else NO_CURSOR
+        only = head.level if head is not None and self._single_priority.holds(queue, head.level) else None
+        return Request(
+            queue,
+            limit,
+            look,
+            self._worker,
+            seconds,
+            self._using,
+            head=head,
+            cursor=cursor,
+            only_level=only,
+            follows=cursor.follows(head),
+            from_top=from_top,
+            in_one=in_one,
+            aged=aged,
+        )
+
+    def _learn(self, request: Request, taken: Taken, remember: bool) -> None:
+        """Keep what this pass shows about the queue."""
+        rows = taken.rows
+        if taken.from_top or request.aged:
+            # Neither tells how far the claims have come: other levels were not looked at, or aged jobs came first.
+            return
+        levels = {row.priority for row in rows}
+        if len(rows) < request.look and request.only_level not in levels:
+            self._single_priority.keep(request.queue, levels)
+        if remember and len(rows) == request.limit and not taken.late:
+            first, last = rows[0], rows[-1]
+            job_id = last.pk if (first.priority, first.due_at) == (last.priority, last.due_at) else None
+            moved = request.cursor.moved(last.priority, last.due_at, job_id, request.head, walked=not request.follows)
+            self._cursors.keep(request.queue, moved)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -79,64 +132,3 @@ def refuse_open_transaction(using: str, verb: str) -> None:
             f"{verb}() was called inside transaction.atomic(), or with autocommit off, on {using!r}. It commits by "
             "itself, so that its row locks end before any job runs; nothing was written. Call it outside the block."
         )
-
-
-def _take(
-    queue: str,
-    limit: int,
-    worker: str,
-    seconds: float,
-    using: str,
-    cursors: ScanCursors | None = None,
-    head: Head | None = None,
-    lone: SinglePriorityCache | None = None,
-) -> list[Lease]:
-    """Passes until there are enough, or one has met no job that expired: behind those may be others."""
-    leases: list[Lease] = []
-    request = Request(queue, limit, limit, worker, seconds, using)
-    for _ in range(PASSES_MAX):
-        try:
-            taken = retry_transient(partial(_pass, request, cursors, head, lone), using=using)
-        except (Error, DatabaseBusy):
-            if leases:
-                return leases
-            raise
-        leases += taken.leases
-        announce_expired([*ended_before(request.ended, taken.late, using=using), *taken.late], queue, using)
-        if not taken.late or len(leases) >= limit:
-            return leases
-        look = max(limit, EXPIRED_BATCH)
-        request, head = replace(request, limit=limit - len(leases), look=look, ended=[]), None
-    return leases
-
-
-def _pass(request: Request, cursors: ScanCursors | None, head: Head | None, lone: SinglePriorityCache | None) -> Taken:
-    queue, using = request.queue, request.using
-    starving = look_is_due(queue, using=using)
-    at_once = vendor(using).has_update_returning and request.look == request.limit and not starving
-    if at_once and head and head.level is None:
-        if (taken := take_from_top(request)).rows:
-            return taken
-        head = None
-    cursor = cursors.of(queue) if cursors else NO_CURSOR
-    follows = cursor.follows(head)
-    begin = Head(queue, cursor.level, all_due=True) if follows else head
-    levels = candidates.due_levels(queue, using=using, surely=cursor.level, head=begin)
-    # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
-    top = next(levels, None)
-    if top is None:
-        return NOTHING
-    take = partial(update_returning if at_once else select_then_update, replace(request, cursor=cursor))
-    brief = lone is not None and head is not None and top == head.level and lone.holds(head)
-    taken = take(iter([top])) if brief else NOTHING
-    if not taken.rows:
-        taken = take(chain([top], levels))
-        if lone and len(taken.rows) < request.look:
-            lone.looked(queue, taken.rows)
-    # Where jobs that starved came first, the last one does not tell how far the claims have come.
-    if cursors and len(taken.rows) == request.limit and not taken.late and not starving:
-        first, last = taken.rows[0], taken.rows[-1]
-        alike = (first.priority, first.due_at) == (last.priority, last.due_at)
-        job_id = last.pk if alike else None
-        cursors.keep(queue, cursor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
-    return taken

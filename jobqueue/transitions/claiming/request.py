@@ -1,17 +1,20 @@
-"""What one claim asks for, and the leases it makes of the rows it gets."""
+"""What one pass of a claim asks for, and the leases it makes of the rows it gets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django.db.models import F
+from django.db.models import Expression, F
 
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
 from jobqueue.models import Job
 from jobqueue.payload import JSON
+from jobqueue.transitions.claiming import candidates
+from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import SECONDS_MAX
@@ -20,7 +23,7 @@ _WORKER = Slot("worker", NameField())
 
 
 class Row(NamedTuple):
-    """A job as a claim reads it, before its fence is raised, or after that with the end of its lease beside it."""
+    """A job as a claim reads it: select_then_update before it raises the fence, update_returning after."""
 
     pk: int
     payload: JSON
@@ -38,8 +41,8 @@ class Row(NamedTuple):
     now: datetime
 
 
-def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
-    """The columns of a job that is taken; the statement's runs bring `worker` and `token`."""
+def lease_columns(locked_at: Expression, lock_until: Expression) -> dict[str, object]:
+    """The columns that a claim writes; `worker` and `token` are slots of the statement."""
     return {
         "status": Job.Status.PROCESSING,
         "locked_by": _WORKER,
@@ -56,7 +59,7 @@ def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Up to `limit` of the first `look` due jobs of `queue`, from `cursor` up, for `worker` and for `seconds`."""
+    """Up to `limit` of the first `look` due jobs of `queue`, for `worker` and for `seconds`."""
 
     queue: str
     limit: int
@@ -64,12 +67,23 @@ class Request:
     worker: str
     seconds: float
     using: str
-    cursor: ScanCursor = NO_CURSOR
-    #: jobs that had expired and each try has ended, with the instant: one may have been committed without an answer
+    head: Head | None = None  # the highest priority that waits, if it is known
+    cursor: ScanCursor = NO_CURSOR  # where to begin
+    only_level: int | None = None  # the only priority that had due jobs a moment ago: below it nothing is looked for
+    follows: bool = False  # begin at the cursor's level: those above held only delayed jobs a moment ago
+    from_top: bool = False  # claim from the highest priority first, without a seek for it
+    in_one: bool = False  # by one statement that updates and returns
+    aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first
+    #: expired jobs that each try has ended, with the instant: one may have been committed without an answer
     ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
 
+    def due_levels(self) -> Iterator[int]:
+        """The priorities to claim from, highest first."""
+        begin = Head(self.queue, self.cursor.level, all_due=True) if self.follows else self.head
+        return candidates.due_levels(self.queue, using=self.using, surely=self.cursor.level, head=begin)
+
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
-        """The lease on `row`, from its own now for as long as was asked for; `lock_until`: it is leased, until then."""
+        """The lease on `row`, which begins at row.now. `lock_until`: the row is leased already, until then."""
         # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
         granted = min(max(self.seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
         # By position, in the order of the fields: names would take as long again.
@@ -96,11 +110,12 @@ class Request:
 
 
 class Taken(NamedTuple):
-    """What became of one claim's request."""
+    """The result of one pass."""
 
-    rows: list[Row]  # all that were met, in the order they are taken
+    rows: list[Row]  # all rows that were read, in the order they are taken
     leases: list[Lease]
     late: list[Row]  # those that had expired; they are CANCELED
+    from_top: bool = False  # taken from the highest priority without a seek, and others were not looked at
 
 
 NOTHING = Taken([], [], [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Any
@@ -24,21 +24,27 @@ from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import aged_levels
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expired
-from jobqueue.transitions.claiming.request import Request, Row, Taken, taken
+from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns
 from jobqueue.transitions.leases import Lease
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
 
 
-def select_then_update(request: Request, levels: Iterator[int]) -> Taken:
-    """Lock, end those that expired, lease the others, in one transaction."""
+def select_then_update(request: Request) -> Taken:
+    """One pass: lock due jobs, end those that have expired, lease the others, in one transaction."""
     queue, look, using, token = request.queue, request.look, request.using, uuid.uuid4().bytes
+    levels = request.due_levels()
+    # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
+    top = next(levels, None)
+    if top is None:
+        return NOTHING
     with vendor(using).transaction(connections[using]):
         first = lock_aged(queue, look, using=using)
         rows = list(chain.from_iterable(first.values()))
         if len(rows) < look:
-            others = (level for level in levels if level not in first)
-            rows += lock_due(queue, look - len(rows), others, using=using, cursor=request.cursor)
+            others = (level for level in chain([top], levels) if level not in first)
+            limit, only = look - len(rows), request.only_level
+            rows += lock_due(queue, limit, others, using=using, cursor=request.cursor, only_level=only)
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
@@ -47,18 +53,29 @@ def select_then_update(request: Request, levels: Iterator[int]) -> Taken:
         return Taken(rows, _stamp(leases, token, request), late)
 
 
-def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, cursor: ScanCursor = NO_CURSOR) -> list[Row]:
-    """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level."""
+def lock_due(
+    queue: str,
+    limit: int,
+    levels: Iterable[int],
+    *,
+    using: str,
+    cursor: ScanCursor = NO_CURSOR,
+    only_level: int | None = None,
+) -> list[Row]:
+    """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level.
+
+    No level is read below `only_level` if that has rows.
+    """
     rows: list[Row] = []
     for level in levels:
         wanted = limit - len(rows)
         found: list[Any] = []
-        if level == cursor.level:
-            found = _lock(using, wanted, **cursor.condition()).rows(queue=queue, level=level, **cursor.values())
-        if len(found) < wanted:
-            found = _lock(using, wanted).rows(queue=queue, level=level)
+        for start in cursor.starts(level):
+            # Without the cursor the rows found from it are read again: this transaction's own locks are not skipped.
+            if len(found) < wanted:
+                found = _lock(using, wanted, **start.condition()).rows(queue=queue, level=level, **start.values())
         rows += map(Row._make, found)
-        if len(rows) >= limit:
+        if len(rows) >= limit or (rows and level == only_level):
             break
     return rows
 
@@ -81,10 +98,10 @@ def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
 
 
 def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
-    """Lock and read up to `limit` rows that waited longer than STARVE_SECONDS, by level; {} without the setting."""
+    """Lock and read up to `limit` rows that have waited longer than STARVE_SECONDS, by level; {} without it."""
     found: dict[int, list[Row]] = {}
     for level, rows in aged_levels(queue, using=using):
-        # A level of which somebody else has locked all such rows is left to lock_due().
+        # A level whose aged rows are all locked by others is left to lock_due().
         if locked := [Row._make(row) for row in _locking(rows, limit, using)]:
             found[level] = locked
             limit -= len(locked)
@@ -112,4 +129,4 @@ def _stamp(leases: list[Lease], token: bytes, request: Request) -> list[Lease]:
 @cache
 def _take_over(using: str) -> Prepared:
     # READY again in the WHERE: on a database that ignores SKIP LOCKED two claimers may have read the same rows.
-    return prepare_change(any_in_state(Job.Status.READY, using=using), taken(_LOCKED_AT, _LOCK_UNTIL))
+    return prepare_change(any_in_state(Job.Status.READY, using=using), lease_columns(_LOCKED_AT, _LOCK_UNTIL))

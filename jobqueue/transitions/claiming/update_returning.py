@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import chain
 from operator import itemgetter
+from typing import Any
 
 from django.db import Error, transaction
 from django.db.models import Expression, F, FloatField, Value
@@ -21,9 +22,8 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, expired
-from jobqueue.transitions.claiming.request import Request, Row, Taken, taken
+from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import SECONDS_MAX
 
@@ -41,39 +41,49 @@ _COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), Selected("lock_unt
 _ORDER = itemgetter(Row._fields.index("due_at"), Row._fields.index("pk"))
 
 
-def update_returning(request: Request, levels: Iterator[int]) -> Taken:
-    """Lease level by level; what each statement took is committed with it.
+def update_returning(request: Request) -> Taken:
+    """One pass: lease level by level; each statement commits what it took.
 
-    So an error after the first one ends the claim with what it has: those jobs are leased and must be run.
+    So an error after the first one ends the pass with what it has: those jobs are leased and must run.
     """
     found: list[tuple[Row, Lease]] = []
     token = uuid.uuid4().bytes
+    # None: the highest priority that waits, without a seek for it; nothing if all of its jobs are delayed.
+    tops: list[int | None] = [None] if request.from_top else []
+    level = None
     try:
-        for level in levels:
-            for cursor in [request.cursor, NO_CURSOR] if level == request.cursor.level else [NO_CURSOR]:
+        for level in chain(tops, request.due_levels()):
+            for start in request.cursor.starts(level):
                 if len(found) < request.limit:
-                    found += _take(request, request.limit - len(found), level, cursor, token)
-            if len(found) >= request.limit:
+                    prepared = _statement(request.using, request.limit - len(found), level is None, **start.condition())
+                    found += _leased(
+                        prepared.rows(level=level, **_values(request, token), **start.values()), request, token
+                    )
+            if len(found) >= request.limit or (found and level in (None, request.only_level)):
                 break
     except Error as error:
         if not found:
             raise
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
         retry.count_error(error, using=request.using)
-    return _without_late(found)
+    return _without_late(found, from_top=bool(found) and level is None)
 
 
-def take_from_top(request: Request) -> Taken:
-    """Lease due jobs of the highest priority that waits, without a look before; none if all of those are delayed."""
-    return _without_late(_take(request, request.limit, None, NO_CURSOR, uuid.uuid4().bytes))
+def _values(request: Request, token: bytes) -> dict[str, object]:
+    return {"queue": request.queue, "worker": request.worker, "token": token, "seconds": request.seconds}
 
 
-def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
-    """End those that had expired, by one statement. If that fails, their leases end as those of a lost worker do."""
+def _leased(rows: list[tuple[Any, ...]], request: Request, token: bytes) -> list[tuple[Row, Lease]]:
+    rows.sort(key=_ORDER)
+    return [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in rows]
+
+
+def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
+    """End those that have expired, by one statement. If that fails, their leases run out and are reaped."""
     rows = [row for row, _ in found]
     _, late = expired(rows)
     if not late:
-        return Taken(rows, [lease for _, lease in found], [])
+        return Taken(rows, [lease for _, lease in found], [], from_top)
     gone, any_lease = {row.pk for row in late}, found[0][1]
     mine = in_state(gone, Job.Status.PROCESSING, using=any_lease.using).filter(lock_token=any_lease.token)
     try:
@@ -81,16 +91,7 @@ def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
     except (Error, DatabaseBusy) as error:
         logger.warning("%d expired jobs could not be ended: %s; their leases will run out", len(late), error)
         late = []
-    return Taken(rows, [lease for row, lease in found if row.pk not in gone], late)
-
-
-def _take(request: Request, limit: int, level: int | None, cursor: ScanCursor, token: bytes) -> list[tuple[Row, Lease]]:
-    condition = {} if cursor is NO_CURSOR else cursor.condition()
-    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **cursor.values()}
-    prepared = _statement(request.using, limit, level is None, **condition)
-    found = prepared.rows(**values, seconds=request.seconds)
-    found.sort(key=_ORDER)
-    return [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in found]
+    return Taken(rows, [lease for row, lease in found if row.pk not in gone], late, from_top)
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +100,7 @@ def _statement(using: str, limit: int, top: bool, **above: Slot) -> Prepared:
     due = (candidates.top_due if top else level)(candidates.QUEUE, using=using).filter(**above)
     seconds = Slot("seconds", FloatField())
     granted = Least(Greatest(Coalesce(F("lease_seconds"), seconds), seconds), Value(float(SECONDS_MAX)))
-    changes = taken(UtcNow(), UtcNowPlus(granted))
+    changes = lease_columns(UtcNow(), UtcNowPlus(granted))
     with transaction.atomic(using=using):
         locked = vendor(using).lock_rows(due).values("pk")[:limit]
         return prepare_change_returning(Job.objects.using(using).filter(AnyOfArray(F("pk"), locked)), changes, _COLUMNS)

@@ -19,7 +19,7 @@ from jobqueue.models import Job
 from jobqueue.signals import attempt_ended, send
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
-from jobqueue.transitions.locked import is_locked, touch
+from jobqueue.transitions.leases import is_locked, touch
 from jobqueue.worker.child import parked
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome

@@ -24,7 +24,7 @@ from jobqueue.db import one_writer
 from jobqueue.db.sockets import ping
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
-from jobqueue.transitions.leases import renew_free
+from jobqueue.transitions.renewing import renew_free
 from jobqueue.worker.monitor.flags import flag
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.listener import Listener

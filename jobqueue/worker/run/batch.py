@@ -9,7 +9,7 @@ from typing import Any
 from jobqueue.exceptions import BatchErrors, PayloadError, ResultError
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.transitions.ack_observers import observe_acks
+from jobqueue.transitions.verb import observe_acks
 from jobqueue.worker.run.attempt import Attempt
 
 _MISSING = object()

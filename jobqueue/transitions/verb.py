@@ -1,0 +1,174 @@
+"""What every verb does besides its own write: run_verb() retries the write and acts on its commit.
+
+After the commit it promotes the next job of each ordering key, reports the leases that the write did not find, informs
+the ack observer and sends the signals. A verb supplies its write and its signals, so it cannot forget the rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+from django.db import connections, transaction
+from django.dispatch import Signal
+
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import LeaseLost
+from jobqueue.models import Job, JobAttempt
+from jobqueue.ordering.promote import promote_next
+from jobqueue.signals import job_canceled, job_dead, job_done, job_failed, job_reaped, send
+from jobqueue.transitions.leases import Lease, lost
+
+#: signals about a run, which also say which attempt it was and in which worker
+_OF_RUNS = (job_done, job_failed, job_dead, job_reaped)
+
+
+class JobRef(NamedTuple):
+    """A job that a verb changed without holding a lease on it."""
+
+    job_id: int
+    queue: str
+    task: str | None
+    ordering_key: bytes | None
+    using: str
+
+
+#: by new status, the jobs that a transaction has written; PROCESSING: they stay with their holder
+Written: TypeAlias = Mapping[Job.Status, Sequence[Lease | JobRef]]
+#: by new status, the signals to send for each job, with their own facts. job_canceled is always sent for CANCELED.
+Signals: TypeAlias = Mapping[Job.Status, Sequence[tuple[Signal, Mapping[str, object]]]]
+_CANCELED: Signals = {Job.Status.CANCELED: [(job_canceled, {})]}
+
+
+class Portion(NamedTuple):
+    """One transaction of a verb. `write` is called with the number of the try, 1 for the first."""
+
+    using: str
+    write: Callable[[int], Written]
+    leases: Sequence[Lease] = ()  # those that `write` does not return are lost
+
+
+class Settled(NamedTuple):
+    """The result of a verb."""
+
+    verb: str
+    written: Written
+    lost: list[Lease]
+
+    def status(self) -> Job.Status:
+        """The new status of the verb's only lease. Raises LeaseLost."""
+        if self.lost:
+            raise LeaseLost(self.lost[0].job_id, self.verb)
+        (status,) = self.written
+        return status
+
+
+def run_verb(verb: str, portions: Iterable[Portion], signals: Signals, *, again: bool = False) -> Settled:
+    """Write each portion in its own transaction, then do what must follow its commit.
+
+    `again`: an earlier call may have been committed although it ended in an error, so the first try has number 2.
+    """
+    written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
+    gone: list[Lease] = []
+    for using, write, leases in portions:
+        tries = count(1 + again)
+        found = retry_transient(lambda write=write, tries=tries: write(next(tries)), using=using)  # type: ignore[misc]
+        # Before the next portion, whose write may fail.
+        _promote(found, using)
+        for status, jobs in found.items():
+            written[status] += jobs
+        ids = {job.job_id for jobs in found.values() for job in jobs}
+        gone += [lease for lease in leases if lease.job_id not in ids]
+    for lease in gone:
+        lost(lease, verb)
+    _announce(written, signals)
+    return Settled(verb, written, gone)
+
+
+def settled(written: Written, using: str) -> None:
+    """What follows the commit of a claim, which ends expired jobs in the transaction that takes others."""
+    _promote(written, using)
+    _announce(written, {})
+
+
+def _promote(written: Written, using: str) -> None:
+    ended = (job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs)
+    promote_next(((job.queue, job.ordering_key) for job in ended), using=using)
+
+
+def _announce(written: Written, signals: Signals) -> None:
+    for lease in written.get(Job.Status.DONE, ()):
+        _inform_ack_observer(lease)
+    for status, jobs in written.items():
+        wanted = [(signal, facts) for signal, facts in (*signals.get(status, ()), *_CANCELED.get(status, ()))]
+        wanted = [(signal, facts) for signal, facts in wanted if signal.receivers]
+        for job in jobs if wanted else ():
+            about = {"job_id": job.job_id, "queue": job.queue, "task": job.task, "using": job.using}
+            run = {"attempt": job.attempt, "worker": job.worker} if isinstance(job, Lease) else {}
+            for signal, facts in wanted:
+                send(signal, Job, **about, **(run if signal in _OF_RUNS else {}), **facts)
+
+
+AckObserver: TypeAlias = Callable[[Lease], None]
+_ack_observer: ContextVar[AckObserver | None] = ContextVar("jobqueue_ack_observer", default=None)
+
+
+@contextmanager
+def observe_acks(observer: AckObserver) -> Iterator[None]:
+    """Within the block, call observer(lease) for each ack that code of this context has committed.
+
+    A batch handler may ack by itself, and the worker must not settle those jobs again.
+    """
+    mark = _ack_observer.set(observer)
+    try:
+        yield
+    finally:
+        _ack_observer.reset(mark)
+
+
+def _inform_ack_observer(lease: Lease | JobRef) -> None:
+    """Now, or with the commit of the open transaction; not after a rollback."""
+    observer = _ack_observer.get()
+    if observer is None or not isinstance(lease, Lease):
+        return
+    if not in_open_transaction(lease.using):
+        observer(lease)
+    elif connections[lease.using].in_atomic_block:
+        transaction.on_commit(partial(observer, lease), using=lease.using)
+    # Else autocommit was turned off by hand, and Django does not see whether it is committed.
+
+
+def ended_uncharged(leases: Collection[Lease], *, using: str) -> dict[int, Job.Status]:
+    """The new status (READY or CANCELED) of those of `leases` that ended without using an attempt, by job id.
+
+    For a write whose commit was not answered: it may have been done, and its lease must not be reported as lost. Only
+    the holder and an operator's release end a lease so; fail and reap leave a JobAttempt, an ack leaves DONE.
+    """
+    fences = {lease.job_id: lease.fence for lease in leases}
+    rows = Job.objects.using(using).filter(pk__in=list(fences)).values_list("pk", "status", "fence")
+    states: list[tuple[int, int, int]] = retry_transient(partial(list, rows), using=using)
+    charged = charged_fences(leases, using=using)
+    found: dict[int, Job.Status] = {}
+    for job_id, status, fence in states:
+        if (job_id, fences[job_id]) in charged or fence < fences[job_id]:
+            continue
+        if fence > fences[job_id]:
+            # It was claimed since, so it was READY.
+            found[job_id] = Job.Status.READY
+        elif status in (Job.Status.READY, Job.Status.CANCELED):
+            found[job_id] = Job.Status(status)
+    return found
+
+
+def charged_fences(leases: Iterable[Lease], *, using: str) -> set[tuple[int, int]]:
+    """(job id, fence) of those of `leases` whose attempt is recorded as failed."""
+    wanted = {(lease.job_id, lease.fence) for lease in leases}
+    rows = JobAttempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in wanted])
+    known: set[tuple[int, int]] = retry_transient(partial(set, rows.values_list("job_id", "fence")), using=using)
+    return wanted & known
