@@ -71,7 +71,7 @@ def _take(request: _Request[M]) -> list[M]:
         try:
             return _attempt(request, skip_locked)
         except _Short:
-            # Rolled back first: those who wait hold nothing, and all lock in the same order.
+            # Rolled back first: a transaction that waits holds nothing, and all lock in the same order.
             skip_locked = False
         except _Overtaken:
             read = _recorded if alone else _recorded_meanwhile
@@ -112,7 +112,7 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
 
 
 def _each_once(rows: list[M], n: int) -> list[M]:
-    """A join gives a row as often as it finds a partner."""
+    """Without duplicates: a join returns a row once for each row that it is joined with."""
     found = list({row.pk: row for row in rows}.values())
     if len(found) < len(rows) and len(found) < n:
         raise InvalidValue(

@@ -1,4 +1,4 @@
-"""Change or delete many rows in committed chunks, so that nobody waits for all of them."""
+"""Change or delete many rows in committed chunks, so that no transaction waits for all of them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 
 SKEW_SECONDS = 5.0
-#: the highest id that Django's lookups, other languages and PostgreSQL know; MySQL's column goes on to twice as much
+#: the highest id of Django's lookups, other languages and PostgreSQL; MySQL's column holds twice as much
 ID_MAX = 2**63 - 1
 _NEAR = ID_MAX // 10 * 9
 # Bulk inserts and acks put as many texts into one statement.
@@ -201,7 +201,7 @@ def check_tables(
         with connections[alias].cursor() as cursor:
             present = connections[alias].introspection.table_names(cursor)
     except Error:
-        # W020 says it.
+        # Reported as W020.
         return []
     table = Job._meta.db_table
     if table in present:

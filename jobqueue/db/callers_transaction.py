@@ -1,4 +1,4 @@
-"""Whether a caller's transaction is open."""
+"""Whether a transaction of the caller is open on a connection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether somebody else ends the transaction that the next statement belongs to: atomic(), or autocommit is off."""
+    """Whether the next statement is in a transaction that the caller ends: inside atomic(), or autocommit is off."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -16,7 +16,7 @@ def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def in_open_transaction(using: str) -> bool:
-    """The same for this thread's connection to `using`, but a test case's own wrapper does not count."""
+    """The same for this thread's connection to `using`; the transaction around a test case does not count."""
     blocks = connections[using].atomic_blocks
     if blocks and getattr(blocks[-1], "_from_testcase", False):
         return False
@@ -24,7 +24,7 @@ def in_open_transaction(using: str) -> bool:
 
 
 def in_manual_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether autocommit was turned off by hand: the end of an outermost atomic() does not commit then."""
+    """Whether autocommit was turned off by hand; then the end of an outermost atomic() does not commit."""
     if connection.in_atomic_block:
         return not connection.commit_on_exit
     return in_callers_transaction(connection)

@@ -43,7 +43,7 @@ class Dialect(Seeks):
     oldest: tuple[int, ...] = ()
     #: how workers claim: for the banner of a worker, and in words for the checks
     claim_strategy = "conditional-update"
-    claim_form = "an UPDATE whose row count tells whether the job was free"
+    claim_form = "an UPDATE whose row count shows whether the job was free"
 
     # The other two parts of what is asked of a database.
     locks = LockDialect()
@@ -73,7 +73,7 @@ class Dialect(Seeks):
     now_plus_sql = ""
     #: an instant for a list of selected columns: as text, or microseconds since 1970, where the driver parses slowly
     selected_instant_sql = "%(expressions)s"
-    #: "%(instant)s" bounded to the years that Python knows, where columns can hold others; None: as it is
+    #: "%(instant)s" bounded to the years of Python's datetime, where columns can hold others; None: as it is
     bounded_instant_sql: str | None = None
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:

@@ -19,7 +19,7 @@ from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: what stands for an instant that is none
+#: the value of a column that holds no valid instant
 LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
 
 
@@ -170,15 +170,15 @@ _longest = _Longest()
 
 
 def longest_payload() -> int:
-    """How many characters the longest payload has that this thread has read since it asked last."""
+    """The length in characters of the longest payload that this thread has read since its last call."""
     found, _longest.chars = _longest.chars, 0
     return found
 
 
 class PayloadField(models.JSONField):
-    """JSON that another program may have written: what cannot be decoded comes back as the PayloadError itself.
+    """JSON that another program may have written: for what cannot be decoded the value is the PayloadError itself.
 
-    A claim must not fail because one row in its batch is beyond Python; the job alone fails, with cause FORMAT.
+    One such row must not fail the claim of a batch: only its job fails, with cause FORMAT.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -201,9 +201,9 @@ class PayloadField(models.JSONField):
 
 
 def _parsed(text: str) -> datetime:
-    """What plain SQL may have written that is no instant (0000-00-00 on MySQL) is one long ago.
+    """An instant; LONG_AGO for a value of plain SQL that is none, such as 0000-00-00 on MySQL.
 
-    A claim must be able to read every row it meets: one that it cannot read would end every worker.
+    A claim must be able to read every row: one that it cannot read would end every worker.
     """
     try:
         found = parse_datetime(text)
@@ -216,7 +216,7 @@ class UtcDateTimeField(models.DateTimeField):
     """An instant, stored in UTC whatever USE_TZ, TIME_ZONE and the database's own zone say; aware in Python."""
 
     def get_internal_type(self) -> str:
-        """Not DateTimeField: Django's converters would apply the zones of the settings."""
+        """Its own name: for DateTimeField Django's converters would apply the zones of the settings."""
         return "UtcDateTimeField"
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
@@ -228,7 +228,7 @@ class UtcDateTimeField(models.DateTimeField):
         return None
 
     def get_prep_value(self, value: Any) -> Any:
-        """Aware, in UTC. A naive value is refused by names.check_instant long before it comes here."""
+        """Aware, in UTC. validation.check_instant has refused naive values before."""
         value = self.to_python(value)
         if isinstance(value, datetime):
             return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -54,9 +54,9 @@ class LockDialect:
 
     # ---- rows of querysets
     def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool) -> QuerySet[M]:
-        """The same rows, locked, but where the database can tell them apart not those that they are joined with."""
+        """The same rows, locked; rows that they are joined with are left out where the database can do that."""
         connection = connections[queryset.db]
-        # Others need the joined ones too, and PostgreSQL refuses to lock what an outer join may not find.
+        # Other transactions need the joined rows, and PostgreSQL refuses to lock the nullable side of an outer join.
         of = ("self",) if connection.features.has_select_for_update_of else ()
         return queryset.select_for_update(skip_locked=skip_locked, of=of)
 
@@ -65,7 +65,7 @@ class LockDialect:
         return list(self.lock_own(queryset, skip_locked=skip_locked)[:count])
 
     def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """queryset.update(**changes) for rows that this transaction has locked: nobody else changes what it filters by.
+        """queryset.update(**changes) for rows that this transaction has locked: no other changes what it filters by.
 
         Returns how many there were.
         """
@@ -116,7 +116,7 @@ class LockDialect:
         return False
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
-        """Which of the `errors` has rolled this whole transaction back, though its owner goes on; None if none."""
+        """Which of the `errors` made the server roll this transaction back, though the caller went on; or None."""
         return None
 
     # ---- unique rows

@@ -29,7 +29,7 @@ class LockKind(StrEnum):
 
     TABLE = "table"
     RECORD = "record"  # the entry alone (on PostgreSQL: the row)
-    GAP = "gap"  # the space before the entry: nobody inserts there
+    GAP = "gap"  # the space before the entry: no other session inserts there
     NEXT_KEY = "next-key"  # the entry and the space before it
     SUPREMUM = "supremum"  # the space behind the last entry
     INSERT_INTENTION = "insert-intention"  # the right to insert into a gap, after a wait for it
@@ -37,7 +37,7 @@ class LockKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock as the server tells it. `index` is "" for tables and for rows of PostgreSQL."""
+    """A lock as the server reports it. `index` is "" for tables and for rows of PostgreSQL."""
 
     table: str
     index: str
@@ -74,7 +74,7 @@ class LockWait:
     #: the record, row or table it waits for
     locked: str
     mode: str
-    #: statements without their values; of the blocker: what it runs, or ran last; "" = not told
+    #: statements without their values; of the blocker: what it runs, or ran last; "" = not reported
     waiting_statement: str
     blocking_statement: str
     #: it does nothing, and keeps its transaction open
@@ -106,17 +106,17 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """Who held what, who waited for what, who was rolled back."""
+    """Which transaction held what, waited for what, and was rolled back."""
 
     #: names this deadlock
     identity: str
     parties: tuple[Party, ...]
-    #: what the report cannot tell here; "" = nothing
+    #: what the report does not contain here; "" = nothing
     unseen: str = ""
 
 
 def statement_of(error: BaseException) -> str:
-    """The SQL, with its placeholders, that met a database error; "" if that cannot be told."""
+    """The SQL, with its placeholders, that raised a database error; "" if it is not in the traceback."""
     trace = error.__traceback__
     while trace is not None:
         # Django's cursor; no error of a driver has its statement.

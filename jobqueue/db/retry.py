@@ -1,4 +1,4 @@
-"""Redo a whole transaction that the database refused: around atomic, never inside."""
+"""Retries of a whole transaction that the database refused: around atomic(), never inside."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _counting = threading.Lock()
 
 
 def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = True) -> T:
-    """The result of `work`, which is one whole transaction and is called again after a passing fault.
+    """The result of `work`, which is one whole transaction and is called again after a transient fault.
 
     Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy.
     Lost connection: closed and redone once. With repeatable=False it is redone only if the statement surely
     never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
-    runs once and every error is let out: only the owner can redo it (a deadlock rolled all of it back).
+    runs once and every error is raised: only the owner can redo it (a deadlock rolled all of it back).
     """
     with explain_missing_table(using):
         if in_callers_transaction(connections[using]):
@@ -68,8 +68,8 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
             return work()
         except Error as error:
             reader = fault_vendor(using)
-            # Django could not turn autocommit on again behind a transaction of ours. Nobody knows whether that was
-            # committed, and all that came next would be part of a transaction without end.
+            # Django could not turn autocommit on again after a transaction of ours. Whether that was committed is
+            # unknown, and every later statement would be part of a transaction that never ends.
             left_off = in_callers_transaction(connection)
             fault = Fault.GONE if left_off else reader.fault(error)
             if fault is None:
@@ -102,7 +102,7 @@ def count_error(error: Error, *, using: str) -> None:
 
 
 def count_retry(using: str, code: str, attempt: int, error: BaseException | None = None) -> None:
-    """Count one redone transaction and tell the receivers of transaction_retried."""
+    """Count one retried transaction and send transaction_retried."""
     with _counting:
         retries[code] += 1
     logger.debug("transaction on %r redone after %s (attempt %d)", using, code, attempt)

@@ -22,14 +22,14 @@ def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
     """Whether the server has ended `session`, the driver's of `connection`, while it was idle; without a round trip.
 
     Between statements the server sends nothing, so a readable socket means end of file or a farewell. Found out here,
-    it costs a reconnection; found out by a write, nobody could tell whether that write happened.
+    it costs a reconnection; found out by a write, it would be unknown whether that write happened.
     """
     fileno = getattr(session, "fileno", None)
     if fileno is None:
         return False
     try:
         waiting = select.poll()
-        # psycopg refuses to tell when it has noticed the end itself.
+        # psycopg raises when it has noticed the end itself.
         with connection.wrap_database_errors:
             waiting.register(fileno(), select.POLLIN)
         return bool(waiting.poll(0))
@@ -44,9 +44,10 @@ def ping(connection: BaseDatabaseWrapper) -> None:
 
 
 def end_session(connection: BaseDatabaseWrapper) -> None:
-    """Let the server undo what is open in this session, called by another thread than the one that uses it.
+    """Make the server roll back what is open in this session. Called from another thread than the one that uses it.
 
-    The socket is shut down; the driver's object is left alone, for it may be in use. The thread's next statement fails.
+    The socket is shut down; the driver's object is not touched, because it may be in use. The next statement of the
+    thread that uses it fails.
     """
     session: Any = connection.connection
     if session is None:

@@ -1,4 +1,4 @@
-"""What a function of the user leaves behind: a transaction that is still open, a database error that it caught."""
+"""Checks after a function of the user: it must leave no transaction open, and swallow no error that rolled one back."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from django.db.transaction import TransactionManagementError
 
 from jobqueue.db import fault_vendor, vendor
 
-# What MySQL can be told without beginning a transaction that does not end by itself, while autocommit is on.
+# Statements of MySQL that cannot leave a transaction open while autocommit is on.
 _ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
 
 
 class LeftOpen(TransactionManagementError):
-    """A function came to its end without ending its transaction: what it wrote is undone."""
+    """A function returned without ending its transaction; the transaction is rolled back."""
 
 
 @contextmanager
 def close_left_open(using: str) -> Iterator[None]:
-    """A block of somebody else's code. What it leaves open in a connection of this thread is undone and closed.
+    """A block of user code. A transaction that it leaves open in this thread is rolled back, and the connection closed.
 
-    Raises LeftOpen then, unless the block raises itself. Costs no round trip, but on MySQL and MariaDB one or two where
-    the block has said more to `using` than to read and write rows.
+    Raises LeftOpen then, unless the block itself raises. Costs no round trip; on MySQL and MariaDB one or two if the
+    block ran other statements on `using` than those that read and write rows.
     """
     before = {connection.alias: _depth(connection) for connection in connections.all(initialized_only=True)}
     words: list[str] = []
@@ -42,7 +42,7 @@ def close_left_open(using: str) -> Iterator[None]:
         raise
     if left := _tidy(before, words):
         raise LeftOpen(
-            f"it came to its end and left a transaction, or locked tables, open on {', '.join(map(repr, left))}. "
+            f"it returned and left a transaction, or locked tables, open on {', '.join(map(repr, left))}. "
             "What it wrote there is undone, and the connection closed. Use transaction.atomic() as a with block."
         )
 
@@ -52,7 +52,7 @@ def _depth(connection: BaseDatabaseWrapper) -> int:
 
 
 def _tidy(before: dict[str, int], words: list[str]) -> list[str]:
-    """The aliases of the connections in which something was open."""
+    """Roll back and close what is open; returns the aliases of those connections."""
     left = []
     for connection in connections.all(initialized_only=True):
         depth = before.get(connection.alias, 0)
@@ -72,12 +72,12 @@ def _is_open(connection: BaseDatabaseWrapper, depth: int, words: list[str]) -> b
     try:
         return _is_open_in_server(connection, words)
     except Exception:
-        # Of no use to anybody.
+        # The session cannot be used any more.
         return True
 
 
 def _is_open_in_server(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    """Whether a transaction or table locks are open in a session of which Django knows of none."""
+    """Whether the session has an open transaction or table locks that Django does not know of."""
     dialect = fault_vendor(connection.alias)
     if dialect.asks_for_transaction:
         # Only after statements that may have begun a transaction.
@@ -103,10 +103,10 @@ def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:
 
 @contextmanager
 def raise_swallowed_errors(using: str) -> Iterator[None]:
-    """A block inside a transaction: raise at its end the error that it swallowed, if nothing would be committed.
+    """A block inside a transaction: raises at its end an error that it swallowed and that rolled the transaction back.
 
     Without it the end would look like a commit: a transaction that Django has marked for a rollback, or that the server
-    has given up, ends without a word. set_rollback(True) without an error is left alone: somebody wants that.
+    has given up, ends without an error. set_rollback(True) without an error stays as it is: the caller wants that.
     """
     connection, errors = connections[using], list[Error]()
 

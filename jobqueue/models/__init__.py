@@ -1,4 +1,4 @@
-"""Tables. Reading is free for all; only jobqueue.transitions and jobqueue.producer.enqueueing write a job's state."""
+"""Tables. Any code may read them; only jobqueue.transitions and jobqueue.producer write a job's state."""
 
 from jobqueue.models.allocation import Allocation
 from jobqueue.models.attempt import JobAttempt

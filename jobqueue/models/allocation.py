@@ -1,4 +1,4 @@
-"""Which rows a request was given: the memory that makes allocate.take() idempotent."""
+"""Which rows a request received: the records that make allocate.take() idempotent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allocation(models.Model):
         verbose_name = _("allocation")
         verbose_name_plural = _("allocations")
         constraints = [
-            # take(): who is first with a request id; everybody else waits here and reads the winner's rows
+            # take(): the first to insert a request id has it; all others wait here and read the winner's rows
             models.UniqueConstraint(fields=["table_label", "request_id"], name="uq_allocation_request"),
         ]
 

@@ -22,7 +22,7 @@ class JobAttempt(models.Model):
     cause = NameField(_("cause"), max_length=16)
     error_class = NameField(_("error class"), max_length=255, default="")
     error = ErrorField(_("error"))
-    # What the attempt has logged, capped; NULL when it logged nothing or nobody kept it.
+    # What the attempt has logged, capped; NULL when it logged nothing or logs are not kept.
     log = ErrorField(_("log"), null=True)
 
     class Meta:

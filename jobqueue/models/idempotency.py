@@ -1,4 +1,4 @@
-"""What was done under an idempotency key: the memory of jobqueue.idempotency.once()."""
+"""What was done under an idempotency key: the records of jobqueue.idempotency.once()."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jobqueue.db.fields import KeyField, NameField, PayloadField, UtcDateTimeFie
 class IdempotencyRecord(models.Model):
     """One effect that has happened. Committed together with the effect, so a committed row is always complete."""
 
-    # SHA-256 of the key: byte-exact on every database, whatever the key's length. Who is first with it, has it; all
-    # others wait here and read the winner's result. The primary key, because in any other unique index InnoDB looks for
-    # duplicates of a deleted value in the next row too, and would wait for a stranger.
+    # SHA-256 of the key: byte-exact on every database, whatever the key's length. The first to insert it has the
+    # key; all others wait here and read the winner's result. The primary key, because in any other unique index InnoDB
+    # looks for duplicates of a deleted value in the next row too, and would wait for an unrelated row.
     digest = KeyField(_("digest"), primary_key=True)
     label = NameField(_("key"), max_length=255)
     # SHA-256 of the request; another request under the same key is refused.

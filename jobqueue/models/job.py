@@ -27,7 +27,7 @@ def _lease(*, given: bool) -> Q:
 
 
 class JobQuerySet(models.QuerySet[Any]):
-    """Job.objects: the states people ask for. It only reads, so its methods are adjectives."""
+    """Job.objects: filters by state. They only read, so their names are adjectives."""
 
     def ready(self) -> JobQuerySet:
         """Waiting: due, delayed, gated or parked."""
@@ -82,11 +82,11 @@ class Job(models.Model):
     lease_seconds = models.FloatField(_("lease seconds"), null=True)
     fence = models.BigIntegerField(_("fence"), db_default=0)
 
-    # No attempt begins after this; the claim that meets the job ends it.
+    # No attempt begins after this; the next claim of the job ends it.
     expires_at = UtcDateTimeField(_("expires at"), null=True)
-    # How this job differs from its task: job_options.py.
+    # How this job differs from its task: tasks/options.py.
     options = PayloadField(_("options"), null=True)
-    # What the job said last about how far it is: {"done": 3, "total": 10, "note": "..."}.
+    # The newest progress of the job: {"done": 3, "total": 10, "note": "..."}.
     progress = PayloadField(_("progress"), null=True)
 
     dedupe_key = KeyField(_("dedupe key"), null=True)
@@ -137,7 +137,7 @@ class Job(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["queue", "dedupe_key"], name="uq_queue_dedupe"),
             models.CheckConstraint(condition=Q(status__range=(0, 4)), name="ck_job_status"),
-            # A PROCESSING row without an end of its lease could never be reaped; a lease on another row is nobody's.
+            # A PROCESSING row without an end of its lease could never be reaped; a lease on another row has no holder.
             models.CheckConstraint(
                 condition=Q(_lease(given=True), status=1) | Q(~Q(status=1), _lease(given=False)), name="ck_job_lease"
             ),

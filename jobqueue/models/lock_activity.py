@@ -11,9 +11,9 @@ from jobqueue.validation import LOCK_CHARS
 
 
 class LockStat(models.Model):
-    """How one lock fared in one process in about a minute. Only that process writes the row, so none is hot."""
+    """The counters of one lock in one process for about a minute. Only that process writes the row."""
 
-    # Of process, minute and lock: who writes it again, after a lost answer too, writes the same row.
+    # A digest of process, minute and lock: a second write, also after a lost answer, writes the same row.
     id = TokenField(primary_key=True)
     counted_at = UtcDateTimeField(_("counted at"), db_default=UtcNow())
     kind = NameField(_("kind of lock"), max_length=16)
@@ -54,7 +54,7 @@ class LockFinding(models.Model):
         SLOW = "slow", _("slow locking statement")
         TTL = "ttl", _("lock shorter than its job")
 
-    # Of what was found: seen again, by whomever, it is the same row.
+    # A digest of the finding: seen again, by any process, it is the same row.
     id = TokenField(primary_key=True)
     kind = NameField(_("kind"), max_length=16, choices=Kind.choices)
     first_seen_at = UtcDateTimeField(_("first seen"), db_default=UtcNow())
@@ -69,7 +69,7 @@ class LockFinding(models.Model):
         verbose_name_plural = _("lock findings")
         default_permissions = ("view",)
         indexes = [
-            # read_activity(): the newest of a kind
+            # lockstats.report: the newest of a kind
             models.Index(fields=["kind", "last_seen_at"], name="ix_lock_finding_kind"),
             # maintenance.cleaner: the oldest
             models.Index(fields=["last_seen_at"], name="ix_lock_finding_age"),

@@ -17,7 +17,7 @@ MUTEX_FLOOR = 2
 
 
 def raise_mutex_floor(using: str) -> None:
-    """Write, in the present transaction, that rows of mutexes are deleted."""
+    """Record in the open transaction that rows of mutexes are deleted."""
     floor = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
     if floor.update(fence=F("fence") + 1):
         return
@@ -29,16 +29,16 @@ def raise_mutex_floor(using: str) -> None:
 
 
 class MutexQuerySet(models.QuerySet["MutexRow"]):
-    """Deleting tells the transactions whose snapshots are older: a row that is made anew looks as if nobody had it."""
+    """Raises MUTEX_FLOOR with each deletion: in an older snapshot a row that is made again looks as if never taken."""
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows, and write that it happened."""
+        """Delete the rows and raise the floor."""
         with transaction.atomic(using=self.db):
             raise_mutex_floor(self.db)
             return self.delete_only()
 
     def delete_only(self) -> tuple[int, dict[str, int]]:
-        """For who has written it already, in the same transaction."""
+        """Delete the rows only; the caller has raised the floor in the same transaction."""
         return super().delete()
 
     delete.alters_data = True  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ class MutexRow(models.Model):
         return str(self.lock_key)
 
     def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """As for many."""
+        """As for a queryset."""
         alias = using or router.db_for_write(type(self), instance=self)
         return MutexRow.objects.using(alias).filter(pk=self.pk).delete()
 

@@ -10,7 +10,7 @@ from jobqueue.db.fields import KeyField, UnsignedBigAutoField, UtcDateTimeField
 
 
 class LaneEntry(models.Model):
-    """A job's place in the lane of its ordering key, until it has ended; the lowest id is the lane's head.
+    """A job's entry in the lane of its ordering key, until the job has ended; the lowest id is the lane's head.
 
     Only the head's job may have gate 0. Written by enqueue and the transitions, which remove those of ended jobs.
     """
@@ -18,9 +18,9 @@ class LaneEntry(models.Model):
     id = UnsignedBigAutoField(primary_key=True)
     # A number of queue and key: jobqueue.ordering.lanes.lane_of().
     lane = models.BigIntegerField(_("lane"))
-    # No constraint in the database: a foreign key would lock the job's row, and a job may be deleted by anybody.
+    # No constraint in the database: a foreign key would lock the job's row, and any program may delete a job.
     job = models.OneToOneField("jobqueue.Job", models.DO_NOTHING, null=True, db_constraint=False, related_name="+")
-    # An earlier job failed and the policy is "halt": whoever is the head stays closed until resume().
+    # An earlier job failed and the policy is "halt": the head stays behind its gate until resume().
     halted = models.BooleanField(_("halted"), default=False, db_default=False)
 
     class Meta:
@@ -28,7 +28,7 @@ class LaneEntry(models.Model):
         verbose_name = _("lane entry")
         verbose_name_plural = _("lane entries")
         indexes = [
-            # lanes.active(): one seek per lane; transitions.lanes: the first places of each
+            # ordering.lanes: one seek per lane, the first entries of each
             models.Index(fields=["lane", "id"], name="ix_lane_entry"),
         ]
 
@@ -37,7 +37,7 @@ class LaneEntry(models.Model):
 
 
 class OrderingKey(models.Model):
-    """Locked by everybody who enqueues with this key, until COMMIT. Nothing is read from it; may be deleted."""
+    """Locked by a transaction that enqueues with this key, until COMMIT. Nothing is read from it; may be deleted."""
 
     #: SHA-256 of queue and key
     digest = KeyField(_("digest"), primary_key=True)

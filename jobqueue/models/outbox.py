@@ -48,7 +48,7 @@ class OutboxEvent(models.Model):
             models.Index(fields=["lane", "due_at", "id"], name="ix_outbox_due"),
             # maintenance.cleaner: delivered events, oldest first
             models.Index(fields=["processed_at"], name="ix_outbox_processed"),
-            # dead_letters(): what somebody must look at
+            # dead_letters()
             models.Index(fields=["failed_at"], name="ix_outbox_failed"),
         ]
 
@@ -57,7 +57,7 @@ class OutboxEvent(models.Model):
 
 
 class OutboxKey(models.Model):
-    """Locked by everybody who publishes with this key, until COMMIT. Nothing is read from it; may be deleted."""
+    """Locked by a transaction that publishes with this key, until COMMIT. Nothing is read from it; may be deleted."""
 
     key = KeyField(_("key"), primary_key=True)
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())

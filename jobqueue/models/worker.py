@@ -17,7 +17,7 @@ class Worker(models.Model):
     host = NameField(_("host"), max_length=255)
     pid = models.BigIntegerField(_("pid"))
     supervisor_pid = models.BigIntegerField(_("supervisor pid"))
-    # Random per start: host and pid come again, this does not.
+    # Random per start: host and pid can come again.
     boot_id = NameField(_("boot id"), max_length=32)
     queues = NameField(_("queues"), max_length=1000)
     concurrency = models.IntegerField(_("concurrency"))
@@ -35,7 +35,7 @@ class Worker(models.Model):
         verbose_name_plural = _("workers")
         constraints = [models.UniqueConstraint(fields=["name"], name="uq_worker_name")]
         indexes = [
-            # workers that still run, and those that fell silent
+            # workers that run, and those that stopped sending heartbeats
             models.Index(fields=["stopped_at", "heartbeat_at"], name="ix_worker_alive"),
         ]
 

@@ -40,7 +40,7 @@ _NAME = re.compile(r"`((?:[^`]|``)*)`\.`((?:[^`]|``)*)`")
 
 
 class MariaDBDiagnostics(MySQLDiagnostics):
-    """MariaDB 10.6 and later: its views want PROCESS, and performance_schema is off unless somebody turned it on."""
+    """MariaDB 10.6 and later: its views need PROCESS, and performance_schema is off by default."""
 
     name = "MariaDB"
 
@@ -120,7 +120,7 @@ def _counted(lines: list[str]) -> int:
 
 
 def _isolation(cursor: Any, transaction_id: str) -> str | None:
-    """Of the transaction. Its view is only made anew when nobody has looked for 100 ms."""
+    """Of the transaction. The server refreshes that view only if it was not read for 100 ms."""
     for seconds in (0, 0.11):
         cursor.execute("SELECT SLEEP(%s)", [seconds])
         cursor.execute(_ISOLATION, [transaction_id])

@@ -24,7 +24,7 @@ from jobqueue.db.mysql.server import error_number
 from jobqueue.exceptions import NotSupported
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
-# Led by the waits: where nobody waits, no lock is looked at. Two seconds at most, for a page must not hang on it.
+# The waits come first in the join: without any, no lock is read. Two seconds at most, because an admin page waits.
 _WAITS = """
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ w.requesting_engine_lock_id, rt.processlist_id, bt.processlist_id,
   COALESCE(rs.timer_wait, 0) / 1e12, r.object_schema = DATABASE(), r.object_schema, r.object_name, r.index_name,
@@ -116,7 +116,7 @@ class MySQLDiagnostics(Diagnostics):
     def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
         """The section LATEST DETECTED DEADLOCK of InnoDB's status."""
         rows = ask(connection, "SHOW ENGINE INNODB STATUS", [], NO_PROCESS_RIGHT)
-        # Servers of others give nothing here, or an empty text.
+        # Compatible servers return no row here, or an empty text.
         status = rows[0][2] if rows and len(rows[0]) > 2 else None
         with connection.cursor() as cursor:
             return read_deadlock(cursor, str(status or ""))

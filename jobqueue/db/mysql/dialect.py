@@ -29,7 +29,7 @@ from jobqueue.db.parameters import Hex, HexText, Parameter
 _TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180, 1969, 3024, 1021, 1114, 1206}
 # Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
 _GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
-# Logins that are refused, until somebody mends the account: access denied, account locked, database not there.
+# Logins that are refused until the account is repaired: access denied, account locked, no such database.
 _REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
 _GONE |= _REFUSED
 _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
@@ -116,7 +116,7 @@ class MySQL(Dialect):
         """READ COMMITTED for this transaction only, whatever the session has or the caller has set for the next one."""
         inside = in_callers_transaction(connection)
         with transaction.atomic(using=connection.alias):
-            # Said each time: nobody tells us when the session's level changes. Inside a transaction it is too late.
+            # Each time: there is no notice when the session's level changes. Inside a transaction it is too late.
             if not inside:
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -138,7 +138,7 @@ class MySQL(Dialect):
     def insert_one(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
     ) -> tuple[int, Parameter]:
-        """MySQL has no RETURNING."""
+        """MySQL has no RETURNING: the second value is None."""
         (key,) = self.insert(connection, table, columns, [row])
         return key, None
 
@@ -176,13 +176,13 @@ class MySQL(Dialect):
         return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        """As the server says; MariaDB has the older name of the variable."""
+        """From the server; MariaDB has the older name of the variable."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
             return str(cursor.fetchone()[1]).lower().replace("-", " ")
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
-        """As the server has them: not every server that speaks MySQL's protocol has MySQL's collations."""
+        """The one that the server has: not every server that speaks MySQL's protocol has MySQL's collations."""
         return collation(connection, self.unpadded_collation)
 
     def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
@@ -203,7 +203,7 @@ class MySQL(Dialect):
             yield padding_problem(self.unpadded_collation)
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """From the driver where it knows, else from the server."""
+        """From the driver's status where it keeps one, else from the server."""
         return session.in_transaction(connection)
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:

@@ -115,8 +115,8 @@ def readable(raw: str | None, data_type: str, column_type: str) -> str:
     return f"0x{raw}"
 
 
-class _Told:
-    """What the text tells of one transaction."""
+class _Transaction:
+    """What the text says about one transaction."""
 
     def __init__(self) -> None:
         self.transaction = self.statement = ""
@@ -135,14 +135,14 @@ def read_deadlock(cursor: Any, status: str) -> Deadlock | None:
     if section is None:
         return None
     reader = MonitorReader(cursor)
-    told: dict[int, _Told] = {}
+    found_by_number: dict[int, _Transaction] = {}
     conflicts: list[tuple[str, str]] = []
     current, victim = 1, 0
     for part in _PART.split(section[1])[1:]:
         head, _, body = part.partition("\n")
         if found := re.match(r"\((\d+)\) ", head):
             current = int(found[1])
-        one = told.setdefault(current, _Told())
+        one = found_by_number.setdefault(current, _Transaction())
         if "TRANSACTION:" in head:
             _read_head(one, body)
         elif "HOLDS THE LOCK" in head:
@@ -155,20 +155,20 @@ def read_deadlock(cursor: Any, status: str) -> Deadlock | None:
         elif rolled := re.match(r"WE ROLL BACK TRANSACTION \((\d+)\)", head):
             victim = int(rolled[1])
     for owner, words in conflicts:
-        for one in told.values():
+        for one in found_by_number.values():
             if one.transaction == owner and words not in one.holds:
                 one.holds.append(words)
     instant = section[1].partition("\n")[0]
-    names = " ".join(one.transaction for one in told.values())
-    parties = tuple(_party(number, one, victim) for number, one in sorted(told.items()))
+    names = " ".join(one.transaction for one in found_by_number.values())
+    parties = tuple(_party(number, one, victim) for number, one in sorted(found_by_number.items()))
     return Deadlock(f"{instant} {names}", parties, "" if victim else CUT)
 
 
-def _party(number: int, told: _Told, victim: int) -> Party:
+def _party(number: int, told: _Transaction, victim: int) -> Party:
     return Party(told.session, told.statement, tuple(told.holds), tuple(told.waits_for), number == victim)
 
 
-def _read_head(told: _Told, body: str) -> None:
+def _read_head(told: _Transaction, body: str) -> None:
     if found := _TRANSACTION.search(body):
         told.transaction = found[1]
     if found := _SESSION.search(body):

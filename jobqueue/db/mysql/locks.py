@@ -30,10 +30,10 @@ _BOUNDED = "_jobqueue_bounded"
 
 
 class MySQLLocks(LockDialect):
-    """MySQL, and all of MariaDB but what MariaDBLocks says."""
+    """MySQL 8.0 and later; MariaDBLocks inherits from it."""
 
     name = "MySQL"
-    #: the shortest wait for a lock that the server knows
+    #: the shortest lock wait timeout that the server accepts
     least_lock_wait_seconds = 1.0
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
@@ -114,7 +114,7 @@ class MySQLLocks(LockDialect):
     def _locks_no_gaps(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether this transaction surely runs at READ COMMITTED; it has read something before.
 
-        The session's level need not be that of a caller's transaction, which only performance_schema tells.
+        The session's level need not be that of a caller's transaction, which only performance_schema reports.
         """
         if not connection.savepoint_ids:
             return True
@@ -174,7 +174,7 @@ class MySQLLocks(LockDialect):
         return error_number(error) in NOT_YET
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
-        """A deadlock undoes everything; a lock timeout its statement only, unless the server is told otherwise."""
+        """A deadlock rolls everything back, a lock timeout its statement, unless innodb_rollback_on_timeout is on."""
         for error in errors:
             code = error_number(error)
             if code in _UNDOES or (code == 1205 and self._rolled_back(connection)):
@@ -200,7 +200,7 @@ class MySQLLocks(LockDialect):
             cursor.execute(restore)
 
     def _rolled_back(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the server undoes whole transactions for a lock wait, and so has undone the caller's."""
+        """Whether the server rolls whole transactions back for a lock timeout, and so has rolled back the caller's."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@innodb_rollback_on_timeout")
             return bool(cursor.fetchone()[0])
@@ -216,7 +216,7 @@ class MySQLLocks(LockDialect):
             return cluster_problem(dict(cursor.fetchall()))
 
     def named_lock_scope(self, connection: BaseDatabaseWrapper) -> str:
-        """The database's name: GET_LOCK knows one set of names per server."""
+        """The database's name: GET_LOCK has one set of names per server."""
         return str(connection.settings_dict["NAME"])
 
     def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
@@ -227,7 +227,7 @@ class MySQLLocks(LockDialect):
             return bool(cursor.fetchone()[0] == 1)
 
     def refuses_named_lock(self, error: BaseException) -> bool:
-        """3058: a circle of GET_LOCKs, of which MySQL undoes nothing."""
+        """3058: a deadlock of GET_LOCKs, for which MySQL rolls nothing back."""
         return bool(error_number(error) == 3058)
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:

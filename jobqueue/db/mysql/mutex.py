@@ -24,8 +24,8 @@ _known: dict[tuple[str, str, str], float] = {}
 class MutexOfMySQL:
     """A key's row, which is committed by a session of its own before the caller's transaction locks it.
 
-    Inserted by the caller, a rollback would turn the locks of those who wait for the row into gap locks, and they would
-    deadlock when they insert it in their turn.
+    If the caller inserted it, its rollback would turn the locks of the waiting sessions into gap locks, and these would
+    deadlock when each of them inserts the row.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, *, nowait: bool) -> None:
@@ -76,12 +76,12 @@ class MutexOfMySQL:
             takes, unseen, is_same = found[0], found[2] is None, found[1] == found[2]
         if is_same:
             return
-        # A row that nobody has taken, of a key that the snapshot does not know: new, unless one was swept in between.
+        # A row that was never taken, of a key that is not in the snapshot: new, unless one was deleted in between.
         if takes or not unseen or self._swept(cursor):
             raise stale_snapshot(self.key)
 
     def _swept(self, cursor: Any) -> bool:
-        """Whether rows of mutexes have been deleted since the snapshot of this transaction."""
+        """Whether rows of mutexes have been deleted since this transaction's snapshot."""
         cursor.execute(f"{self.rows.deletions_sql} LOCK IN SHARE MODE")
         now = cursor.fetchone()
         cursor.execute(self.rows.deletions_sql)
@@ -111,7 +111,7 @@ class MutexOfMySQL:
         try:
             cursor.execute(f"INSERT INTO {self.table} ({rows.key}) VALUES (%s)", [self.key])
         except IntegrityError:
-            pass  # somebody else has just made it
+            pass  # another session has just inserted it
         except OperationalError as error:
             if error_number(error) not in NOT_YET:
                 raise

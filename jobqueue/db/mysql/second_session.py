@@ -1,4 +1,4 @@
-"""A session beside the caller's, for what must be committed whatever becomes of the caller's transaction."""
+"""A second session, for rows that must be committed even if the caller's transaction is rolled back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Beside:
                 with session.cursor() as cursor:
                     yield cursor
             except Error:
-                # Whatever it is, the next use begins with a session that works.
+                # After any error the next use opens a new session.
                 self._close()
                 raise
             self._last_use = time.monotonic()
@@ -66,7 +66,7 @@ class Beside:
             closer.start()
             self._closer = closer
         except RuntimeError:
-            # No room for a thread.
+            # No thread can be started.
             self._close()
 
     def _close_if_idle(self) -> None:
@@ -88,12 +88,12 @@ _beside = Beside()
 
 
 def cursor_beside(alias: str) -> Any:
-    """A `with` block around a cursor of this process's session beside the callers'; None: the server takes no more."""
+    """A `with` block with a cursor of this process's second session; None where the server accepts no more sessions."""
     return _beside.cursor(alias)
 
 
 def _begin_anew() -> None:
-    """The sessions of a forked process are its parent's, and letting go of one would end it."""
+    """The sessions of a forked process are its parent's: closing one, or letting it be collected, would end it."""
     global _beside
     _inherited.append(_beside)
     _beside = Beside()

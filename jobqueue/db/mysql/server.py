@@ -13,7 +13,7 @@ _PADDED = "utf8mb4_bin"
 
 
 def collation(connection: BaseDatabaseWrapper, unpadded: str) -> str:
-    """`unpadded` if the server knows it, else utf8mb4_bin, which takes spaces at the end for nothing.
+    """`unpadded` if the server has it, else utf8mb4_bin, which ignores spaces at the end.
 
     Asked once per session.
     """

@@ -1,4 +1,4 @@
-"""What the session of a driver is left with, on MySQL and MariaDB, and how it becomes as good as new."""
+"""State of a session on MySQL and MariaDB: whether a transaction is open in it, and how to reset it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_transaction(connection: BaseDatabaseWrapper) -> bool:
     wrapper: Any = connection
     try:
         with session.cursor() as cursor:
-            # No query tells it on both servers; inside a transaction this is refused, and elsewhere the default.
+            # No query reports it on both servers; this is refused inside a transaction, and changes nothing outside.
             cursor.execute("SET TRANSACTION READ WRITE")
     except wrapper.Database.Error as error:
         if error_number(error) in _REFUSED_INSIDE:

@@ -25,7 +25,7 @@ from jobqueue.db.lock_facts import marked as _
 from jobqueue.exceptions import NotSupported
 
 # A wait for a row is a wait for its last writer's transaction; the row itself is what the waiter holds a tuple lock on.
-# pg_blocking_pids() stops the lock manager for a moment, so it is asked for those who wait and for nobody else.
+# pg_blocking_pids() stops the lock manager for a moment, so it is called for waiting sessions only.
 _WAITS = """
 SELECT a.pid, b.pid, l.waitstart, extract(epoch FROM clock_timestamp() - COALESCE(l.waitstart, a.query_start)),
   COALESCE((SELECT t.relation::regclass::text || ', row (' || t.page || ',' || t.tuple || ')' FROM pg_locks t
@@ -118,11 +118,11 @@ class PostgreSQLDiagnostics(Diagnostics):
 
     def deadlock_in(self, error: BaseException) -> Deadlock | None:
         """The DETAIL of error 40P01 names the circle; the first process in it is the victim."""
-        told = getattr(error.__cause__, "diag", None)
-        if getattr(error.__cause__, "sqlstate", None) != "40P01" or told is None:
+        diagnosis = getattr(error.__cause__, "diag", None)
+        if getattr(error.__cause__, "sqlstate", None) != "40P01" or diagnosis is None:
             return None
-        lines = _LINE.findall(told.message_detail or "")
-        return _report(lines, told.context or "", without_values(statement_of(error))) if lines else None
+        lines = _LINE.findall(diagnosis.message_detail or "")
+        return _report(lines, diagnosis.context or "", without_values(statement_of(error))) if lines else None
 
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
         """Not counted by PostgreSQL."""
@@ -149,7 +149,7 @@ def _report(lines: list[tuple[str, str, str]], context: str, statement: str) -> 
     parties = []
     for number, (process, lock, _blocker) in enumerate(lines):
         is_victim = number == 0
-        # Whoever blocks holds what is waited for.
+        # A blocker holds the lock that is waited for.
         holds = tuple(theirs for _process, theirs, blocker in lines if blocker == process)
         wanted = f"{lock} ({context.splitlines()[0]})" if is_victim and context else lock
         parties.append(Party(int(process), statement if is_victim else "", holds, (wanted,), is_victim))
@@ -165,7 +165,7 @@ def _rows(cursor: Any, oid: int, table: str, has_pgrowlocks: bool) -> Iterator[H
     mine = {xid for xid, age in {pair for row in rows for pair in (row[1:3], row[3:5])} if _is_mine(cursor, xid, age)}
     modes = {row[0]: "written" if row[1] in mine else "locked" for row in rows if row[1] in mine or row[3] in mine}
     if has_pgrowlocks:
-        # It knows the kind of lock, and rows that several transactions share.
+        # It reports the kind of lock, and rows that several transactions share.
         cursor.execute(_SHARED.format(key=key, table=table), [table])
         modes |= {name: mode for name, mode in cursor.fetchall() if modes.get(name) != "written"}
     for name, mode in modes.items():

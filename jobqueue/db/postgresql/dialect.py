@@ -119,18 +119,18 @@ class PostgreSQL(Dialect):
         if level != "read committed":
             yield Problem(
                 "W022",
-                f"Sessions run at {level}: claims that meet a changed row fail and are redone, again and again.",
+                f"Sessions run at {level}: a claim of a row that was changed fails and is retried again and again.",
                 'Leave OPTIONS["isolation_level"] of the queue\'s database at read committed.',
             )
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        """As the server says."""
+        """From the server."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             return str(cursor.fetchone()[0])
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """Everything but idle: a transaction that failed, and a statement whose answer nobody has read."""
+        """From the driver: every status but idle; so also a failed transaction, and an answer that was not read."""
         session: Any = connection.connection
         return bool(session.info.transaction_status != 0)
 
@@ -176,7 +176,7 @@ class PostgreSQL(Dialect):
         return texts
 
     def fault(self, error: BaseException) -> Fault | None:
-        """By SQLSTATE; an operational error without one is a connection that is no more."""
+        """By SQLSTATE; an operational error without one is a lost connection."""
         if not isinstance(error, DatabaseError | InterfaceError):
             return None
         state = self.error_code(error)
@@ -189,9 +189,9 @@ class PostgreSQL(Dialect):
         return None
 
     def never_sent(self, error: BaseException) -> bool:
-        """There was no session, the driver could not send all of the statement, or the server said that it ended first.
+        """There was no session, the driver could not send all of the statement, or the server ended it first.
 
-        psycopg says "consuming input failed" for an answer that did not arrive: then nobody knows.
+        psycopg says "consuming input failed" for an answer that did not arrive: then it is unknown.
         """
         return self.error_code(error) in _NEVER_TAKEN or str(error).startswith(_NEVER_SENT)
 

@@ -16,7 +16,7 @@ from jobqueue.db.postgresql.session import is_pooled, sqlstate
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
-# By statement_timeout, or by somebody.
+# By statement_timeout or pg_cancel_backend().
 _CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3

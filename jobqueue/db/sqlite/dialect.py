@@ -30,7 +30,7 @@ class SQLite(Dialect):
     now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
 
     def lock_rows(self, queryset: Q) -> Q:
-        """The whole database is locked by the transaction already."""
+        """Unchanged: the transaction has locked the whole database."""
         return queryset
 
     @contextmanager
@@ -48,7 +48,7 @@ class SQLite(Dialect):
             )
 
     def fault(self, error: BaseException) -> Fault | None:
-        """Busy and locked pass; a file that cannot be opened may come back."""
+        """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
         if isinstance(error, OperationalError):
             text = str(error)
             if "locked" in text or "busy" in text or "is full" in text:
@@ -58,10 +58,10 @@ class SQLite(Dialect):
         return None
 
     def never_sent(self, error: BaseException) -> bool:
-        """There is no wire to lose an answer on."""
+        """There is no network that can lose an answer."""
         return True
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """The driver knows."""
+        """From the driver."""
         session: Any = connection.connection
         return bool(session.in_transaction)

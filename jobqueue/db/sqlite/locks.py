@@ -46,7 +46,7 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
-        """BEGIN IMMEDIATE, with a busy timeout of its own."""
+        """BEGIN IMMEDIATE, with its own busy timeout."""
         with ExitStack() as stack:
             if lock_timeout_seconds is not None:
                 cursor = stack.enter_context(connection.cursor())
@@ -56,7 +56,7 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
-        """A busy timeout of its own: whoever writes is waited for."""
+        """With its own busy timeout."""
         with connection.cursor() as cursor, _busy_wait(cursor, lock_seconds, at_most=True):
             with transaction.atomic(using=connection.alias):
                 yield
@@ -66,7 +66,7 @@ class SQLiteLocks(LockDialect):
         return _code(error).startswith("SQLITE_BUSY") and not _is_stale(error)
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
-        """A full disk, or an error of it, ends the transaction."""
+        """A full disk or a disk error ends the transaction."""
         session: Any = connection.connection
         return errors[-1] if errors and session is not None and not session.in_transaction else None
 
