@@ -9,9 +9,9 @@ from tests.settings import VENDOR
 BUDGET = {
     "enqueue": (3, 5),
     "task.enqueue": (4, 6),
-    "public claim": (4, 5),
-    "worker's claim": (7, 8),
-    "public ack": (3, 4),
+    "public claim": (4, 4),
+    "worker's claim": (7, 7),
+    "public ack": (3, 3),
     "worker's ack": (7, 7),
     "fail": (3, 3),
     "heartbeat": (3, 3),

@@ -18,7 +18,7 @@ ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff",
     "db", "models",
     "wakeup", "ordering", "producer",
-    "transitions.leases", "transitions.claiming", "transitions",
+    "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "locks", "idempotency", "inspect",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "maintenance", "checks",
