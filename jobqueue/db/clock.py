@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Func, Value
 from django.db.models.expressions import Combinable
+from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
 from jobqueue.db.fields import UtcDateTimeField
+from jobqueue.db.parameters import Parameter, Statement
 
 
 class UtcNow(Func):
@@ -18,10 +22,10 @@ class UtcNow(Func):
 
     arity = 0
 
-    def __init__(self, **extra: Any) -> None:
+    def __init__(self, **extra: bool) -> None:
         super().__init__(output_field=UtcDateTimeField(), **extra)
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
         """The vendor's expression."""
         return vendor_of(connection).now_sql, []
 
@@ -31,11 +35,11 @@ class UtcNowPlus(Func):
 
     arity = 1
 
-    def __init__(self, seconds: float | Combinable, **extra: Any) -> None:
+    def __init__(self, seconds: float | Combinable, **extra: bool) -> None:
         value = Value(float(seconds)) if isinstance(seconds, (int, float)) else seconds
         super().__init__(value, output_field=UtcDateTimeField(), **extra)
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
         """The vendor's expression around the seconds."""
         return super().as_sql(compiler, connection, template=vendor_of(connection).now_plus_sql, **context)
 
@@ -48,14 +52,14 @@ class Selected(Func):
 
     arity = 1
 
-    def __init__(self, instant: Combinable | str, **extra: Any) -> None:
+    def __init__(self, instant: Combinable | str, **extra: bool) -> None:
         super().__init__(instant, output_field=UtcDateTimeField(), **extra)
 
-    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
         """As it is: it is bounded already."""
         return sql, params
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
         """The vendor's expression around the instant."""
         return super().as_sql(compiler, connection, template=vendor_of(connection).selected_instant_sql, **context)
 

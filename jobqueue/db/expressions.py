@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Expression, Field, Func, IntegerField, Lookup
+from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
 from jobqueue.db.fields import PayloadField
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.parameters import Parameter, Statement, placeholder
 
 
 class Slot(Expression):
@@ -18,11 +20,11 @@ class Slot(Expression):
         super().__init__(output_field=field)
         self.name = name
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """A parameter; the slot itself is what marks its place."""
         return "%s", [self]
 
-    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
+    def render(self, value: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
         """The SQL and parameters of one value."""
         parameter = self.output_field.get_db_prep_save(value, connection)
         return placeholder(parameter), [parameter]
@@ -31,11 +33,11 @@ class Slot(Expression):
 class Keys(Slot):
     """A slot for integers behind IN; they are written into the text, which drivers send far faster than parameters."""
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """In parentheses."""
         return "(%s)", [self]
 
-    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
+    def render(self, value: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
         """1,2,3."""
         return ",".join(str(int(key)) for key in value), []
 
@@ -49,7 +51,7 @@ class ByKey(Slot):
     def __init__(self, name: str) -> None:
         super().__init__(name, PayloadField())
 
-    def render(self, value: Any, connection: Any) -> tuple[str, list[Any]]:
+    def render(self, value: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
         """One WHEN per row; payloads are parameters."""
         if not value:
             return "NULL", []
@@ -69,7 +71,7 @@ class Unindexed(Func):
     arity = 1
     output_field = IntegerField()
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
         """The vendor's expression around the column."""
         return super().as_sql(compiler, connection, template=vendor_of(connection).unindexed_sql, **context)
 
@@ -87,7 +89,7 @@ class AnyOf(_Lookup):
     lookup_name = "any_of"
     prepare_rhs = False
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """Keys brings the parentheses."""
         left, left_params = self.process_lhs(compiler, connection)
         right, right_params = self.process_rhs(compiler, connection)
@@ -100,7 +102,7 @@ class AnyOfArray(_Lookup):
     lookup_name = "any_of_array"
     prepare_rhs = False
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """A plan that joined the subquery could run it again for every row, and take more rows than its LIMIT."""
         left, left_params = self.process_lhs(compiler, connection)
         right, right_params = self.process_rhs(compiler, connection)

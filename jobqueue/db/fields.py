@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -11,10 +12,11 @@ from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import lookups
+from django.db.models.sql.compiler import SQLCompiler
 from django.utils.dateparse import parse_datetime
 
 from jobqueue.db import vendor_of
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.parameters import Parameter, Statement, placeholder
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
@@ -26,11 +28,11 @@ LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
 class UnsignedBigAutoField(models.BigAutoField):
     """BIGINT UNSIGNED AUTO_INCREMENT on MySQL; the natural 64-bit identity elsewhere."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """The column type, or Django's own."""
         return vendor_of(connection).column_types.get("bigauto") or super().db_type(connection)
 
-    def rel_db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def rel_db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """The type of a column that refers to this one."""
         return vendor_of(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
 
@@ -38,7 +40,7 @@ class UnsignedBigAutoField(models.BigAutoField):
 class JobIdField(models.BigIntegerField):
     """A job's id in another table, without a foreign key: history outlives the job, and inserts lock nothing."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """BIGINT UNSIGNED on MySQL."""
         return vendor_of(connection).column_types.get("bigauto_rel") or super().db_type(connection)
 
@@ -46,7 +48,7 @@ class JobIdField(models.BigIntegerField):
 class TinyIntegerField(models.SmallIntegerField):
     """TINYINT on MySQL, SMALLINT elsewhere."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """The column type."""
         return vendor_of(connection).column_types.get("tiny") or super().db_type(connection)
 
@@ -64,11 +66,11 @@ class NameField(models.CharField):
 class _Placed:
     """A field whose values stand at placeholder() in INSERT, UPDATE and Value()."""
 
-    def get_placeholder(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> str:
+    def get_placeholder(self, value: object, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> str:
         """Of a value for the driver, or of an expression."""
         return placeholder(value)
 
-    def get_placeholder_sql(self, value: Any, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+    def get_placeholder_sql(self, value: Any, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """The same, under the name and in the form that Django 6.1 asks for."""
         return compiler.compile(value) if hasattr(value, "as_sql") else (placeholder(value), (value,))
 
@@ -76,7 +78,7 @@ class _Placed:
 class ErrorField(_Placed, models.TextField):
     """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """The column type."""
         return vendor_of(connection).column_types.get("text") or super().db_type(connection)
 
@@ -86,7 +88,7 @@ class ErrorField(_Placed, models.TextField):
         parameters["collation"] = vendor_of(connection).binary_collation(connection)
         return parameters
 
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
         """Readable in the text of a statement: see parameters.py."""
         found = super().get_db_prep_value(value, connection, prepared)
         return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
@@ -95,15 +97,15 @@ class ErrorField(_Placed, models.TextField):
 class _BytesField(_Placed, models.BinaryField):
     kind = ""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """The column type, or Django's own."""
         return vendor_of(connection).column_types.get(self.kind) or super().db_type(connection)
 
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> bytes | None:
+    def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> bytes | None:
         """bytes on every database."""
         return None if value is None else bytes(value)
 
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
         """Readable in the text of a statement: see parameters.py."""
         return None if value is None else vendor_of(connection).binary_parameter(connection, value)
 
@@ -117,12 +119,16 @@ else:
 class _PlacedLookup(_Mixin):
     """A lookup whose values stand at placeholder(); Django's own know %s only."""
 
-    def get_db_prep_lookup(self, value: Any, connection: Any) -> Any:
+    def get_db_prep_lookup(self, value: Any, connection: BaseDatabaseWrapper) -> Statement:
         sql, params = super().get_db_prep_lookup(value, connection)
         return (placeholder(params[0]) if len(params) == 1 else sql), params
 
-    def resolve_expression_parameter(self, compiler: Any, connection: Any, sql: str, param: Any) -> Any:
-        found: Any = super().resolve_expression_parameter(compiler, connection, placeholder(param), param)  # type: ignore[misc]
+    def resolve_expression_parameter(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, sql: str, param: Parameter
+    ) -> Statement:
+        found: Statement = super().resolve_expression_parameter(  # type: ignore[misc]
+            compiler, connection, placeholder(param), param
+        )
         return found
 
 
@@ -181,7 +187,7 @@ class PayloadField(models.JSONField):
     One such row must not fail the claim of a batch: only its job fails, with cause FORMAT.
     """
 
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+    def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
         """The decoded value, or a PayloadError object."""
         if value is None:
             return None
@@ -193,7 +199,7 @@ class PayloadField(models.JSONField):
         except PayloadError as error:
             return error
 
-    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
         """Encoded text goes to the driver without a second encoding."""
         if isinstance(value, Encoded):
             return vendor_of(connection).json_parameter(connection, value)
@@ -219,7 +225,7 @@ class UtcDateTimeField(models.DateTimeField):
         """Its own name: for DateTimeField Django's converters would apply the zones of the settings."""
         return "UtcDateTimeField"
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         """DATETIME(6) on MySQL, TIMESTAMP WITH TIME ZONE on PostgreSQL."""
         return vendor_of(connection).column_types.get("instant", "datetime")
 
@@ -234,7 +240,7 @@ class UtcDateTimeField(models.DateTimeField):
             return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return value
 
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
         """Naive UTC text with six digits where the database has no zones, the aware value on PostgreSQL."""
         if not prepared:
             value = self.get_prep_value(value)
@@ -242,14 +248,14 @@ class UtcDateTimeField(models.DateTimeField):
             return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return value
 
-    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
         """In the outermost SELECT bounded to what Python can hold, where the database has infinity and years BC."""
         template = vendor_of(compiler.connection).bounded_instant_sql
         if template is None or compiler.query.subquery:
             return sql, params
         return template % {"instant": sql}, tuple(params) * template.count("%(instant)s")
 
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
+    def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> datetime | None:
         """Aware UTC."""
         if isinstance(value, str):
             value = _parsed(value)

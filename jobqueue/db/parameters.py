@@ -12,6 +12,8 @@ from typing import Any
 
 #: a value as a driver takes it
 Parameter = Any
+#: text with placeholders, and a sequence of their values
+Statement = tuple[str, Any]
 
 
 class Hex(str):

@@ -14,27 +14,27 @@ from django.db.models.sql import UpdateQuery
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.parameters import Parameter, Statement, placeholder
 
 
 class Prepared:
     """One statement of one database, with slots."""
 
-    def __init__(self, using: str, sql: str, params: Sequence[Any], converters: Mapping[int, Any]) -> None:
+    def __init__(self, using: str, sql: str, params: Sequence[Parameter], converters: Mapping[int, Any]) -> None:
         self._using, self._params, self._converters = using, params, converters
         self._pieces = sql.split("%s")
         assert len(self._pieces) == len(params) + 1, f"a literal percent sign in {sql}"
 
-    def rows(self, **values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, **values: object) -> list[tuple[Any, ...]]:
         """Run it; the rows, converted as the queryset would convert them."""
         return self._fetch(*self._bound(values, connections[self._using]))
 
-    def rows_of_each(self, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    def rows_of_each(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
         """Run it for each of `runs` in one statement; all rows together."""
         if len(runs) == 1:
             return self.rows(**runs[0])
         texts: list[str] = []
-        params: list[Any] = []
+        params: list[Parameter] = []
         for values in runs:
             text, bound = self._bound(values, connections[self._using])
             # As a table, because SQLite takes no parentheses here, and the others no LIMIT without them.
@@ -42,7 +42,7 @@ class Prepared:
             params += bound
         return self._fetch(" UNION ALL ".join(texts), params)
 
-    def _fetch(self, text: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _fetch(self, text: str, params: Sequence[Parameter]) -> list[tuple[Any, ...]]:
         connection = connections[self._using]
         with connection.cursor() as cursor:
             cursor.execute(text, params)
@@ -55,14 +55,14 @@ class Prepared:
                 columns[position] = _converted(columns[position], convert, expression, connection)
         return list(zip(*columns, strict=True))
 
-    def change(self, **values: Any) -> int:
+    def change(self, **values: object) -> int:
         """Run it; how many rows it matched."""
         connection = connections[self._using]
         with transaction.mark_for_rollback_on_error(using=self._using), connection.cursor() as cursor:
             cursor.execute(*self._bound(values, connection))
             return int(cursor.rowcount)
 
-    def _bound(self, values: Mapping[str, Any], connection: Any) -> tuple[str, list[Any]]:
+    def _bound(self, values: Mapping[str, object], connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
         text, params = [self._pieces[0]], []
         for param, piece in zip(self._params, self._pieces[1:], strict=True):
             if isinstance(param, Slot):
@@ -86,7 +86,7 @@ class PreparedInsert:
         self._end = f") {returning}"
         self._returns = bool(returning)
 
-    def run(self, connection: BaseDatabaseWrapper, values: Sequence[Any]) -> int:
+    def run(self, connection: BaseDatabaseWrapper, values: Sequence[Parameter]) -> int:
         """The id of a row with these values, one per column, each as the driver takes it."""
         sql = self._start + ", ".join(map(placeholder, values)) + self._end
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
@@ -114,7 +114,7 @@ def _hold_sql(model: type[Model], value: str, using: str) -> str:
     return f"INSERT INTO {table} ({key}) VALUES ({value}) {kept}"
 
 
-def _converted(values: Sequence[Any], convert: Any, expression: Any, connection: Any) -> list[Any]:
+def _converted(values: Sequence[Any], convert: Any, expression: Any, connection: Any) -> list[Parameter]:
     if isinstance(expression.output_field, DateTimeField):
         # Jobs that were added or claimed together share their instants. (Decoded JSON must not be shared.)
         known = {value: convert(value, expression, connection) for value in set(values)}
@@ -130,13 +130,13 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
     return Prepared(queryset.db, sql, params, converters)
 
 
-def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
+def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, object]) -> Prepared:
     """The UPDATE of queryset.update(**changes)."""
     sql, params = _update(queryset, changes)
     return Prepared(queryset.db, sql, params, {})
 
 
-def prepare_change_by_key(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> Prepared:
+def prepare_change_by_key(queryset: QuerySet[Any, Any], changes: Mapping[str, object]) -> Prepared:
     """The UPDATE of vendor.update_by_key(queryset, changes)."""
     sql, params = _update(queryset, changes)
     table = queryset.model._meta.db_table
@@ -145,7 +145,7 @@ def prepare_change_by_key(queryset: QuerySet[Any, Any], changes: Mapping[str, An
 
 
 def prepare_change_returning(
-    queryset: QuerySet[Any, Any], changes: Mapping[str, Any], columns: Sequence[str | Expression]
+    queryset: QuerySet[Any, Any], changes: Mapping[str, object], columns: Sequence[str | Expression]
 ) -> Prepared:
     """The same, whose rows() are `columns` of the rows it wrote, as they are afterwards, in no order.
 
@@ -161,7 +161,7 @@ def prepare_change_returning(
     )
 
 
-def _update(queryset: QuerySet[Any, Any], changes: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+def _update(queryset: QuerySet[Any, Any], changes: Mapping[str, object]) -> Statement:
     query: Any = queryset.query.chain(UpdateQuery)
     query.add_update_values(changes)
     query.clear_select_clause()

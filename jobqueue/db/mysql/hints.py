@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.datastructures import BaseTable
+
+from jobqueue.db.parameters import Parameter, Statement
 
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
@@ -18,12 +21,12 @@ class IndexedTable(BaseTable):
 
     index: str = ""
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         """FROM table FORCE INDEX (name)."""
         sql, params = super().as_sql(compiler, connection)
         return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
 
-    def relabeled_clone(self, change_map: Any) -> IndexedTable:
+    def relabeled_clone(self, change_map: Mapping[str | None, str]) -> IndexedTable:
         """The same hint when the query becomes a subquery."""
         clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
         clone.index = self.index
@@ -44,7 +47,7 @@ def update_by_key(queryset: QuerySet[Any], changes: Mapping[str, object]) -> int
     """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
     connection = connections[queryset.db]
 
-    def hinted(execute: Any, sql: str, *rest: Any) -> Any:
+    def hinted(execute: Callable[..., Parameter], sql: str, *rest: object) -> Parameter:
         return execute(by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
 
     with connection.execute_wrapper(hinted):
