@@ -1,4 +1,4 @@
-"""Refuse late writes in your own tables: a row remembers the highest fence that wrote it."""
+"""FencedModel refuses late writes to your own tables: a row stores the highest fence that wrote it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FENCE_MAX = 2**63 - 1
 
 
 class HasFence(Protocol):
-    """A lock of jobqueue.locks, a job's context, a Lease."""
+    """A lock of jobqueue.locks, the context of a job or a Lease."""
 
     @property
     def fence(self) -> int:
-        """Grows with every holder."""
+        """A number that grows with every holder."""
 
 
 def fence_of(source: int | HasFence) -> int:
-    """The number itself, or the fence of a lock, lease or job context."""
+    """The fence of a lock, lease or job context, or the number itself. Raises InvalidType, InvalidValue."""
     fence = source if isinstance(source, int) else getattr(source, "fence", None)
     if isinstance(fence, bool) or not isinstance(fence, int):
         raise InvalidType(
@@ -44,17 +44,17 @@ else:
 
 
 class FencedQuerySet(_QuerySet):
-    """Rows of a FencedModel."""
+    """A queryset of a FencedModel."""
 
     def fenced_update(self, fence: int | HasFence, /, **changes: Any) -> int:
-        """update(**changes) under `fence`, all rows or none; how many.
+        """update(**changes) under `fence`; the number of rows.
 
-        Raises StaleFence if a newer fence has written any of them, and then nothing was written.
+        Raises StaleFence if a newer fence has written any of the rows, and then nothing is written.
         """
         number = fence_of(fence)
         rows: Any = self.all()
         with transaction.atomic(using=rows._db or router.db_for_write(self.model)):
-            # Written first, looked at second: a read would not wait for a holder that is just writing.
+            # Write first, then check: a read would not wait for a holder that is writing now.
             count: int = rows.filter(fence__lte=number).update(**changes, fence=number)
             newer = rows.order_by().filter(fence__gt=number).select_for_update().values_list("fence", flat=True)
             refuse_newer(number, list(newer), self.model)
@@ -62,10 +62,10 @@ class FencedQuerySet(_QuerySet):
 
 
 class FenceField(_Field):
-    """The highest fence that has written the row. An ordinary save() leaves it as the database has it."""
+    """The highest fence that has written the row. An ordinary save() does not change it."""
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Without a fence an instance knows only an old number, which must not come back."""
+        """The column itself, unless the instance is saved under a fence: its own value may be old."""
         if add or getattr(model_instance, "_fenced", False):
             return super().pre_save(model_instance, add)
         return F(self.attname)
@@ -74,8 +74,8 @@ class FenceField(_Field):
 class FencedModel(models.Model):
     """Adds the column `fence`, `objects.filter(...).fenced_update(lock, ...)` and `row.fenced_save(lock)`.
 
-    All fences of one row must have one source: one lock name, or the runs of one job. Ordinary writes are not refused
-    and do not lower the fence.
+    All fences of one row must come from one source: one lock name, or the runs of one job. Ordinary writes are not
+    refused and do not change the fence.
     """
 
     fence = FenceField(default=0, db_default=0, editable=False)
@@ -86,7 +86,7 @@ class FencedModel(models.Model):
         abstract = True
 
     def fenced_save(self, fence: int | HasFence, *, using: str | None = None, **options: Any) -> None:
-        """save(**options) under `fence`. Raises StaleFence if a newer one has written the row; nothing was written."""
+        """save(**options) under `fence`. Raises StaleFence, without a write, if a newer fence has written the row."""
         number = fence_of(fence)
         alias = using or router.db_for_write(type(self), instance=self)
         fields = options.pop("update_fields", None)
@@ -97,7 +97,7 @@ class FencedModel(models.Model):
         except IntegrityError:
             if options.get("force_insert"):
                 raise
-            # Perhaps somebody has made the row since we looked: then it has a fence to compare with.
+            # Another writer may have inserted the row in between: then it has a fence to compare with.
             self._save_under(number, alias, options)
 
     def _save_under(self, number: int, alias: str, options: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class FencedModel(models.Model):
             stored = list(rows.values_list("fence", flat=True))
             refuse_newer(number, [found for found in stored if found > number], type(self))
             if not stored and not options:
-                # save() would update a row that was made in between, whatever its fence.
+                # Without force_insert save() would update a row that was inserted in between, whatever its fence.
                 options = {"force_insert": True}
             self.fence, self._fenced = number, True
             try:
@@ -120,7 +120,7 @@ class FencedModel(models.Model):
 
 
 def refuse_newer(fence: int, newer: list[int], model: type[models.Model]) -> None:
-    """Raise StaleFence if there is a newer one."""
+    """Raise StaleFence if `newer` has a fence."""
     if newer:
         raise StaleFence(
             f"{model.__name__}: fence {fence} is older than {max(newer)}, which has written here already: the lock was "

@@ -49,16 +49,16 @@ def retry_transaction(
     lock_timeout_seconds: float | None = None,
     using: str | None = None,
 ) -> Any:
-    """Decorator: each call is one transaction on `using` ("default"), redone from its beginning after a passing fault.
+    """Decorator: each call is one transaction on `using` ("default"), which is redone after a transient fault.
 
-    Passing are deadlocks, lock timeouts and serialization failures, also one that the function swallowed, and
-    StaleSnapshot, DedupeConflict and DatabaseBusy. Up to `attempts` (1-100) runs with jittered pauses of up to a
-    second; then the last error is raised. LockNotAcquired is not redone: who gave a timeout has waited long enough.
+    Transient are deadlocks, lock timeouts and serialization failures, also those that the function caught, and
+    StaleSnapshot, DedupeConflict and DatabaseBusy. The function runs up to `attempts` (1-100) times with random pauses
+    of up to a second; then the last error is raised. LockNotAcquired is raised at once: its timeout has passed.
 
-    `lock_timeout_seconds` bounds every single wait for a lock inside (whole seconds on MySQL and MariaDB, rounded up),
-    and is set back after. Whatever the function does besides writing to `using` happens once per run: in DEBUG and in
-    tests network calls inside are warned about, see forbid_outside_calls(). Calls raise InsideTransaction where a
-    transaction is open already: only the outermost can be redone. Coroutines and generators: InvalidType.
+    `lock_timeout_seconds` limits each wait for a lock inside (whole seconds on MySQL and MariaDB, rounded up). What the
+    function does besides writing to `using` happens once per run; with DEBUG and in tests network calls cause a
+    warning, see forbid_outside_calls(). Raises InsideTransaction where a transaction is open already, because only the
+    outermost one can be redone; InvalidType for coroutines and generators.
     """
     check_int(attempts, "attempts", 1, 100)
     seconds = None if lock_timeout_seconds is None else check_seconds(lock_timeout_seconds, "lock_timeout_seconds")
@@ -96,7 +96,7 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
         try:
             return once.run(work)
         except (Error, StaleSnapshot, DedupeConflict, DatabaseBusy) as error:
-            # Not again after the commit: what failed then was an on_commit hook.
+            # After the commit an on_commit hook has failed, and the transaction must not be redone.
             if once.committed or (isinstance(error, Error) and fault_vendor(using).fault(error) is not Fault.TRANSIENT):
                 raise
             if attempt == attempts:

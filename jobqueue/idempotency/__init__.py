@@ -1,4 +1,8 @@
-"""Effects that happen once: for repeated requests, repeated messages, repeated jobs. See docs/howto/idempotency.md."""
+"""Effects that happen once, for repeated requests, messages and jobs. See docs/howto/idempotency.md.
+
+once() runs in the caller's thread and stores its record in the caller's transaction; idempotent_view() is once() for
+the Idempotency-Key header.
+"""
 
 from __future__ import annotations
 

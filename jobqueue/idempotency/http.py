@@ -23,7 +23,7 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 KEY_CHARS = 255
 _METHODS = {"POST", "PATCH", "PUT", "DELETE"}
-# Such an answer says: come again. Kept, it would be the answer to that as well.
+# Statuses that ask the client to retry. A stored response would be the answer to the retry, too.
 _COME_AGAIN = {408, 409, 425, 429}
 _HEADERS = ("Content-Type", "Content-Encoding", "Location")
 
@@ -36,13 +36,13 @@ def idempotent_view(
     scope: Callable[[HttpRequest], Key] | None = None,
     using: str | None = None,
 ) -> Callable[[V], V]:
-    """A view whose request, sent again with the same Idempotency-Key header, gets the first response again.
+    """Decorator for views: a repeated request with the same Idempotency-Key header gets the first response again.
 
-    For POST, PATCH, PUT and DELETE; others pass. 400 without the header (if `required`) or with a bad one, 409 while
-    the first is still under way after timeout_seconds, 422 if the key was used for another body. Keys are those of one
-    method, host, path and client: `scope(request)`, a key for once(); else request.user, or where that is nobody, the
-    Authorization header. The view runs in a transaction; an exception, or a status of 408, 409, 425, 429 or from 500
-    on, undoes it, and the key is free again. Kept are status, body, its type and encoding, Location.
+    For POST, PATCH, PUT and DELETE; other requests pass. The response is 400 without the header (if `required`) or with
+    a bad one, 409 while the first request is still running after timeout_seconds, 422 if the key was used for another
+    body. A key belongs to one method, host, path and client: `scope(request)`, a key for once(); else request.user, or
+    without a user the Authorization header. The view runs in a transaction; an exception, or a status of 408, 409, 425,
+    429 or from 500 on, rolls it back and frees the key. Status, body, its type and encoding, and Location are stored.
     """
     if scope is not None and not callable(scope):
         raise InvalidType(f"scope must be a function of the request, got {type(scope).__name__}.")
@@ -83,7 +83,7 @@ def _first_or_again(mine: Once, view: Callable[[], HttpResponseBase], using: str
 
 
 def _scoped(request: HttpRequest, key: str, scope: Callable[[HttpRequest], Key] | None) -> Key:
-    """Strangers must not get each other's answers."""
+    """The key for once(), with the client in it: clients must not get each other's responses."""
     client = _client(request) if scope is None else scope(request)
     if not isinstance(client, (str, bytes, int, uuid.UUID, tuple)):
         raise InvalidType(
@@ -95,12 +95,12 @@ def _scoped(request: HttpRequest, key: str, scope: Callable[[HttpRequest], Key] 
 
 
 def _client(request: HttpRequest) -> str:
-    """A user stays the same when the token is made anew; of others nothing but their credentials is known here."""
+    """The user, whose id outlives a token; without a user a hash of the credentials."""
     user = getattr(getattr(request, "user", None), "pk", None)
     if user is not None:
         return f"user {user}"
     credentials = request.headers.get("Authorization")
-    # Hashed: the key is stored, and shown in the admin.
+    # Hashed, because the key is stored and shown in the admin.
     return "-" if not credentials else f"authorization {hashlib.sha256(credentials.encode()).hexdigest()}"
 
 
@@ -109,7 +109,7 @@ def _body(request: HttpRequest) -> bytes:
 
 
 def _key(header: str | None) -> str | None:
-    """The key: a string of structured fields, "8e03..." in quotes, or as most clients send it, without."""
+    """The key: a string of structured fields, "8e03..." in quotes, or without quotes, as most clients send it."""
     text = (header or "").strip()
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1].replace('\\"', '"').replace("\\\\", "\\")

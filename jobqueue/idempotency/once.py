@@ -1,4 +1,4 @@
-"""once(): an effect that happens once, however often it is asked for."""
+"""once(): a block that runs once per key, however often it is called."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ def once(
     fingerprint: bytes | None = None,
     using: str | None = None,
 ) -> Once:
-    """Do the block once per `key` (str, bytes, int, UUID or a tuple of them) within `ttl_seconds` of its begin.
+    """Run the block once per `key` (str, bytes, int, UUID or a tuple of them) within `ttl_seconds` of its beginning.
 
         with once(("refund", order_id)) as o:
             if o.done:
                 return o.result
             o.result = refund(order_id)
 
-    The record is written in the caller's transaction, or in one that the block makes: effect and record are committed
-    together, and an error in the block undoes both. A repeat finds `done`, and the stored `result` (JSON). While
-    somebody else is in the block it waits up to timeout_seconds (0: not at all; MySQL and MariaDB count whole seconds),
-    then InProgress is raised; the caller's transaction can go on. Another `fingerprint` (1-64 bytes) under the same
-    key: KeyReused. As a decorator, `key` may be a function of the decorated function's arguments. Raises InvalidValue,
-    InvalidType; PayloadError, PayloadTooLarge for the result, which undo the block; DatabaseBusy,
+    The record is written in the caller's transaction, or in one of the block's own: effect and record are committed
+    together, and an error in the block undoes both. A repeat finds `done` set, and the stored `result` (JSON). While
+    another caller is in the block, it waits up to timeout_seconds (0: not at all; MySQL and MariaDB count whole
+    seconds), then raises InProgress; the caller's transaction can go on. Raises KeyReused for another `fingerprint`
+    (1-64 bytes) under the same key. For a decorator, `key` may be a function of the decorated function's arguments.
+    Raises InvalidValue, InvalidType; PayloadError, PayloadTooLarge for the result, which undo the block; DatabaseBusy,
     and on SQLite StaleSnapshot.
 
-    Effect and record share a commit only on one database, `using` (JOBQUEUE["DATABASE"]). TransactionRequired, if a
-    transaction is open on another one and none on it; WrongDatabase before the block writes to another one.
+    Effect and record share a commit only on one database, `using` (JOBQUEUE["DATABASE"]). Raises TransactionRequired if
+    a transaction is open on another database and none on `using`; WrongDatabase before the block writes to another one.
     """
     return Once(key, ttl_seconds, timeout_seconds, fingerprint, using)
 
 
 class _Block(threading.local):
-    """What one thread's block knows: an object at module level is entered by many."""
+    """The state of one thread's block: many threads may enter an object at module level."""
 
     done = False
     result: JSON = None
@@ -75,7 +75,7 @@ class _Block(threading.local):
 
 
 class Once:
-    """What a block under once() knows: whether it was done before, and the result. Threads may share an object."""
+    """A block under once(): whether it was done before, and its result. Threads may share the object."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Once:
 
     @property
     def done(self) -> bool:
-        """The effect has happened before: return `result`, do nothing."""
+        """Whether the effect has happened before: return `result` and do nothing."""
         return self._block.done
 
     @property
     def result(self) -> JSON:
-        """What a repeat gets; set it in the block."""
+        """The result that a repeat gets; set it in the block."""
         return self._block.result
 
     @result.setter
@@ -115,13 +115,13 @@ class Once:
         alias, block = alias_of(self._using), self._block
         refuse_transaction_elsewhere(alias, "once()")
         if any(around._key == self._key for around in _entered(alias)):
-            # Its record is in this transaction and would look as if it had been done.
+            # Its record is in this transaction, so this call would find it done.
             raise InProgress(
                 f"{self._key.label!r} is being worked on by a block around this one. Nothing was written; "
                 "a call within it needs a key of its own."
             )
         block.alias, block.done, block.result = alias, False, None
-        # Nothing of the caller's has been done yet, so the beginning can be redone as a whole.
+        # The block has not begun, so the beginning can be redone as a whole.
         deadline = Deadline(self._timeout_seconds)
         found = retry_transient(lambda: self._begin(alias, deadline), using=alias)
         if found is not None:
@@ -146,7 +146,7 @@ class Once:
         block, alias = self._block, self._block.alias
         _entered(alias).discard(self)
         try:
-            # An effect that is undone all the same must not look as if it had happened.
+            # Raises if the transaction is undone although the block raised nothing.
             block.guards.__exit__(kind, error, trace)
             if kind is None and not transaction.get_rollback(using=alias):
                 assert self._key is not None
@@ -157,14 +157,14 @@ class Once:
         block.leave(kind, error, trace)
 
     def __call__(self, func: F) -> F:
-        """The decorator: func(...) is done once, repeats get what it returned."""
+        """Use it as a decorator: func(...) runs once, repeats get its first result."""
         if iscoroutinefunction(func):
             raise NotSupported("@once is for functions; use a with block inside one that sync_to_async calls.")
 
         @wraps(func)
         def call(*args: Any, **kwargs: Any) -> Any:
             key = self._key if self._of_arguments is None else stored(self._of_arguments(*args, **kwargs))
-            # One object per call: threads, and calls within calls, share nothing.
+            # One object per call: threads and nested calls share nothing.
             with self._for(key) as again:
                 if not again.done:
                     again.result = func(*args, **kwargs)
@@ -178,7 +178,7 @@ class Once:
         return own
 
     def _begin(self, alias: str, deadline: Deadline) -> Any:
-        # Only a transaction of our own may be left and begun again, and once is enough.
+        # Only a transaction of our own can be rolled back and begun again; once is enough.
         if not in_callers_transaction(connections[alias]):
             with suppress(records.Lapsed):
                 return self._begin_once(alias, deadline, may_redo=True)
@@ -231,7 +231,7 @@ def _check_fingerprint(fingerprint: object) -> bytes | None:
 
 
 def _leave(block: Any, kind: Any, error: Any, trace: Any) -> None:
-    """End the block's transaction; an error that is passed on is raised again by whoever passed it."""
+    """End the block's transaction; the caller raises the block's own error."""
     try:
         block.__exit__(kind, error, trace)
     except BaseException as raised:

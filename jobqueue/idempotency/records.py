@@ -1,4 +1,4 @@
-"""The rows that remember what was done."""
+"""The records of once(): inserted, found, renewed after their expiry, completed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ROUNDS = 8
 
 
 class Lapsed(Exception):
-    """The record that this transaction waited for has run out: roll back, which gives up its locks, and begin again."""
+    """The record that this transaction waited for has expired: roll back, which releases its locks, and begin again."""
 
 
 def begin(
     key: StoredKey, deadline: Deadline, *, ttl_seconds: float, fingerprint: bytes | None, using: str, may_redo: bool
 ) -> IdempotencyRecord | None:
-    """None: the record is ours, in this transaction. Else the one that somebody has committed before.
+    """Insert the record in this transaction and return None; else return the committed record of an earlier block.
 
-    Raises InProgress when somebody else's transaction has the key and does not end in time; this one goes on. Raises
+    Raises InProgress when another transaction has the key and does not end in time; this transaction can go on. Raises
     Lapsed only if the transaction may be redone.
     """
     conflicts, misses, waited = 0, 0, False
     while conflicts < _ROUNDS:
-        # The usual repeat ends here: no lock, no write.
+        # The usual repeat ends here, without a lock and a write.
         found = _newest(key, deadline, using) if conflicts or waited else next(iter(_read(key, using)), None)
         if found is None:
             if _insert(key, ttl_seconds, deadline.left_seconds() or 0.0, fingerprint, using):
@@ -50,13 +50,13 @@ def begin(
         elif _renew(found, ttl_seconds, fingerprint, using, wait_for=deadline if conflicts or waited else None):
             return None
         else:
-            # Somebody renews it just now, or has done so: look again, the first time at once.
+            # Another transaction renews it now, or has done so: read again, the first time at once.
             pause = deadline.pause_seconds() if misses else 0.0
             if pause is None:
                 raise in_progress(key)
             time.sleep(pause)
             misses += 1
-            # A caller's snapshot may show it as expired for ever: wait for whoever has it, and look past the snapshot.
+            # The caller's snapshot may show it as expired for ever: wait for its holder, and read past the snapshot.
             waited = not may_redo and bool(deadline.left_seconds())
     raise DatabaseBusy(f"the record of {key.label!r} came and went {_ROUNDS} times. Nothing was written; try again.")
 
@@ -68,10 +68,10 @@ def _renew(
     using: str,
     wait_for: Deadline | None,
 ) -> bool:
-    """Whether the expired record is ours now; False if somebody else has it.
+    """Renew the expired record for this transaction; False if another transaction has it.
 
-    After a conflict each of those who waited may hold a shared lock on it, and to skip what others have locked would
-    be to skip it for ever: then whoever is left when the deadlock is resolved gets it.
+    After a conflict every waiting transaction may hold a shared lock on the row, so that with SKIP LOCKED all of them
+    would skip it for ever: then they wait, and the survivor of the deadlock gets it.
     """
     rows = IdempotencyRecord.objects.using(using).filter(pk=expired.pk, expires_at__lte=UtcNow())
     found = vendor(using)
@@ -87,12 +87,12 @@ def _renew(
 
 
 def complete(key: StoredKey, result: Encoded | None, *, using: str) -> None:
-    """Keep the result."""
+    """Store the result of the block."""
     IdempotencyRecord.objects.using(using).filter(digest=key.digest).update(result=result)
 
 
 def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerprint: bytes | None, using: str) -> bool:
-    """Whether the key was free; waits for a transaction that has it."""
+    """Insert the record; False if the key is not free. Waits for a transaction that has it."""
     connection = connections[using]
     quote = connection.ops.quote_name
     expires = vendor(using).now_plus_sql % {"expressions": "%s"}
@@ -110,7 +110,7 @@ def _insert(key: StoredKey, ttl_seconds: float, timeout_seconds: float, fingerpr
 
 
 def in_progress(key: StoredKey) -> InProgress:
-    """The error for a key that somebody else's transaction has."""
+    """The error for a key that another transaction has."""
     return InProgress(
         f"{key.label!r} is being worked on by another transaction right now. Nothing was written, and this "
         "transaction can go on; ask again later, or wait longer with timeout_seconds."
@@ -118,7 +118,7 @@ def in_progress(key: StoredKey) -> InProgress:
 
 
 def _newest(key: StoredKey, deadline: Deadline, using: str) -> IdempotencyRecord | None:
-    """Also one that this transaction's snapshot does not show. Raises InProgress if somebody has it for too long."""
+    """_read() past this transaction's snapshot. Raises InProgress if another transaction keeps the key for too long."""
     found = _within(deadline, using, lambda: _read(key, using, vendor(using).shared_lock_sql))
     if found is None:
         raise in_progress(key)
@@ -130,7 +130,7 @@ def _within(deadline: Deadline, using: str, work: Callable[[], list[T]]) -> list
 
 
 def _read(key: StoredKey, using: str, suffix: str = "") -> list[IdempotencyRecord]:
-    """The committed record, with is_alive."""
+    """The committed record with its is_alive, or an empty list."""
     found, connection = vendor(using), connections[using]
     table = connection.ops.quote_name(IdempotencyRecord._meta.db_table)
     sql = f"SELECT *, CASE WHEN expires_at > {found.now_sql} THEN 1 ELSE 0 END AS is_alive FROM {table} "

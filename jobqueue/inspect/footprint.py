@@ -24,7 +24,7 @@ class Footprint(LockSet):
         return wording.text(self)
 
     def __repr__(self) -> str:
-        return f"<Footprint of {self.database}: {wording.counts(self) if self.is_read else 'not read yet'}>"
+        return f"<Footprint of {self.database}: {'not read yet' if self._locks is None else wording.counts(self)}>"
 
     def as_json(self) -> dict[str, JSON]:
         """The same as values for json.dumps(); `version` grows when their meaning changes."""
@@ -55,7 +55,7 @@ def lock_footprint(using: str | None = None) -> Iterator[Footprint]:
     before = diagnostics.held(connection)
     footprint = Footprint(diagnostics.name, diagnostics.held_unseen)
     yield footprint
-    footprint.fill(before, diagnostics.held(connection))
+    footprint._fill(before, diagnostics.held(connection))
 
 
 @contextmanager

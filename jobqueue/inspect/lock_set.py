@@ -27,11 +27,6 @@ class LockSet:
         self._locks: tuple[HeldLock, ...] | None = None
 
     @property
-    def is_read(self) -> bool:
-        """Whether the block has ended."""
-        return self._locks is not None
-
-    @property
     def locks(self) -> tuple[HeldLock, ...]:
         """Every lock, by table, index and key. Raises InvalidValue before the end of the block."""
         if self._locks is None:
@@ -61,7 +56,7 @@ class LockSet:
         """Locks on whole tables. Those of InnoDB that begin with I, and PostgreSQL's Row...Lock, block no rows."""
         return tuple(lock for lock in self.locks if lock.kind is LockKind.TABLE)
 
-    def fill(self, before: HeldLocks, after: HeldLocks) -> None:
+    def _fill(self, before: HeldLocks, after: HeldLocks) -> None:
         """Keep what the transaction holds `after` the block and did not hold `before` it."""
         self._locks = tuple(sorted(after.locks - before.locks, key=_sort_key))
         self.isolation, self.complete = after.isolation, before.complete and after.complete

@@ -1,6 +1,6 @@
-"""Locks in the database you have: for a transaction, for a time, for a connection; and redis-py's, with their manners.
+"""Locks: mutex() for a transaction, lease_lock() for a time, named_lock() for a connection, and redis_lock().
 
-Which one when, and when none at all: docs/howto/locks.md.
+Which one to use when: docs/howto/locks.md. Callers' threads acquire and release them; no thread of the package does.
 """
 
 from __future__ import annotations

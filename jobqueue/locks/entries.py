@@ -1,4 +1,4 @@
-"""Who is inside a lock: one entry per thread or task, though they may share one lock object."""
+"""The holders of a lock object that threads and tasks share: one Entry per acquire."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def present_owner() -> Any:
-    """Who is asking: the running task, outside of tasks the thread."""
+    """The running task; outside of tasks the current thread."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -20,7 +20,7 @@ def present_owner() -> Any:
 
 
 class Entry:
-    """One way through a lock, from its acquire to its release."""
+    """The state of one holder, from its acquire to its release."""
 
     def __init__(self) -> None:
         owner = present_owner()
@@ -29,71 +29,71 @@ class Entry:
         self.owner_name = str(owner.get_name() if isinstance(owner, asyncio.Task) else owner.name)
         self.held = self.was_held = False
         self.held_since = 0.0
-        # Of locks that end by themselves.
+        # Used by locks with a time to live.
         self.token = b""
         self.fence: int | None = None
         self.ends_at = 0.0
-        # Of locks that belong to a connection: a weak reference to the driver's, and the thread that has it.
+        # Used by locks of a connection: a weak reference to the driver's connection, and the thread that has it.
         self.session: Any = None
         self.thread: threading.Thread | None = None
         self.asking = False
 
     @property
     def is_inherited(self) -> bool:
-        """Whether another process made it, of which this one is a fork: the lock is that one's."""
+        """Whether the parent of this forked process made it, which holds the lock."""
         return self._pid != os.getpid()
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its owner has ended: a task that was made to wait for the lock, say, with a limit of its own."""
+        """Whether its owner has ended, such as a task of asyncio.wait_for() that acquired the lock."""
         owner = self._owner()
         if isinstance(owner, threading.Thread):
             return not owner.is_alive()
         return owner is None or owner.done()
 
     def has_owner_of(self, other: Entry) -> bool:
-        """Whether the same thread or task made both."""
+        """Whether the same thread or task made both entries."""
         owner = self._owner()
         return owner is not None and other.is_of(owner)
 
     def is_of(self, owner: object) -> bool:
-        """Whether `owner` made it, in this process."""
+        """Whether `owner` made it in this process."""
         return self._owner() is owner and not self.is_inherited
 
 
 class Entries:
-    """The entries of one lock object: those that hold it, and the newest of each thread and task that lives."""
+    """The entries of one lock object: those that hold the lock, and the newest one of each living thread and task."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal's handler may enter a lock while this thread does.
+        # Reentrant: a signal handler may acquire the lock object while this thread does.
         self._guard = threading.RLock()
         self._newest: MutableMapping[Any, Entry] = weakref.WeakKeyDictionary()
         self._held: list[Entry] = []
         self._last: Entry | None = None
 
     def own(self) -> Entry | None:
-        """What the asking thread or task holds itself."""
+        """The entry with which the calling thread or task holds the lock."""
         owner = present_owner()
         with self._guard:
             return next((entry for entry in self._held if entry.is_of(owner)), None)
 
     def begin(self, entry: Entry) -> None:
-        """It holds the lock now."""
+        """Record that `entry` holds the lock."""
         with self._guard:
             entry.held = entry.was_held = True
             self._held.append(entry)
             self._newest[present_owner()] = self._last = entry
 
     def end(self, entry: Entry) -> None:
-        """It holds the lock no more."""
+        """Record that `entry` no longer holds the lock."""
         with self._guard:
             entry.held = False
             self._held = [other for other in self._held if other is not entry]
 
     def find(self) -> Entry | None:
-        """The entry that the asking thread or task means: its own; for a helper without one the only holder's.
+        """The entry that a call of this thread or task is about: its own; for a helper thread that of the only holder.
 
-        None where there is none, or where nobody can tell which.
+        None where there is none, or more than one holder.
         """
         with self._guard:
             newest = self._newest.get(present_owner())
@@ -105,5 +105,5 @@ class Entries:
             return self._held[0] if len(self._held) == 1 else None
 
     def any_held(self) -> bool:
-        """Whether anybody holds the lock through this object."""
+        """Whether a thread or task holds the lock through this object."""
         return bool(self._held)

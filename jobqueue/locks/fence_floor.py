@@ -1,4 +1,4 @@
-"""Deleting free locks without letting their fences begin anew."""
+"""The fence floor: rows of lease locks can be deleted without their fences starting again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ID = 1
 
 
 def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: str) -> None:
-    """Make the row of a lock that has none, as held under `token`; nothing if somebody else has just made it.
+    """Insert the row of a lock, held under `token`; do nothing if another process has just inserted it.
 
-    Its fence is one above that of every deleted lock. One statement reads that number and writes the row, and the
-    number cannot rise in between: a lock could be made with a fence from before its own deletion.
+    Its fence is one above that of every deleted lock. One statement reads the floor under a lock and inserts the row:
+    if the floor could rise in between, the new row could get a fence that an earlier holder had.
     """
     field: Any = LockRow._meta.get_field("owner_token")
     values = [name, owner, field.get_db_prep_save(token, connections[using]), ttl_seconds, _ID]
@@ -33,9 +33,9 @@ def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: 
 
 
 def _insert(values: list[Any], using: str) -> bool:
-    """Whether there is a row now; False if there is no floor."""
+    """Whether the row exists now; False if there is no floor."""
     connection = connections[using]
-    # Only a test case wraps this in a transaction.
+    # Only a test case is in a transaction here.
     block = transaction.atomic(using=using) if connection.in_atomic_block else nullcontext()
     try:
         with block, connection.cursor() as cursor:
@@ -57,9 +57,9 @@ def _insert_sql(places: list[str], using: str) -> str:
 
 
 def sweep(limit: int = 1000, *, using: str | None = None) -> int:
-    """Delete up to `limit` locks that have ended, the longest ended first; how many. One bounded transaction.
+    """Delete up to `limit` ended locks, the oldest first, in one transaction; the number of deleted rows.
 
-    Any number may run at once. A holder is never disturbed: its row is skipped, or its end lies ahead.
+    Any number of processes may run it. It skips rows that others have locked.
     """
     check_int(limit, "limit", 1, 10_000)
     alias = alias_of(using)
@@ -67,17 +67,17 @@ def sweep(limit: int = 1000, *, using: str | None = None) -> int:
 
 
 def ended(using: str) -> QuerySet[LockRow]:
-    """Locks that nobody holds any more, the longest ended first."""
+    """Lease locks that have ended, the oldest first."""
     return LockRow.objects.using(using).filter(expires_at__lt=UtcNow()).order_by("expires_at")
 
 
 def _sweep(limit: int, using: str) -> int:
     if not ended(using).exists():
-        # The usual case: without a transaction, and without a lock on the floor.
+        # The usual case: no transaction, and no lock on the floor.
         return 0
     found = vendor(using)
     with found.transaction(connections[using]):
-        # The floor first, as those who make a lock do.
+        # Lock the floor first, in the same order as make_row().
         floor = FenceFloor.objects.using(using).filter(pk=_ID)
         if not floor.select_for_update():
             _make_floor(using)
@@ -87,7 +87,7 @@ def _sweep(limit: int, using: str) -> int:
         if not fences:
             return 0
         floor.filter(fence__lt=max(fences.values())).update(fence=max(fences.values()))
-        # Ended, again: not every database kept these rows locked since they were read.
+        # Filtered again: not every database kept these rows locked since they were read.
         gone, _ = ended(using).filter(pk__in=list(fences)).order_by().delete()
     return gone
 

@@ -1,4 +1,4 @@
-"""named_lock(): a lock of the server's, by name, for as long as a connection lives."""
+"""named_lock(): a lock of the database server by name, for the life of a connection."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from jobqueue.locks.lock import Lock
 def named_lock(name: str, timeout_seconds: float | None, *, using: str | None = None) -> NamedLock:
     """GET_LOCK on MySQL and MariaDB, an advisory lock of the session on PostgreSQL; NotSupported on SQLite.
 
-    Bound to this thread's connection: it ends with it, with no time limit and no table. Other programs that want the
-    same lock use `.server_name`. timeout_seconds: None waits, 0 tries once; MySQL counts whole seconds. Entering raises
+    It belongs to this thread's connection and ends with it; it has no time limit and no table. Other programs use the
+    same lock by `.server_name`. timeout_seconds: None waits, 0 tries once; MySQL counts whole seconds. Entering raises
     LockNotAcquired; LockAlreadyHeld when this thread or task holds it; InsideTransaction, because it would be released
-    before the commit; NotSupported where it would not hold: Galera, several primaries, transaction poolers.
+    before the commit; NotSupported where it would exclude nobody: Galera, several primaries, transaction poolers.
     """
     return NamedLock(name, timeout_seconds, using)
 
 
 class NamedLock(Lock):
-    """A name that one session of the server holds."""
+    """A lock that one session of the server holds."""
 
     kind = "named lock"
     ends = "It ends with its connection."
@@ -43,9 +43,9 @@ class NamedLock(Lock):
 
     @property
     def server_name(self) -> str:
-        """At most 64 characters: what is readable of the name, and a hash of all of it and of the database's name.
+        """At most 64 characters: the readable part of the name, and a hash of the whole name and the database's name.
 
-        MySQL refuses longer names, takes A and a for the same, and knows one set of names for all databases.
+        MySQL refuses longer names, ignores case, and has one set of names for all databases.
         """
         connection = connections[self.using]
         scope = vendor(self.using).locks.named_lock_scope(connection)
@@ -71,7 +71,7 @@ class NamedLock(Lock):
         name = self.server_name
         holder = self._names().get(name)
         if holder is not None:
-            # Asked again, the server would count, and let nobody in between.
+            # The server would count a second request of the session and grant it.
             self._refuse_twice(entry, holder, wait_seconds)
             return False
         entry.asking = True
@@ -88,15 +88,15 @@ class NamedLock(Lock):
         return True
 
     def _answered(self, entry: Entry, error: Error) -> None:
-        """An error that the server answers with: it has not granted the lock, and the others of this connection stay.
+        """Handle an error of the server: it has not granted the lock, and the connection keeps its other locks.
 
-        Raises LockNotAcquired if only the wait was refused.
+        Raises LockNotAcquired if the server only ended the wait.
         """
         found, connection = vendor(self.using), connections[self.using]
         fault = found.fault(error)
         if fault is Fault.GONE:
             return
-        # To be sure: it may have been granted by the statement before the one that failed.
+        # The statement before the one that failed may have been granted it.
         found.locks.release_named_lock(connection, self.server_name)
         entry.asking = False
         if fault is Fault.TRANSIENT or found.locks.refuses_named_lock(error):
@@ -106,7 +106,7 @@ class NamedLock(Lock):
             ) from error
 
     def _refuse_twice(self, entry: Entry, holder: Entry, wait_seconds: float | None) -> None:
-        """Coroutines that share the connection wait for each other; a thread would keep the holder from releasing."""
+        """Raise if waiting is useless: coroutines can wait for each other, a thread would block its own holder."""
         if entry.has_owner_of(holder):
             raise LockAlreadyHeld(
                 f"{self.kind} {self.name!r}: this connection holds it already. The server would count, and let nobody "
@@ -136,13 +136,13 @@ class NamedLock(Lock):
         try:
             return vendor(self.using).locks.release_named_lock(connection, self.server_name)
         except Error:
-            # Whatever it was, without its session there is no lock.
+            # Whatever failed: without its session the lock does not exist.
             connection.close()
             return False
 
     def _forget(self, entry: Entry) -> None:
         if entry.asking:
-            # It may have been granted to a statement whose answer nobody read; only the end of the session is sure.
+            # A statement whose answer nobody read may have been granted the lock; only closing the session is certain.
             entry.asking = False
             connections[self.using].close()
         elif entry.session is not None:
@@ -163,7 +163,7 @@ class NamedLock(Lock):
         return None if problem is None else str(problem)
 
     def _names(self) -> dict[str, Entry]:
-        """The names that the present session holds, and for whom."""
+        """The names that the present session holds, with their entries."""
         connection: Any = connections[self.using]
         session, names = getattr(connection, "_jobqueue_names", (None, {}))
         if session is not connection.connection:

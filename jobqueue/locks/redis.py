@@ -1,4 +1,4 @@
-"""redis_lock(): redis-py's lock with the manners of the others, and a fence."""
+"""redis_lock(): redis-py's lock with the interface of the other locks, and a fence."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ logger = logging.getLogger("jobqueue.locks")
 PREFIX = "jobqueue:lock:"
 FENCE_PREFIX = "jobqueue:fence:"
 WAIT_SECONDS = 5.0  # for a connection, and for each answer
-# Microseconds since 1970 are far above it, and a counter that began at them will not come down to it.
+# Counters begin at the microseconds since 1970, far above this; a lower counter is new or was lost.
 _FRESH_BELOW = 10**15
-#: how long the counter of fences outlives its last use
+#: how long the counter of fences is kept after its last use
 FENCE_KEPT_SECONDS = 7 * 86_400
-#: (name, token) of locks that this process asked for and could not end, and how long they can last
+#: (name, token) of locks that this process requested and could not release, and when they end at the latest
 _strays: dict[tuple[str, bytes], float] = {}
 _STRAYS_MAX = 1000
 
@@ -35,8 +35,8 @@ _STRAYS_MAX = 1000
 def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = None) -> RedisLock:
     """redis-py's Lock on `name` (1-255 characters, exact), which ends by itself after `ttl_seconds`; with a fence.
 
-    The server is JOBQUEUE["REDIS_URL"], or WAKEUP where that is a URL. One server that forgets, or fails over to a
-    replica that lags, can let two holders in: use it where that costs work and not data, or check the fence.
+    The server is JOBQUEUE["REDIS_URL"], or WAKEUP where that is a URL. A server that loses data, or fails over
+    to a lagging replica, can grant the lock twice: use it where that costs work and not data, or check the fence.
     timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, ImproperlyConfigured, redis-py's RedisError.
     """
     return RedisLock(name, ttl_seconds, timeout_seconds)
@@ -67,9 +67,9 @@ class RedisLock(TimedLock):
 
     def _prepare(self, entry: Entry) -> None:
         super()._prepare(entry)
-        # Ours and not redis-py's, which forgets its own when an answer is lost.
+        # A token of ours: redis-py drops its own when an answer is lost.
         entry.token = uuid.uuid4().hex.encode()
-        # Not the thread's own token: a release may come from another thread of sync_to_async.
+        # thread_local=False: another thread of sync_to_async may release the lock.
         entry.session = self._client.lock(PREFIX + self.name, timeout=self.ttl_seconds, thread_local=False)
 
     def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
@@ -79,20 +79,20 @@ class RedisLock(TimedLock):
             return False
         fence = self._next_fence()
         if not entry.session.owned():
-            # It ran out before it had its number: the next holder may have a lower one.
+            # It ended before it had its fence: the next holder may have a lower one.
             return False
         entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
         return True
 
     def _end_strays(self) -> None:
-        """End what this process asked for in vain: the server may have granted it after the answer was given up."""
+        """Release locks whose answer was lost: the server may have granted them."""
         for (name, token), until in list(_strays.items()):
-            # Kept for as long as it can last: it may be granted yet, by a server that wakes up.
+            # Kept until its end at the latest: a server that was paused may still grant it.
             if name == self.name and (self._end(token) or time.monotonic() > until):
                 _strays.pop((name, token), None)
 
     def _end(self, token: bytes) -> bool:
-        """Delete the key if `token` is in it."""
+        """Delete the key if it holds `token`; whether it did."""
         from redis.exceptions import LockError
 
         try:
@@ -113,13 +113,13 @@ class RedisLock(TimedLock):
         key = FENCE_PREFIX + self.name
         fence = self._add(key, 1)
         if fence < _FRESH_BELOW:
-            # A new counter, or one that was lost: it begins at the server's clock, beyond all that were handed out.
+            # A new or lost counter begins at the server's clock, above every fence that was given out.
             seconds, micros = self._client.time()
             fence = self._add(key, seconds * 1_000_000 + micros)
         return fence
 
     def _add(self, key: str, number: int) -> int:
-        """Add to a counter, which is forgotten when nobody has used it for long: the next one begins at the clock."""
+        """Add to a counter and extend its life; a counter that expires begins at the server's clock again."""
         with self._client.pipeline(transaction=True) as both:
             both.incrby(key, number)
             both.expire(key, math.ceil(max(FENCE_KEPT_SECONDS, 2 * self.ttl_seconds)))
@@ -136,7 +136,7 @@ def _check_milliseconds(seconds: float) -> None:
 
 @cache
 def _client(url: str) -> Any:
-    """The one client of this process for `url`; threads and forked processes may share it."""
+    """The client of this process for `url`; threads and forked processes may share it."""
     return connect(url, WAIT_SECONDS, "the URL of redis_lock()")
 
 

@@ -1,4 +1,4 @@
-"""Steps of coroutines that must be done though the coroutine is canceled."""
+"""run_shielded(): finish a step in a thread although the coroutine is canceled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 async def run_shielded(step: Callable[..., T], *args: object) -> T:
-    """What `step` returns in the thread of sync_to_async; the caller's cancelation goes on when it has been done.
+    """Run `step` in the thread of sync_to_async and return its result; a cancelation is raised after it has run.
 
-    Canceled by itself, sync_to_async drops a step that waits for its thread.
+    A canceled sync_to_async would drop a step that still waits for its thread.
     """
     begun = False
 
@@ -31,7 +31,7 @@ async def run_shielded(step: Callable[..., T], *args: object) -> T:
         except asyncio.CancelledError as error:
             canceled = error
         if doing.cancelled() and not begun:
-            # The end of a loop cancels every task of it.
+            # The end of an event loop cancels all of its tasks.
             doing = asyncio.ensure_future(sync_to_async(run)())
     if canceled is None:
         return doing.result()

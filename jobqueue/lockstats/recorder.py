@@ -1,7 +1,7 @@
-"""How the locks of this process fare: counted in memory, written down every few seconds by a thread of its own.
+"""Counts the events of this process's locks in memory; a thread of its own writes them every FLUSH_SECONDS.
 
-Nothing is written in a caller's thread or transaction, and no row is written by two processes. What was counted since
-the last write is lost with a process that is killed.
+Callers' threads and transactions write nothing, and every process writes rows of its own. A process that is killed
+loses what it counted since the last write.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, 
 logger = logging.getLogger("jobqueue.locks")
 
 FLUSH_SECONDS = 10.0
-#: how long the end of a process waits for its last counters to be written
+#: how long a process that ends waits for its last counters to be written
 LAST_SECONDS = 2.0
 FINDINGS_MAX = 100
 
 
 class _Process:
-    """What one process has counted; a forked one begins anew."""
+    """The state of one process; a forked process starts with an empty one."""
 
     def __init__(self) -> None:
         self.source = uuid.uuid4().bytes
@@ -53,7 +53,7 @@ _process = _Process()
 
 
 def acquired(kind: str, key: str, seconds: float, *, contended: bool) -> None:
-    """Count a lock that was got after `seconds`; contended: a first try was in vain."""
+    """Count a lock that was acquired after `seconds`; contended: an earlier try failed."""
     if _counts():
         _process.buffer.acquired(LockId(kind, key), seconds, contended=contended)
 
@@ -65,19 +65,19 @@ def failed(kind: str, key: str, seconds: float) -> None:
 
 
 def released(kind: str, key: str, seconds: float) -> None:
-    """Count a lock that was given back in time, held for `seconds`."""
+    """Count a lock that was released in time, after `seconds`."""
     if _counts():
         _process.buffer.released(LockId(kind, key), seconds)
 
 
 def reentered(kind: str, key: str) -> None:
-    """Count a holder that came back to a lock which had ended: it may have worked beside the next one."""
+    """Count a holder that came back after its lock had ended: another holder may have worked meanwhile."""
     if _counts():
         _process.buffer.reentered(LockId(kind, key))
 
 
 def found(finding: Finding) -> None:
-    """Keep something that a person should see; written with the next counters."""
+    """Keep a finding for people; it is written with the next counters."""
     if _counts():
         _process.findings.append(finding)
 
@@ -90,21 +90,21 @@ def record_deadlock(sender: type, *, using: str, error: BaseException | None = N
 
 
 def snapshot() -> Counters:
-    """The sums over all locks since this process began."""
+    """The counters of all locks since this process began."""
     return replace(_process.buffer.total)
 
 
 def report_to(receiver: Callable[[Counters], None]) -> None:
-    """From now on call `receiver` with the sums whenever they are written."""
+    """Call `receiver` with the totals of the process after every write from now on."""
     _process.report = receiver
 
 
 def flush() -> None:
-    """Write down what was counted, now. Not inside a transaction: it would be part of it. Raises database errors."""
+    """Write the counters now; not in a transaction, which the rows would be part of. Raises database errors."""
     alias = load().database
     if in_open_transaction(alias):
         return
-    # One at a time: rows are totals, and an older one must not come after a newer one.
+    # One at a time: rows are totals, and an older total must not replace a newer one.
     with _process.flushing:
         for window, totals in _process.buffer.pending():
             write_stats(_process.source, window.number, totals, using=alias)
@@ -117,7 +117,7 @@ def flush() -> None:
 
 
 def close() -> None:
-    """Write down what is left and end the thread; waits for up to LAST_SECONDS."""
+    """End the thread after a last write; wait up to LAST_SECONDS for it."""
     thread = _process.thread
     if thread is not None:
         _process.over.set()
@@ -147,12 +147,12 @@ def _start() -> None:
             try:
                 thread.start()
             except RuntimeError:
-                # No room for a thread: counted all the same, and tried again.
+                # No room for a thread: counting goes on, and the next event tries again.
                 process.thread = None
 
 
 def _run(process: _Process) -> None:
-    """A thread's life: every session it needs is opened for one write, so that none idles."""
+    """Write every FLUSH_SECONDS, on a session that is opened for the write and closed after it."""
     while True:
         over = process.over.wait(FLUSH_SECONDS * random.uniform(0.8, 1.2))
         try:
@@ -169,10 +169,10 @@ def _run(process: _Process) -> None:
             return
 
 
-def _begin_anew() -> None:
+def _reset() -> None:
     global _process
     _process = _Process()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset)
 atexit.register(close)

@@ -1,4 +1,4 @@
-"""Reading what locks did and do: our own counters, what the server reports now, and earlier findings."""
+"""Reads lock activity: our own counters, what the server reports now, and earlier findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockSummary:
-    """One key, or all keys of a kind (key ""); in the list of keys "" stands for those without rows of their own."""
+    """The counters of one key, or of a kind with key ""; in a list of keys "" stands for keys without their own row."""
 
     kind: str
     key: str
@@ -30,25 +30,25 @@ class LockSummary:
 
     @property
     def failure_rate(self) -> float:
-        """The part of all tries that ended in LockNotAcquired, 0 to 1."""
+        """The share of tries that ended in LockNotAcquired, 0 to 1."""
         tries = self.counters.acquired + self.counters.failed
         return self.counters.failed / tries if tries else 0.0
 
     @property
     def wait_seconds(self) -> float:
-        """How long a try took on average, also one in vain."""
+        """The average time of a try, failed tries included."""
         tries = self.counters.acquired + self.counters.failed
         return self.counters.wait_us / tries / 1e6 if tries else 0.0
 
     @property
     def held_seconds(self) -> float:
-        """How long it was held on average."""
+        """The average time for which the lock was held."""
         return self.counters.held_us / self.counters.released / 1e6 if self.counters.released else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLocks:
-    """What the server tells now; None where it does not, and then `problems` says why."""
+    """What the server reports now; None where it does not, for the reason in `problems`."""
 
     waits: list[LockWait] | None
     deadlocks: int | None
@@ -75,25 +75,25 @@ def read_keys(*, seconds: float, limit: int, using: str) -> list[LockSummary]:
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:
-    """Ask the server. Never raises for what it may not tell."""
+    """Ask the server. What it refuses is None in the answer and no error."""
     problems: list[str] = []
     server, connection = vendor(using).diagnostics, connections[using]
     return ServerLocks(
-        waits=_told(lambda: server.waits(connection, limit), using, problems),
-        deadlocks=_told(lambda: server.deadlocks(connection), using, problems),
-        slow=_told(lambda: server.slow_statements(connection, limit), using, problems),
+        waits=_ask(lambda: server.waits(connection, limit), using, problems),
+        deadlocks=_ask(lambda: server.deadlocks(connection), using, problems),
+        slow=_ask(lambda: server.slow_statements(connection, limit), using, problems),
         problems=tuple(dict.fromkeys(problems)),
     )
 
 
 def read_findings(kind: LockFinding.Kind, *, limit: int, using: str) -> QuerySet[LockFinding]:
-    """The newest first, with the database's time as `now`."""
+    """Findings of a kind, the newest first, with the database's time as `now`."""
     rows: QuerySet[LockFinding] = LockFinding.objects.using(using).filter(kind=kind.value)
     return rows.annotate(now=UtcNow()).order_by("-last_seen_at")[:limit]
 
 
 def read_held(*, limit: int, using: str) -> QuerySet[LockRow]:
-    """Lease locks that are held, those that end last first, with the database's time as `now`."""
+    """Lease locks that are held, the last to end first, with the database's time as `now`."""
     held: QuerySet[LockRow] = LockRow.objects.using(using).filter(expires_at__gt=UtcNow(), owner_token__isnull=False)
     return held.annotate(now=UtcNow()).order_by("-expires_at")[:limit]
 
@@ -109,7 +109,7 @@ def _summary(row: dict[str, Any], key: str) -> LockSummary:
     return LockSummary(row["kind"], key, Counters(**{name: int(row[f"sum_{name}"]) for name in COUNTER_NAMES}))
 
 
-def _told(ask: Callable[[], T], using: str, problems: list[str]) -> T | None:
+def _ask(ask: Callable[[], T], using: str, problems: list[str]) -> T | None:
     # A refused statement must not undo the transaction of a request.
     block = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
     try:

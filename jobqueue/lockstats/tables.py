@@ -1,4 +1,4 @@
-"""Rows of job_lock_stat and job_lock_finding, each written again by its own key, so that no write adds twice."""
+"""Writes rows of job_lock_stat and job_lock_finding by their own keys, so that a repeated write adds nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobqueue.models import LockFinding, LockStat
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to keep. The same `identity` and kind is the same row, whoever writes it."""
+    """Something for people to see. One `identity` and kind is one row, whichever process writes it."""
 
     kind: LockFinding.Kind
     identity: str
@@ -43,14 +43,14 @@ def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *
             lock_key=key,
             **asdict(counters),
         )
-        # In order: two processes never meet on a row, but their index entries are neighbours.
+        # In order of the key: two processes never write one row, but their index entries are neighbours.
         for (kind, key), counters in sorted(totals.items())
     ]
     _write(LockStat, rows, COUNTER_NAMES, using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
-    """One row each; seen again, it gets the newer details and keeps its first time."""
+    """Write one row per finding; a finding that is seen again gets its newer details and keeps first_seen_at."""
     by_id = {_digest(b"", found.kind.value, found.identity): found for found in findings}
     rows = [
         LockFinding(
@@ -70,7 +70,7 @@ def _write(model: type[Model], rows: Sequence[Any], changing: Sequence[str], usi
     if not rows:
         return
     connection = connections[using]
-    # A conflict on the primary key locks that record and no gap.
+    # By primary key: such a conflict locks the record and no gap.
     unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
 
     def write() -> None:

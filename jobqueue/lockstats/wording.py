@@ -1,4 +1,4 @@
-"""What was found about locks, in sentences: the same in the admin and in the terminal."""
+"""Findings about locks in sentences, for the admin and the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 def finding_lines(finding: LockFinding) -> list[str]:
-    """One line, or for a deadlock its report."""
+    """One line; for a deadlock several."""
     detail = finding.detail
     if finding.kind == LockFinding.Kind.DEADLOCK:
         return list(_deadlock_lines(detail))
@@ -33,7 +33,7 @@ def finding_lines(finding: LockFinding) -> list[str]:
 
 
 def wait_line(wait: LockWait) -> str:
-    """Who waits for whom."""
+    """A sentence about who waits for whom."""
     text = gettext(
         "session %(waiting)d waited %(time)s for %(locked)s (%(mode)s) with: %(wanted)s; session %(blocking)d held it: "
         "%(held)s"
@@ -51,7 +51,7 @@ def wait_line(wait: LockWait) -> str:
 
 
 def blocker(wait: LockWait) -> str:
-    """What the blocking session does."""
+    """The statement of the blocking session."""
     statement = wait.blocking_statement or NOTHING
     if not wait.blocker_idles:
         return statement

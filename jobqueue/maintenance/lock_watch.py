@@ -1,6 +1,6 @@
-"""Looks at the server's locks now and then, and keeps what a person should see: long waits, deadlocks, slow statements.
+"""Reads the server's locks at intervals and keeps findings for people: long waits, deadlocks, slow statements.
 
-One worker at a time: whoever gets the turn's lease looks; the lease is left to run out, so turns do not come faster.
+One worker of all does this per interval: the one that gets the lease lock TURN, which is left to expire.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from jobqueue.models import LockFinding
 
 logger = logging.getLogger("jobqueue.locks")
 
-#: how often somebody looks
+#: the interval of the reads
 INTERVAL_SECONDS = 15.0
 TURN = "jobqueue: lock watch"
-#: shorter waits are everyday, and not kept
+#: shorter waits are not kept
 WAIT_SECONDS = 1.0
-#: statements that have waited for less, in all their runs, are not kept
+#: statements that have waited for less in all their runs are not kept
 SLOW_SECONDS = 1.0
 KEPT_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What one pass found that was new."""
+    """The new findings of one pass."""
 
     waits: int = 0
     deadlocks: int = 0
@@ -43,23 +43,23 @@ class Watching:
 
 @dataclass(slots=True)
 class _Memory:
-    """What this process knows from its last look."""
+    """What this process read last."""
 
     deadlocks: int | None = None
     lock_seconds: dict[str, float] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
 
 
 _memories: dict[str, _Memory] = {}
 
 
 def run_once(settings: Settings, *, using: str) -> Watching:
-    """One look, if it is this process's turn. Idle it costs two statements on job_lock and three of the server's."""
+    """Read once if it is this process's turn. It costs two statements on job_lock and three on the server's tables."""
     diagnostics = vendor(using).diagnostics
     if settings.lock_metrics_seconds is None or not diagnostics.available or not _my_turn(using):
         return Watching()
     memory = _memories.setdefault(using, _Memory())
-    parts = [_ask(memory, look, using) for look in (_waits, _deadlocks, _slow)]
+    parts = [_ask(memory, read, using) for read in (_waits, _deadlocks, _slow)]
     for findings in parts:
         keep_findings(findings, using=using)
     return Watching(*(len(findings) for findings in parts))
@@ -75,13 +75,13 @@ def _my_turn(using: str) -> bool:
     return True
 
 
-def _ask(memory: _Memory, look: Callable[[_Memory, Diagnostics, str], list[Finding]], using: str) -> list[Finding]:
+def _ask(memory: _Memory, read: Callable[[_Memory, Diagnostics, str], list[Finding]], using: str) -> list[Finding]:
     try:
-        return look(memory, vendor(using).diagnostics, using)
+        return read(memory, vendor(using).diagnostics, using)
     except NotSupported as error:
-        if str(error) not in memory.told:
-            memory.told.add(str(error))
-            logger.info("the watch over locks does without: %s", error)
+        if str(error) not in memory.logged:
+            memory.logged.add(str(error))
+            logger.info("lock monitoring is limited: %s", error)
         return []
 
 
@@ -91,7 +91,7 @@ def _waits(memory: _Memory, server: Diagnostics, using: str) -> list[Finding]:
 
 
 def _deadlocks(memory: _Memory, server: Diagnostics, using: str) -> list[Finding]:
-    """The text is only asked for when the counter has moved, and at the first look."""
+    """Read the report only when the counter has changed, and the first time."""
     count = server.deadlocks(connections[using])
     if count == memory.deadlocks:
         return []

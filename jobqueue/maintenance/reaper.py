@@ -1,4 +1,4 @@
-"""Ends leases that ran out and marks workers that fell silent."""
+"""Ends leases that expired and marks workers that stopped sending heartbeats."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Reaping:
 
     @property
     def total(self) -> int:
-        """Leases ended."""
+        """The number of leases that were ended."""
         return self.requeued + self.dead + self.canceled
 
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Reaping:
-    """Both, once."""
+    """End expired leases and mark silent workers, once."""
     silent = worker_rows.retire_silent(settings.worker_silent_seconds, using=using)
     return replace(end_lapsed(using=using, limit=limit), workers_dead=silent)
 
 
 def end_lapsed(*, using: str, limit: int = 1000) -> Reaping:
-    """As many batches of `limit` as there are lapsed leases; each batch is its own transaction."""
+    """End as many batches of `limit` as there are expired leases, each in its own transaction."""
     requeued = dead = canceled = 0
-    # Asked every second by every worker, and hardly ever with another answer than none.
+    # Every worker asks this every second, and the answer is nearly always none.
     expired = count_expired(using=using) if _first_expired(using).rows() else 0
-    # Jobs that lapse while this runs are left for the next pass: the work of one pass is bounded by what was there.
+    # Leases that expire during the pass are left for the next one: the number of batches is fixed at the start.
     for _ in range(-(-expired // limit)):
         found = reap(limit, using=using)
         requeued, dead, canceled = requeued + found.requeued, dead + found.dead, canceled + found.canceled
@@ -48,7 +48,7 @@ def end_lapsed(*, using: str, limit: int = 1000) -> Reaping:
 
 
 def end_batch(*, using: str, limit: int = 1000) -> Reaped:
-    """Up to `limit` of them, in one transaction: whoever calls it again has other things to do between the batches."""
+    """End up to `limit` expired leases in one transaction, for callers with other work between the batches."""
     return reap(limit, using=using) if _first_expired(using).rows() else Reaped()
 
 
@@ -58,5 +58,5 @@ def _first_expired(using: str) -> Prepared:
 
 
 def count_expired(*, using: str) -> int:
-    """How many leases have run out."""
+    """The number of leases that have expired."""
     return Job.objects.using(using).expired().count()

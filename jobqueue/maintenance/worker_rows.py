@@ -1,4 +1,4 @@
-"""The worker table: who runs, since when, and when it was last heard of."""
+"""The table of workers: which run, since when, and their last heartbeats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobqueue.models import Worker
 from jobqueue.signals import send, worker_started, worker_stopped
 
 SILENT = "silent: no heartbeat"
-HEARTBEATS_MISSED = 3  # so many of its own a worker may miss, however long they are
+HEARTBEATS_MISSED = 3  # a worker may miss so many of its own heartbeats, however long they are
 _SECONDS = Slot("seconds", FloatField())
 
 
@@ -35,7 +35,7 @@ def register(
     using: str,
     heartbeat_seconds: float | None = None,
 ) -> None:
-    """Add the row of this process, once however often it is asked to. It is to be renewed each `heartbeat_seconds`."""
+    """Insert the row of this process; repeated calls insert one. The worker renews it every `heartbeat_seconds`."""
     row = Worker(
         name=name,
         host=storable(socket.gethostname(), 255),
@@ -50,14 +50,14 @@ def register(
     try:
         retry_transient(lambda: row.save(using=using, force_insert=True), using=using)
     except IntegrityError:
-        # The session may have ended after the commit of an earlier try and before its answer.
+        # An earlier try may have been committed and its answer lost.
         if not Worker.objects.using(using).filter(name=name, pid=row.pid, boot_id=boot_id).exists():
             raise
     send(worker_started, Worker, name=name, using=using)
 
 
 def renew(names: Sequence[str], *, using: str) -> None:
-    """Say that these workers are alive, also if somebody took them for silent meanwhile."""
+    """Renew the heartbeats of these workers, also of those that were marked as silent."""
     rows = Worker.objects.using(using).filter(name__in=names)
     retry_transient(lambda: rows.update(heartbeat_at=UtcNow()), using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
@@ -65,14 +65,14 @@ def renew(names: Sequence[str], *, using: str) -> None:
 
 
 def retire(name: str, reason: str, *, using: str) -> None:
-    """Say that a worker has ended, once."""
+    """Mark a worker as stopped, once."""
     rows = Worker.objects.using(using).filter(name=name, stopped_at__isnull=True)
     retry_transient(lambda: rows.update(stopped_at=UtcNow(), stop_reason=storable(reason, 200)), using=using)
     send(worker_stopped, Worker, name=name, reason=reason, using=using)
 
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:
-    """Mark workers as ended that were not heard of for `silent_seconds`, and three heartbeats of theirs; how many."""
+    """Mark workers without a heartbeat for `silent_seconds` and for HEARTBEATS_MISSED of their own; the number."""
     return retry_transient(lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)
 
 

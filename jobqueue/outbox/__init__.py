@@ -1,4 +1,8 @@
-"""Events that leave if and only if the transaction that published them commits. See docs/howto/outbox.md."""
+"""The outbox: events are delivered if and only if the transaction that published them commits.
+
+publish() runs in the caller's thread; a Relay in the relay_outbox process or in a thread of every worker process. Its
+Delivery sends the claimed events to their destinations, and a DeliveryWatch in a second thread renews their leases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a destination gets."""
+"""Event: what a relay passes to a destination."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jobqueue.payload import JSON
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event on its way. It may come again with the same id: at least once.
+    """An event. It is delivered at least once: a repeat has the same id.
 
-    `id` is the message id at every destination. Within a key ids only grow, in commit order, so a consumer that has
-    seen a higher id of the same key can drop a lower one. `key` is bytes if it is not UTF-8. `attempt` counts from 1.
+    `id` is the message id at every destination. Within a key ids grow in commit order, so a consumer that has seen a
+    higher id of the same key can drop a lower one. `key` is bytes if it is not UTF-8. `attempt` counts from 1.
     """
 
     id: int
@@ -25,7 +25,7 @@ class Event:
 
     @property
     def headers(self) -> dict[str, str]:
-        """For message headers: message-id, topic, sequence, published-at, attempt, and key where there is one."""
+        """Values for message headers: message-id, topic, sequence, published-at, attempt, and key if there is one."""
         found = {
             "message-id": str(self.id),
             "topic": self.topic,
@@ -39,12 +39,12 @@ class Event:
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key as it is stored."""
+        """The key as stored."""
         return self.key.encode() if isinstance(self.key, str) else self.key
 
 
 def readable(key: bytes | None) -> str | bytes | None:
-    """Text where it is text."""
+    """The key as text; as bytes if it is not UTF-8."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

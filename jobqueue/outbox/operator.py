@@ -52,16 +52,16 @@ def skip(event_id: int, *, using: str | None = None) -> bool:
 def discard(event_id: int, reason: str = "", *, using: str | None = None) -> bool:
     """Discard a dead letter: it is never delivered, and its key goes on. False if the event is none.
 
-    `reason` is kept at the end of last_error. The row is deleted when it is as old as a delivered one may be.
+    `reason` is added to the end of last_error. The row is deleted after RETENTION_SECONDS, like a delivered event's.
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
         event = dead_letters(alias).filter(pk=event_id).first()
     if event is None:
         return False
-    told = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
-    gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": told}
-    ended = _events(event_id, alias).filter(processed_at__isnull=False, last_error=told)
+    last_error = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
+    gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": last_error}
+    ended = _events(event_id, alias).filter(processed_at__isnull=False, last_error=last_error)
     return _write(dead_letters(alias).filter(pk=event_id), gone, ended)
 
 

@@ -1,4 +1,4 @@
-"""publish(): an event that is there if and only if the caller's transaction commits."""
+"""publish() writes an event in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KEY: Any = OutboxEvent._meta.get_field("key")
 
 
 def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using: str | None = None) -> int:
-    """Write an event into the outbox; its id. It is delivered, at least once, if the caller's transaction commits.
+    """Write an event into the outbox and return its id. It is delivered at least once if the transaction commits.
 
-    Events of one `key` (1-64 bytes, whatever their topics) are delivered in the order of their commits; to make that
-    order, the key stays locked until COMMIT, so publish late in a long transaction, and several keys low to high.
+    Events of one `key` (1-64 bytes, of any topics) are delivered in the order of their commits. For this order the key
+    stays locked until COMMIT: publish late in a long transaction, and several keys from the lowest to the highest.
     Without a key there is no order, and nobody waits. Raises TransactionRequired outside transaction.atomic();
     InvalidValue, InvalidType, PayloadError, PayloadTooLarge before anything is written.
     """
@@ -40,20 +40,21 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
     connection = connections[alias]
     if not in_callers_transaction(connection):
         raise TransactionRequired(
-            f"publish() was called outside transaction.atomic() on {alias!r}: the event could leave without the change "
-            "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
+            f"publish() was called outside transaction.atomic() on {alias!r}: the event could be sent without the "
+            "change it reports, or the change be made without the event. Nothing was written; call it inside the block "
+            "that makes the change."
         )
     values = [name, vendor_of(connection).json_parameter(connection, text)]
     with explain_missing_table(alias):
         if raw is None:
             return _without_key(alias).run(connection, [*values, lane])
-        # Others wait before they publish with this key, so that ids follow commits.
+        # Other publishers of this key wait here, so that ids follow commits.
         hold_key(OutboxKey, raw, alias)
         return _with_key(alias).run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
 
 
 def _topic(topic: object) -> tuple[str, int]:
-    """The topic, checked, and its lane."""
+    """The checked topic and its lane."""
     return _known_topic(topic) if type(topic) is str else _known_topic(check_topic(topic))
 
 

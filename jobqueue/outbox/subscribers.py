@@ -1,4 +1,4 @@
-"""@subscriber: functions of this project that want to hear of events."""
+"""@subscriber registers functions that relays call with events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A function and what it listens to."""
+    """A registered function and its topics."""
 
     pattern: str
     func: Callable[..., Any]
@@ -34,11 +34,11 @@ _subscribers: dict[tuple[str, str], Subscriber] = {}
 def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
     """Call the decorated function with each Event of `topic`, or of all topics that begin with "order." for "order.*".
 
-    It runs in a relay, at least once per event, and those of one key in order; what it raises is a failed delivery,
-    which is repeated. Put it into <app>/tasks.py. With atomic=True it runs in the transaction that marks the event
+    A relay calls it at least once per event, and for events of one key in order. If it raises, the delivery has failed
+    and is repeated. Put it into <app>/tasks.py. With atomic=True it runs in the transaction that marks the event as
     delivered, on the outbox's database: its writes there happen exactly once, and it must be as short as a transaction
     should be. Several subscribers of a topic are called in order of registration, those with atomic=True after the
-    others, and all again when one fails.
+    others; when one fails, all are called again.
     """
     if topic != "*":
         check_topic(topic.removesuffix("*") if isinstance(topic, str) else topic)
@@ -48,7 +48,7 @@ def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
             raise InvalidType(f"@subscriber({topic!r}) decorates a function, got {type(func).__name__}.")
         found = Subscriber(topic, func, atomic)
         with _adding:
-            # By name: a module that is imported again replaces its own.
+            # By name: a module that is imported again replaces its functions.
             _subscribers[topic, found.name] = found
         return func
 
@@ -56,10 +56,10 @@ def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
 
 
 def subscribers_of(topic: str) -> list[Subscriber]:
-    """Who is to hear of an event, in order of registration."""
+    """The subscribers of a topic, in order of registration."""
     return [found for found in list(_subscribers.values()) if matches(found.pattern, topic)]
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether `topic` is `pattern`, or begins as one that ends with * does."""
+    """Whether `topic` equals `pattern`, or begins with the part before its final *."""
     return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern

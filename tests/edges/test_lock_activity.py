@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def anew():
     """Counts of earlier tests are forgotten."""
-    recorder._begin_anew()
+    recorder._reset()
 
 
 def wait(text="x", blocking=2):

@@ -27,7 +27,7 @@ KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])
 @pytest.fixture(autouse=True)
 def anew():
     """Counts of earlier tests are forgotten, like those of a process that forks."""
-    recorder._begin_anew()
+    recorder._reset()
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_another_process_writes_rows_of_its_own():
         with lease_lock("k8", 60):
             pass
         assert counters_of("k8")
-        recorder._begin_anew()
+        recorder._reset()
     assert LockStat.objects.count() == 2
     assert figures_sum("k8") == 2
 

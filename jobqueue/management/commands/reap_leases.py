@@ -1,4 +1,4 @@
-"""python manage.py reap_leases: end leases that ran out, delete locks that have ended."""
+"""python manage.py reap_leases: end expired leases, delete ended locks and old rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobqueue.maintenance.cleaner import CLEANERS
 
 
 class Command(BaseCommand):
-    """Safe to run many at once. Exit status 0, also with nothing to do; 3 no database, 4 bad settings."""
+    """Any number may run at once. Exit status 0, also with nothing to do; 3 no database, 4 bad settings."""
 
     help = "End leases that ran out: their jobs are READY again, or FAILED when no attempt is left."
     requires_system_checks: list[str] = []
@@ -36,7 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--database", default=None, metavar="ALIAS")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """One pass, or one per interval."""
+        """Run one pass, or one per interval."""
         stop = threading.Event()
         using = database_of(given)
         if given["interval"] is not None:

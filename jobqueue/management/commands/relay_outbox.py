@@ -34,10 +34,10 @@ from jobqueue.worker.shared import stack_dump
 
 logger = logging.getLogger("jobqueue.outbox")
 
-UNREACHABLE, MISCONFIGURED, AWAY = 3, 4, 75
-#: how long --drain waits for a database that has gone
+NO_DATABASE, MISCONFIGURED, DATABASE_LOST = 3, 4, 75
+#: how long --drain waits for a database that became unreachable
 DRAIN_RETRY_SECONDS = 30.0
-#: how long code that holds the interpreter's lock may outlast DELIVERY_SECONDS
+#: how much longer than DELIVERY_SECONDS code may hold the interpreter's lock
 HELD_SECONDS = 10.0
 
 
@@ -50,9 +50,9 @@ def topics(text: str) -> list[str]:
 
 
 class Command(BaseCommand):
-    """Any number side by side. Exit status: 0 stopped or drained, 1 a subscriber held the interpreter, 2 usage, 3 no
-    database or tables at the start, 4 bad settings, 75 the database went away during --drain, 128 + N forced by a
-    second signal N.
+    """Any number may run at once. Exit status: 0 stopped or drained, 1 a subscriber held the interpreter's lock, 2
+    usage, 3 no database or tables at the start, 4 bad settings, 75 the database was lost during --drain, 128 + N forced
+    by a second signal N.
     """
 
     help = "Deliver the events of the outbox. Stops after the delivery under way on SIGTERM and SIGINT."
@@ -73,12 +73,12 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object when a round is over, and at the end")
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """As a process of its own, which may be replaced."""
+        """Run as a process of its own, which may replace itself."""
         self._is_process = True
         super().run_from_argv(argv)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Until a signal, or with --drain until nothing is due."""
+        """Relay until a signal, or with --drain until nothing is due."""
         streams.open_missing()
         stop = Event()
         using = database_of(given)
@@ -92,55 +92,60 @@ class Command(BaseCommand):
                 on_look=self._guard,
             )
         except ImproperlyConfigured as error:
-            self._give_up(str(error), MISCONFIGURED)
+            self._exit(str(error), MISCONFIGURED)
         logs.set_up(given["verbosity"], "auto", self.style)
         list(registry.discover())
         try:
             retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
-            self._give_up(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", UNREACHABLE)
+            self._exit(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])
         logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
         try:
             self._run(relay, stop, given)
         except relay_loop.DatabaseUnreachable as error:
-            self._give_up(f"the database {using!r} went away: {error}", AWAY)
+            self._exit(f"the database {using!r} is unreachable: {error}", DATABASE_LOST)
         finally:
             relay.close()
 
     def _run(self, relay: Relay, stop: Event, given: dict[str, Any]) -> None:
-        told: dict[str, int] | None = None
+        written: dict[str, int] | None = None
 
-        def tell() -> None:
-            nonlocal told
+        def write_counts() -> None:
+            nonlocal written
             found = dict(relay.counts)
-            if given["json"] and found != told:
+            if given["json"] and found != written:
                 self.stdout.write(json.dumps({"version": 1, **found}))
-            told = found
+            written = found
 
-        patience = DRAIN_RETRY_SECONDS if given["drain"] else None
+        db_retry_seconds = DRAIN_RETRY_SECONDS if given["drain"] else None
         seconds = given["interval"]
         relay_loop.run(
-            relay, stop, interval_seconds=seconds, drain=given["drain"], db_retry_seconds=patience, on_idle=tell
+            relay,
+            stop,
+            interval_seconds=seconds,
+            drain=given["drain"],
+            db_retry_seconds=db_retry_seconds,
+            on_idle=write_counts,
         )
-        tell()
+        write_counts()
         if not given["json"] and given["verbosity"] > 0:
-            self.stdout.write(_told(relay))
+            self.stdout.write(_counts(relay))
 
     def _catch_signals(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _told(relay)))
+        signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _counts(relay)))
         # A closed terminal must not leave events leased to a relay that is gone.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
         stack_dump.print_at_sigquit(Shutdown(stop, relay, shutdown_seconds).on_signal)
 
     def _guard(self, watching: bool) -> None:
-        """End this process without the interpreter's help, should nobody look at its deliveries for so long."""
+        """Set a C timer that ends this process if the watch of its deliveries cannot run for so long."""
         limit = load().outbox_settings.delivery_seconds
         if not self._is_process or limit is None:
             return
-        # Without a file descriptor there is nothing to print to.
+        # faulthandler needs a file descriptor to print to; without one there is no timer.
         with suppress(Exception):
             if watching:
                 faulthandler.dump_traceback_later(limit + HELD_SECONDS, exit=True)
@@ -148,29 +153,29 @@ class Command(BaseCommand):
                 faulthandler.cancel_dump_traceback_later()
 
     def _replace(self, stop: Event, thread: int) -> None:
-        """A delivery was given up, and its thread may hang for ever: the process begins anew, under the same id."""
+        """Restart the process under the same id: the thread of a delivery that was given up may hang for ever."""
         if not self._is_process:
             interrupt(thread)
             return
         _flush()
         if stop.is_set():
             os._exit(0)
-        logger.warning("starting this relay anew")
+        logger.warning("restarting this relay")
         try:
             _keep_no_file_open()
-            # A subscriber may have blocked some in the thread that started this one, and exec would keep that.
+            # A subscriber may have blocked signals in this thread's parent, and exec would keep them blocked.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         except OSError as error:
-            logger.critical("this relay cannot be started anew (%s); it ends", error)
+            logger.critical("this relay cannot be restarted (%s); it ends", error)
             os._exit(1)
 
-    def _give_up(self, text: str, status: int) -> Any:
+    def _exit(self, text: str, status: int) -> Any:
         self.stderr.write(text)
         sys.exit(status)
 
 
-def _told(relay: Relay) -> str:
+def _counts(relay: Relay) -> str:
     return ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in relay.counts.items())
 
 
@@ -182,11 +187,11 @@ class Shutdown:
         self._signaled = False
 
     def on_signal(self, number: int) -> None:
-        """Called by a thread of its own."""
+        """Begin the shutdown; a second signal exits at once. Called by a thread of its own."""
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
         if self._signaled:
-            # At once: leases run out by themselves.
+            # At once: leases expire by themselves.
             os._exit(128 + number)
         self._signaled = True
         self._stop.set()
@@ -206,7 +211,7 @@ def _flush() -> None:
 
 
 def _keep_no_file_open() -> None:
-    """What this process has open ends with it: a session of a database that lived on would keep its locks."""
+    """Close all files at exec: a database session that stayed open would keep its locks."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
             with suppress(OSError):

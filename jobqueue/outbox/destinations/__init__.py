@@ -1,4 +1,7 @@
-"""Where events can go. Each destination is one small class; libraries of brokers are imported when first used."""
+"""Destinations of events: queues, subscribers, Kafka, and brokers that kombu supports.
+
+A relay uses them in its thread. Libraries of brokers are imported when a route first needs them.
+"""
 
 from __future__ import annotations
 

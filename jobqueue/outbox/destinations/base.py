@@ -1,4 +1,4 @@
-"""What a relay asks of a destination."""
+"""The interface of a destination."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import TypeAlias
 
 from jobqueue.outbox.event import Event
 
-#: of one event: None = it has arrived, else why not
+#: the outcome of one event: None if it has arrived, else the reason
 Outcome: TypeAlias = BaseException | None
 
 
 class Destination:
-    """Takes events. Used by one thread."""
+    """Delivers events. Used by one thread."""
 
-    #: several events can be sent at once; no two of one key are ever among them
+    #: whether send() takes several events at once; no two of them have the same key
     bulk = True
-    #: its effects are in the outbox's database, so that they can be committed together with the mark "delivered"
+    #: whether its effects are in the outbox's database and can be committed together with the mark "delivered"
     in_database = False
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """Deliver; one outcome per event, in their order. An event counts as arrived only if that is confirmed.
+        """Deliver the events; one outcome per event, in their order. Only a confirmed event has arrived.
 
-        DestinationDown, raised or as an outcome: it cannot be reached at present, no event is charged for it.
+        DestinationDown, raised or as an outcome: the destination cannot be reached, and no event is charged for that.
         """
         raise NotImplementedError
 
     def send_before(self, events: Sequence[Event]) -> list[Outcome]:
-        """Of a destination in the database: what has to be done outside the transaction, and is done before it begins.
+        """For a destination in the database: do what must be done outside the transaction, before it begins.
 
-        Done again, as all of the delivery, when that transaction fails.
+        It is repeated with the whole delivery when that transaction fails.
         """
         return [None] * len(events)
 
     def close(self) -> None:
-        """End connections; the next send() makes new ones."""
+        """Close connections; the next send() opens new ones."""

@@ -13,7 +13,7 @@ from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
 
-#: a message that is not confirmed by then has not arrived, as far as we know
+#: a message that is not confirmed within this time counts as not arrived
 WAIT_SECONDS = 10.0
 OPTIONS = {"URL", "TOPIC", "CONFIG"}
 
@@ -33,7 +33,7 @@ class KafkaBroker(Destination):
         self._producer: Any = None
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """All at once; waits for every confirmation."""
+        """Send all events at once and wait for every confirmation."""
         producer = self._connected()
         outcomes: dict[int, Any] = {}
         for event in events:
@@ -50,12 +50,12 @@ class KafkaBroker(Destination):
         producer.flush(WAIT_SECONDS + 1)
         answers = [outcomes.get(event.id, self._timed_out()) for event in events]
         if any(answers):
-            # Nothing that is told to have failed may still be sent later, behind others of its key.
+            # The producer must not send a failed event later, after others of its key.
             self.close()
         return [self._outcome(answer) for answer in answers]
 
     def close(self) -> None:
-        """Drop what was not confirmed."""
+        """Close the producer and drop what was not confirmed."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()

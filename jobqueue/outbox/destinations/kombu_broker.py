@@ -1,4 +1,4 @@
-"""RabbitMQ over AMQP, Redis, SQS and whatever else kombu speaks."""
+"""RabbitMQ over AMQP, Redis, SQS and other brokers that kombu supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
 
-#: connecting and one confirmation take no longer
+#: the longest wait for a connection, and for one confirmation
 WAIT_SECONDS = 10.0
 _NOT_FOUND = 404
 OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
@@ -21,12 +21,12 @@ OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
 class KombuBroker(Destination):
     """One message per event: body and headers as JSON, message_id = the event's id, persistent.
 
-    EXCHANGE and ROUTING_KEY (default: the topic) say where to; without an EXCHANGE the message goes to a queue, QUEUE
-    or the topic, which is made if it is missing. RabbitMQ confirms each message, and refuses those that no
+    EXCHANGE and ROUTING_KEY (default: the topic) route the message; without an EXCHANGE it goes to the queue QUEUE
+    (default: the topic), which is declared if it is missing. RabbitMQ confirms each message, and refuses those that no
     queue would get.
     """
 
-    # Confirmed one by one, which may be slow: the relay looks at its lease before each.
+    # One by one: confirmations may be slow, and the relay checks its lease before each event.
     bulk = False
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ class KombuBroker(Destination):
         self._declared: set[str] = set()
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """One after the other, each confirmed where the broker confirms."""
+        """Send one event after the other, with confirmation where the broker supports it."""
         outcomes: list[Outcome] = []
         for event in events:
             try:
@@ -50,11 +50,11 @@ class KombuBroker(Destination):
                 return outcomes + [error] * (len(events) - len(outcomes))
             except self._lost_connection() as error:
                 self.close()
-                # Not asked again for each of the rest: it takes its time to say so.
+                # The broker is not tried for the rest: each try could take WAIT_SECONDS.
                 down = DestinationDown(f"{type(error).__name__}: {error}")
                 return outcomes + [down] * (len(events) - len(outcomes))
             except Exception as error:
-                # The channel may be closed by it.
+                # The error may have closed the channel.
                 self.close()
                 outcomes.append(error)
             else:
@@ -62,7 +62,7 @@ class KombuBroker(Destination):
         return outcomes
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         connection, self._connection, self._producer = self._connection, None, None
         self._declared.clear()
         if connection is not None:
@@ -77,7 +77,7 @@ class KombuBroker(Destination):
         if not exchange:
             self._declare(target)
         if target.endswith(".fifo"):
-            # SQS: order within the group, and a repeat within five minutes is dropped by the service.
+            # SQS keeps the order within a group, and drops a repeat within five minutes.
             group = event.headers.get("key", str(event.id))
             properties = {"MessageGroupId": group, "MessageDeduplicationId": str(event.id)}
         self._producer.publish(
@@ -110,7 +110,7 @@ class KombuBroker(Destination):
         return self._kombu.Producer(self._connection.channel(), auto_declare=False)
 
     def _declare(self, queue: str) -> None:
-        """See that there is a queue. Raises DestinationDown where the broker refuses it: no event is at fault."""
+        """Declare the queue if it is missing. Raises DestinationDown if the broker refuses: no event is at fault."""
         if queue in self._declared:
             return
         try:
@@ -121,7 +121,7 @@ class KombuBroker(Destination):
         self._declared.add(queue)
 
     def _is_there(self, queue: str) -> bool:
-        """One that is there keeps its own arguments: AMQP brokers refuse to declare it again with others."""
+        """Whether the queue exists: AMQP brokers refuse to declare it again with other arguments."""
         if self._connection.transport.driver_type != "amqp":
             return False
         try:
@@ -129,7 +129,7 @@ class KombuBroker(Destination):
         except self._connection.channel_errors as error:
             if getattr(error, "reply_code", None) != _NOT_FOUND:
                 raise
-            # The answer has closed the channel.
+            # The broker closes the channel with this answer.
             self._producer = self._new_producer()
             return False
         return True

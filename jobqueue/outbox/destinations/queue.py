@@ -1,4 +1,4 @@
-"""A queue of ours."""
+"""The destination queue:NAME: events become jobs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Queue(Destination):
         self._queue, self._using = queue, using
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """In the caller's transaction; the event's id and instant are the dedupe key."""
+        """Enqueue in the caller's transaction, with id and time of the event as the dedupe key."""
         payloads = [_wrapped(event) for event in events]
-        # Ids begin anew when somebody truncates the table.
+        # With the time, because ids start again after TRUNCATE.
         keys = [f"outbox-{event.id}-{event.published_at:%Y%m%d%H%M%S%f}" for event in events]
         enqueue_many(self._queue, payloads, dedupe_keys=keys, using=self._using)
         return [None] * len(events)
 
 
 def _wrapped(event: Event) -> Encoded:
-    """What publish() has accepted must not be refused here because of what is put around it."""
+    """The payload of the job. Its limit is larger than that of publish(), so that the wrapper fits."""
     wrapped = {**event.headers, "id": event.id, "payload": event.payload}
     most = load().max_payload_bytes + WRAPPER_BYTES
     return Encoded(encode(wrapped, max_bytes=most, max_depth=MAX_DEPTH + 1))

@@ -1,4 +1,4 @@
-"""The subscribers in this process."""
+"""The destination of topics without a route: the subscribers in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobqueue.outbox.subscribers import Subscriber
 
 
 class Functions(Destination):
-    """Calls every subscriber of one topic: those without a transaction first, then those in the one with the mark."""
+    """Calls the subscribers of one topic; those with atomic=True last, in the transaction that marks the event."""
 
     bulk = False
 
@@ -25,11 +25,11 @@ class Functions(Destination):
         self.in_database = bool(self._atomic)
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """One after the other."""
+        """Call the subscribers event by event."""
         return [self._call(self._atomic or self._others, event) for event in events]
 
     def send_before(self, events: Sequence[Event]) -> list[Outcome]:
-        """A subscriber that did not ask for the transaction must not hold it open, and may need to be outside."""
+        """Call the subscribers without atomic=True, which must not run in the transaction."""
         return [self._call(self._others, event) for event in events]
 
     def _call(self, subscribers: Sequence[Subscriber], event: Event) -> Outcome:
@@ -41,6 +41,6 @@ class Functions(Destination):
         except (DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # Whatever it raises, SystemExit too, or leaves open: the relay and its other events go on.
+            # Whatever it raises, SystemExit included, or leaves open: the relay goes on with its other events.
             return error
         return None
