@@ -1,4 +1,7 @@
-"""Tables. Any code may read them; only jobqueue.transitions and jobqueue.producer write a job's state."""
+"""The tables. Any code may read them; only jobqueue.transitions and jobqueue.producer write a job's state.
+
+docs/reference/schema.md shows their DDL for each database.
+"""
 
 from jobqueue.models.allocation import Allocation
 from jobqueue.models.attempt import JobAttempt
