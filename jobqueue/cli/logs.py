@@ -7,6 +7,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from django.conf import settings
+from django.utils.log import RequireDebugTrue
+
 from jobqueue.log_format import JsonFormatter, TextFormatter, connect_jobs
 
 
@@ -33,10 +36,25 @@ def set_up(verbosity: int, log_format: str, style: Any) -> None:
     logger.setLevel(level)
     if level <= logging.INFO:
         connect_jobs()
-    if logger.handlers:
-        return
-    handler = Lines(sys.stderr)
-    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter(style if sys.stderr.isatty() else None))
-    logger.addHandler(handler)
-    logger.propagate = False
+    if not logger.handlers:
+        handler = Lines(sys.stderr)
+        as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+        handler.setFormatter(JsonFormatter() if as_json else TextFormatter(style if sys.stderr.isatty() else None))
+        logger.addHandler(handler)
+        logger.propagate = False
+    # What receivers of signals raise. Django's default LOGGING shows it on a console with DEBUG only.
+    receivers = logging.getLogger("django.dispatch")
+    if not _is_shown(receivers):
+        receivers.handlers += logger.handlers
+
+
+def _is_shown(logger: logging.Logger) -> bool:
+    """Whether a stream takes the errors of `logger`."""
+    found: logging.Logger | None = logger
+    while found is not None:
+        for handler in found.handlers:
+            hidden = not settings.DEBUG and any(isinstance(one, RequireDebugTrue) for one in handler.filters)
+            if isinstance(handler, logging.StreamHandler) and handler.level <= logging.ERROR and not hidden:
+                return True
+        found = found.parent if found.propagate else None
+    return False

@@ -4,13 +4,18 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from jobqueue import log_format as log_events
 from jobqueue.cli import logs
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
+from tests.patience import patient
 
+ROOT = Path(__file__).parents[2]
 FACTS = {
     "outcome": "ok",
     "job_id": 81237,
@@ -176,3 +181,36 @@ def test_the_projects_own_handlers_are_left_alone(fresh):
     logs.set_up(1, "json", None)
     assert fresh.handlers == [own]
     assert fresh.propagate
+
+
+RECEIVER = """
+import sys
+from django.conf import settings
+databases = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+console = {"handlers": {"own": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["own"]}}
+console |= {"version": 1, "disable_existing_loggers": False}
+apps = ["django.contrib.auth", "django.contrib.contenttypes", "jobqueue"]
+backend = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend"}}
+own = {"LOGGING": console} if sys.argv[2] == "own" else {}
+settings.configure(DEBUG=sys.argv[1] == "debug", INSTALLED_APPS=apps, DATABASES=databases, TASKS=backend, **own)
+import django
+django.setup()
+from jobqueue.cli import logs
+from jobqueue.signals import job_done, send
+logs.set_up(1, "text", None)
+def broken(**facts):
+    raise ValueError("receiver is broken")
+job_done.connect(broken)
+send(job_done, object, job_id=1)
+"""
+
+
+# A root handler of the project's beside Django's console for DEBUG is two by itself.
+@pytest.mark.parametrize(
+    ("debug", "logging_of"), [("debug", "django"), ("production", "django"), ("production", "own")]
+)
+def test_what_a_receiver_raises_is_shown_once(debug, logging_of):
+    command = [sys.executable, "-c", RECEIVER, debug, logging_of]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient(60))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ValueError: receiver is broken") == 1

@@ -36,7 +36,7 @@ def test_a_worker_takes_its_turn_at_the_servers_locks(worker):
     assert not Job.objects.exists()
 
 
-def test_the_board_sums_what_replaced_children_counted_and_metrics_tell_it():
+def test_the_scoreboard_sums_what_replaced_children_counted_and_metrics_show_it():
     scoreboard = Scoreboard(1, 1)
     slot = scoreboard.slots[0]
     for times in (1, 2):
@@ -48,7 +48,8 @@ def test_the_board_sums_what_replaced_children_counted_and_metrics_tell_it():
         assert (slot.locks_acquired, slot.locks_wait_us) == (5 * times, 900 * times)
     probe = Probe.__new__(Probe)
     probe._scoreboard = scoreboard
-    figures = {name: value for name, _, value in probe._figures()}
-    assert figures["locks_acquired"] == 10
-    assert figures["locks_failed"] == 6
-    assert figures["locks_reentered"] == 2
+    status, text = probe._metrics()
+    assert status == 200
+    for name, total in (("acquired", 10), ("failed", 6), ("reentered", 2)):
+        assert f"jobqueue_worker_locks_{name}_total {total}.0" in text
+    assert "# TYPE jobqueue_worker_locks_acquired_total counter" in text

@@ -49,7 +49,7 @@ def test_a_worker_tells_whether_it_lives_is_ready_and_what_it_has_done(run_worke
     def told():
         # Counted when the end has been written, and so a moment after it can be seen.
         status, text = get(port, "/metrics")
-        return status == 501 or (status == 200 and "jobqueue_worker_jobs_ended 1.0" in text)
+        return status == 501 or (status == 200 and "jobqueue_worker_jobs_ended_total 1.0" in text)
 
     wait_for(told, 20, "metrics")
     assert worker.stop() == 0

@@ -1,35 +1,42 @@
-"""Health answers over HTTP, from the scoreboard alone: they need no database and so can say that it is away."""
+"""Health and metrics over HTTP, read from the scoreboard: they need no database, and so can report its absence."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobqueue.worker.shared.scoreboard import Hold, Scoreboard, State
+from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 logger = logging.getLogger("jobqueue.worker")
 
-# The monitor ticks five times a second; silent for this long it hangs, and nobody has replaced it.
+# The monitor ticks five times a second. Without a tick for this long it hangs, and the supervisor has not replaced it.
 STALE_SECONDS = 30.0
 
-
-_LOCKS = {
-    "locks_acquired": "Locks that jobs acquired, told every ten seconds",
-    "locks_failed": "Locks that jobs did not get in time",
-    "locks_contended": "Locks that jobs got, and not at once",
-    "locks_reentered": "Jobs that came back to a lock after its end",
-    "locks_wait_us": "Microseconds that jobs waited for locks",
+#: counters of the slots -> help
+_COUNTERS = {
+    "finished": ("jobs_ended", "Runs that ended"),
+    "failed": ("jobs_failed", "Runs that failed"),
+    "lost": ("answers_lost", "Runs whose lease was lost before they ended"),
+    "locks_acquired": ("locks_acquired", "Locks that jobs acquired, updated every ten seconds"),
+    "locks_failed": ("locks_failed", "Locks that jobs did not get in time"),
+    "locks_contended": ("locks_contended", "Locks that jobs got after a wait"),
+    "locks_reentered": ("locks_reentered", "Jobs that took a lock again after its end"),
+    "locks_wait_us": ("locks_wait_us", "Microseconds that jobs waited for locks"),
 }
 
 
 class Probe:
-    """GET /live: the monitor ticks. /ready: and a child runs, and the database answers. /metrics: Prometheus text.
+    """GET /live, /ready and /metrics.
 
-    /ready says no when the monitor has not ticked for `silent_seconds`, /live after 30 s.
+    /live: 200 while the monitor ticks, 503 after 30 s without. /ready: 503 also while no child runs, while the database
+    is unreachable, and after `silent_seconds` without a tick. /metrics: Prometheus text.
     """
 
     def __init__(self, scoreboard: Scoreboard, port: int, silent_seconds: float = STALE_SECONDS) -> None:
@@ -40,16 +47,12 @@ class Probe:
 
     @property
     def _silent(self) -> float:
-        return time.monotonic() - float(self._scoreboard.header.monitor_ticked_at)
+        return time.monotonic() - self._scoreboard.header.monitor_ticked_at
 
     def _answer(self, path: str) -> tuple[int, str]:
         if path == "/live":
             silent = self._silent
-            return (
-                (200, "live\n")
-                if silent < STALE_SECONDS
-                else (503, f"the monitor has been silent for {silent:.0f} s\n")
-            )
+            return (200, "live\n") if silent < STALE_SECONDS else (503, _no_tick(silent))
         if path == "/ready":
             return self._ready()
         if path == "/metrics":
@@ -57,53 +60,59 @@ class Probe:
         return 404, "known: /live /ready /metrics\n"
 
     def _ready(self) -> tuple[int, str]:
-        header: Any = self._scoreboard.header
+        header = self._scoreboard.header
         if header.stop:
             return 503, "stopping\n"
         if header.database_down:
             return 503, "the database is unreachable\n"
         if (silent := self._silent) > self._silent_seconds:
-            return 503, f"the monitor has been silent for {silent:.0f} s\n"
-        running = sum(slot.state == State.RUNNING for slot in self._scoreboard.slots)
+            return 503, _no_tick(silent)
+        running = len(self._running())
         return (200, f"ready: {running} children\n") if running else (503, "no child is running\n")
 
     def _metrics(self) -> tuple[int, str]:
         try:
-            from prometheus_client import CollectorRegistry, Gauge, generate_latest
+            from prometheus_client import CollectorRegistry, generate_latest
+            from prometheus_client.registry import Collector
         except ImportError:
             return 501, 'prometheus-client is not installed: pip install "jobqueue[metrics]"\n'
+        collector = type("Scoreboard", (Collector,), {"collect": lambda _: self.collect()})()
         registry = CollectorRegistry()
-        for name, words, value in self._figures():
-            Gauge(f"jobqueue_worker_{name}", words, registry=registry).set(value)
+        registry.register(collector)
         return 200, generate_latest(registry).decode()
 
-    def _figures(self) -> list[tuple[str, str, int]]:
-        slots = self._scoreboard.slots
+    def collect(self) -> Iterator[Metric]:
+        """The metrics. Counters begin with the worker and go on when a child is replaced."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, words, value in self._gauges():
+            yield GaugeMetricFamily(f"jobqueue_worker_{name}", words, value)
+        for field, (name, words) in _COUNTERS.items():
+            total = sum(getattr(slot, field) for slot in self._scoreboard.slots)
+            yield CounterMetricFamily(f"jobqueue_worker_{name}", words, total)
+        reaped = self._scoreboard.header.reaped
+        yield CounterMetricFamily("jobqueue_worker_leases_reaped", "Lapsed leases ended by this worker", reaped)
+
+    def _gauges(self) -> list[tuple[str, str, int]]:
+        running = self._running()
         holds = [lease_slot.hold for lease_slots in self._scoreboard.lease_slots for lease_slot in lease_slots]
+        allowed = "Jobs that may run at once now, fewer than usual while the database is in trouble"
+        slowed = "Queues with a task whose runs fail and that is tried one job at a time, summed over children"
         return [
-            ("children", "Child processes that run", sum(r.state == State.RUNNING for r in slots)),
+            ("children", "Child processes that run", len(running)),
             ("jobs_running", "Jobs whose body runs now", holds.count(Hold.RUNNING)),
             ("jobs_claimed", "Jobs claimed and not started", holds.count(Hold.WAITING)),
-            ("jobs_ended", "Runs that ended since the worker started", sum(r.finished for r in slots)),
-            ("jobs_failed", "Runs that failed since the worker started", sum(r.failed for r in slots)),
-            (
-                "jobs_allowed",
-                "Jobs that may run at once now, less than usual while the database is in trouble",
-                self._sum("level"),
-            ),
-            (
-                "queues_slowed",
-                "Queues with a task whose runs fail and that is tried one job at a time, summed over children",
-                self._sum("queues_slowed"),
-            ),
-            ("answers_lost", "Runs whose lease was lost before they answered", sum(r.lost for r in slots)),
-            *((name, words, sum(getattr(r, name) for r in slots)) for name, words in _LOCKS.items()),
-            ("leases_reaped", "Lapsed leases ended by this worker", self._scoreboard.header.reaped),
+            ("jobs_allowed", allowed, sum(slot.level for slot in running)),
+            ("queues_slowed", slowed, sum(slot.queues_slowed for slot in running)),
             ("database_down", "1 while the database is unreachable", self._scoreboard.header.database_down),
         ]
 
-    def _sum(self, field: str) -> int:
-        return sum(getattr(r, field) for r in self._scoreboard.slots if r.state == State.RUNNING)
+    def _running(self) -> list[ProcessSlot]:
+        return [slot for slot in self._scoreboard.slots if slot.state == State.RUNNING]
+
+
+def _no_tick(seconds: float) -> str:
+    return f"the monitor has been silent for {seconds:.0f} s\n"
 
 
 def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHandler]:
@@ -120,6 +129,6 @@ def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHa
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Probes come every few seconds; they are not worth a line each."""
+            """Nothing: a probe every few seconds is not worth a line each."""
 
     return Handler

@@ -67,7 +67,7 @@ def started(task: Any, lease: Any, *, within: bool = False) -> None:
     except BaseException:
         logger.exception("task_started of job %d could not be sent; the job goes on", lease.job_id)
     else:
-        _check(answers)
+        _raise_soft_timeout(answers)
     finally:
         if not within:
             drop_open_transactions()
@@ -80,7 +80,7 @@ async def astarted(task: Any, lease: Any) -> None:
     try:
         backend = backend_of(task)
         result = started_result(task, lease, backend)
-        _check(await signals.task_started.asend_robust(type(backend), task_result=result))
+        _raise_soft_timeout(await signals.task_started.asend_robust(type(backend), task_result=result))
     except CancelledError:
         raise
     except BaseException:
@@ -115,7 +115,7 @@ def _send_finished(outcome: Outcome, status: Any) -> None:
     result = _finished_result(outcome, status, backend)
     send = partial(signals.task_finished.send_robust, type(backend), task_result=result)
     if outcome.error is None:
-        _check(send())
+        _raise_soft_timeout(send())
         return
     trace = outcome.error.__traceback__
     try:
@@ -123,7 +123,7 @@ def _send_finished(outcome: Outcome, status: Any) -> None:
         raise outcome.error
     except BaseException:
         outcome.error.__traceback__ = trace
-        _check(send())
+        _raise_soft_timeout(send())
 
 
 def _finished_result(outcome: Outcome, status: Any, backend: Any) -> Any:
@@ -165,9 +165,8 @@ def _is_shut(condition: Any) -> bool:
     return wanted is not None and bool(settings.DEBUG) is not wanted
 
 
-def _check(answers: Iterable[tuple[Any, Any]]) -> None:
-    for receiver, answer in answers:
+def _raise_soft_timeout(answers: Iterable[tuple[Any, Any]]) -> None:
+    """Raise a SoftTimeout that a receiver met. Django logs the other errors."""
+    for _, answer in answers:
         if isinstance(answer, SoftTimeout):
             raise answer
-        if isinstance(answer, Exception):
-            logger.error("receiver %r failed; the job goes on", receiver, exc_info=answer)
