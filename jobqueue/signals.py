@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from django.dispatch import Signal
 
@@ -19,7 +19,7 @@ job_failed = Signal()  # job_id, queue, task, attempt, worker, cause, delay_seco
 job_dead = Signal()  # job_id, queue, task, attempt, worker, cause, using: FAILED, no attempt left
 job_canceled = Signal()  # job_id, queue, task, using
 job_parked = Signal()  # job_id, queue, task, reason, using: READY again without using an attempt
-job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease ran out
+job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease expired
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
 # Deadlock, lock wait or lost connection; the transaction is redone.
 transaction_retried = Signal()  # using, code, attempt, error
@@ -39,7 +39,7 @@ class _Delivery(threading.local):
 _delivery = _Delivery()
 
 
-def send(signal: Signal, sender: type, **values: Any) -> None:
+def send(signal: Signal, sender: type, **values: object) -> None:
     """Send to every receiver; send_robust() logs what a receiver raises to the logger django.dispatch."""
     if not signal.receivers:
         return

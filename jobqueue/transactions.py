@@ -48,7 +48,7 @@ def retry_transaction(
     attempts: int = 5,
     lock_timeout_seconds: float | None = None,
     using: str | None = None,
-) -> Any:
+) -> object:
     """Decorator: each call is one transaction on `using` ("default"), which is redone after a transient fault.
 
     Transient are deadlocks, lock timeouts and serialization failures, also those that the function caught, and
@@ -76,7 +76,7 @@ def retry_transaction(
     return decorate if function is None else decorate(function)
 
 
-def _check(work: Any) -> None:
+def _check(work: object) -> None:
     if not callable(work) or iscoroutinefunction(work) or isgeneratorfunction(work) or isasyncgenfunction(work):
         raise InvalidType(
             f"retry_transaction takes a plain function, got {work!r}: transactions do not span awaits or yields. "
@@ -185,9 +185,9 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     )
 
 
-def _databases() -> set[tuple[Any, ...]]:
+def _databases() -> set[tuple[object, ...]]:
     """The addresses of DATABASES: some drivers use Python's sockets."""
-    found: set[tuple[Any, ...]] = set()
+    found: set[tuple[object, ...]] = set()
     for values in connections.settings.values():
         host, port = values.get("HOST"), values.get("PORT")
         if host and not host.startswith("/"):

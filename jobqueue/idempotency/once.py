@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -23,8 +23,9 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
 from jobqueue.idempotency import records
-from jobqueue.idempotency.keys import Key, stored
+from jobqueue.idempotency.keys import Key, StoredKey, stored
 from jobqueue.locks.deadline import Deadline
+from jobqueue.models import IdempotencyRecord
 from jobqueue.payload import JSON, encode
 from jobqueue.validation import KEY_BYTES, check_seconds
 
@@ -172,19 +173,19 @@ class Once:
 
         return cast("F", call)
 
-    def _for(self, key: Any) -> Once:
+    def _for(self, key: StoredKey | None) -> Once:
         own = Once("unused", self._ttl_seconds, self._timeout_seconds, self._fingerprint, self._using)
         own._key = key
         return own
 
-    def _begin(self, alias: str, deadline: Deadline) -> Any:
+    def _begin(self, alias: str, deadline: Deadline) -> IdempotencyRecord | None:
         # Only a transaction of our own can be rolled back and begun again; once is enough.
         if not in_callers_transaction(connections[alias]):
             with suppress(records.Lapsed):
                 return self._begin_once(alias, deadline, may_redo=True)
         return self._begin_once(alias, deadline, may_redo=False)
 
-    def _begin_once(self, alias: str, deadline: Deadline, *, may_redo: bool) -> Any:
+    def _begin_once(self, alias: str, deadline: Deadline, *, may_redo: bool) -> IdempotencyRecord | None:
         connection = connections[alias]
         own = vendor(alias).transaction(connection)
         assert self._key is not None
@@ -230,7 +231,12 @@ def _check_fingerprint(fingerprint: object) -> bytes | None:
     )
 
 
-def _leave(block: Any, kind: Any, error: Any, trace: Any) -> None:
+def _leave(
+    block: AbstractContextManager[None],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
     """End the block's transaction; the caller raises the block's own error."""
     try:
         block.__exit__(kind, error, trace)

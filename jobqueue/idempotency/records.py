@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -75,15 +75,15 @@ def _renew(
     """
     rows = IdempotencyRecord.objects.using(using).filter(pk=expired.pk, expires_at__lte=UtcNow())
     found = vendor(using)
-    locked: list[Any] | None
+    locked: Sequence[object] | None
     if wait_for is None or not found.shared_lock_sql:
         locked = list(found.lock_rows(rows).values_list("pk"))
     else:
         locked = _within(wait_for, using, lambda: list(rows.select_for_update().values_list("pk")))
     if not locked:
         return False
-    anew: dict[str, Any] = {"fingerprint": fingerprint, "result": None, "created_at": UtcNow()}
-    return bool(vendor(using).update_by_key(rows, {**anew, "expires_at": UtcNowPlus(ttl_seconds)}))
+    fresh: dict[str, object] = {"fingerprint": fingerprint, "result": None, "created_at": UtcNow()}
+    return bool(vendor(using).update_by_key(rows, {**fresh, "expires_at": UtcNowPlus(ttl_seconds)}))
 
 
 def complete(key: StoredKey, result: Encoded | None, *, using: str) -> None:

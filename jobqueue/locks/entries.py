@@ -7,10 +7,12 @@ import os
 import threading
 import weakref
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TypeAlias
+
+Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
 
 
-def present_owner() -> Any:
+def present_owner() -> Owner:
     """The running task; outside of tasks the current thread."""
     try:
         task = asyncio.current_task()
@@ -56,7 +58,7 @@ class Entry:
         owner = self._owner()
         return owner is not None and other.is_of(owner)
 
-    def is_of(self, owner: object) -> bool:
+    def is_of(self, owner: Owner) -> bool:
         """Whether `owner` made it in this process."""
         return self._owner() is owner and not self.is_inherited
 
@@ -67,7 +69,7 @@ class Entries:
     def __init__(self) -> None:
         # Reentrant: a signal handler may acquire the lock object while this thread does.
         self._guard = threading.RLock()
-        self._newest: MutableMapping[Any, Entry] = weakref.WeakKeyDictionary()
+        self._newest: MutableMapping[Owner, Entry] = weakref.WeakKeyDictionary()
         self._held: list[Entry] = []
         self._last: Entry | None = None
 

@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from functools import cache, partial
-from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper, FloatField, Q, QuerySet
 
@@ -113,7 +112,7 @@ class LeaseLock(TimedLock):
         found = _reading(self.using).rows(name=self.name)
         return bool(found) and (found[0][0], found[0][1]) == (entry.fence, None)
 
-    def _mine(self, entry: Entry, seconds: float) -> dict[str, Any]:
+    def _mine(self, entry: Entry, seconds: float) -> dict[str, object]:
         return {"name": self.name, "token": entry.token, "seconds": seconds}
 
 

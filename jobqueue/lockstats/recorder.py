@@ -15,7 +15,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -82,7 +81,7 @@ def found(finding: Finding) -> None:
         _process.findings.append(finding)
 
 
-def record_deadlock(sender: type, *, using: str, error: BaseException | None = None, **_: Any) -> None:
+def record_deadlock(sender: type, *, using: str, error: BaseException | None = None, **_: object) -> None:
     """Receiver of transaction_retried: keep a report of a deadlock where the server keeps none."""
     report = None if error is None else fault_vendor(using).diagnostics.deadlock_in(error)
     if report is not None:

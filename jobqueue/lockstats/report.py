@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
-from django.db.models import F, Max, QuerySet, Sum
+from django.db.models import Aggregate, F, Max, QuerySet, Sum
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
@@ -98,7 +98,7 @@ def read_held(*, limit: int, using: str) -> QuerySet[LockRow]:
     return held.annotate(now=UtcNow()).order_by("-expires_at")[:limit]
 
 
-_SUMS: dict[str, Any] = {f"sum_{name}": (Max if name.endswith("_max") else Sum)(name) for name in COUNTER_NAMES}
+_SUMS: dict[str, Aggregate] = {f"sum_{name}": (Max if name.endswith("_max") else Sum)(name) for name in COUNTER_NAMES}
 
 
 def _since(seconds: float, using: str) -> QuerySet[Any]:

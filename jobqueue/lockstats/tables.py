@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from django.db import connections
 from django.db.models import Model
@@ -24,7 +23,7 @@ class Finding:
 
     kind: LockFinding.Kind
     identity: str
-    detail: Mapping[str, Any]
+    detail: Mapping[str, object]
     seconds: float | None = field(default=None)
 
 
@@ -66,7 +65,7 @@ def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
     _write(LockFinding, rows, ("last_seen_at", "seconds", "detail"), using)
 
 
-def _write(model: type[Model], rows: Sequence[Any], changing: Sequence[str], using: str) -> None:
+def _write(model: type[Model], rows: Sequence[Model], changing: Sequence[str], using: str) -> None:
     if not rows:
         return
     connection = connections[using]

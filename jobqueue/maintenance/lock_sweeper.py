@@ -1,10 +1,9 @@
-"""Deletes lease locks that have ended and the rows of mutexes that nobody has used for long."""
+"""Deletes lease locks that have ended and the rows of idle mutexes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, Q
@@ -53,7 +52,7 @@ def count_ended(*, using: str) -> int:
 
 
 def _sweep_mutexes(using: str) -> int:
-    """Delete those of the next MUTEX_ROWS rows that were idle for MUTEX_IDLE_SECONDS, unless somebody holds them.
+    """Delete those of the next MUTEX_ROWS rows that were idle for MUTEX_IDLE_SECONDS, unless a transaction holds them.
 
     In order of the key: the time of the last use has no index, because every holder would have to write to it.
     """
@@ -75,11 +74,11 @@ def _idle() -> Q:
 def _delete_mutexes(keys: list[str], using: str) -> int:
     server = vendor(using)
     with server.transaction(connections[using]):
-        floor: Any = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
+        floor = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
         if floor.exists() and not server.lock_rows(floor):
             # A transaction relies on no row being deleted until it ends; the next pass tries again.
             return 0
-        rows: Any = MutexRow.objects.using(using).filter(_idle())
+        rows = MutexRow.objects.using(using).filter(_idle())
         locked = list(server.lock_rows(rows.filter(pk__in=keys)).values_list("pk", flat=True))
         if locked:
             raise_mutex_floor(using)

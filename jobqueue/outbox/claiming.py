@@ -25,6 +25,10 @@ from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 _FRONTS_MAX = 50
 
 
+#: id, lane, whether due, token
+_Front = tuple[int, int, bool, bytes | None]
+
+
 class _ClaimedElsewhere(Exception):
     """Another relay has claimed some of these events."""
 
@@ -97,9 +101,9 @@ class EventClaimer:
 
     def _next_lanes(self, limit: int) -> dict[int, int]:
         """Up to `limit` lanes with pending events after the last ones, each with its first event; of one round only."""
-        anew = self._after == lanes.LOWEST
+        from_start = self._after == lanes.LOWEST
         heads = self._look(limit)
-        if not heads and not anew:
+        if not heads and not from_start:
             heads = self._look(limit)
         if self._topics is None:
             return heads
@@ -165,16 +169,16 @@ class EventClaimer:
                 fronts[row.lane].append(row)
         return list(fronts.values())
 
-    def _read_fronts(self, since: Mapping[int, int], share: int) -> list[tuple[int, int, bool, Any]]:
+    def _read_fronts(self, since: Mapping[int, int], share: int) -> list[_Front]:
         """Of each lane up to `share` pending events from an id on, lowest first: id, lane, whether due, token."""
         runs = [{"lane": lane, "since": event_id} for lane, event_id in since.items()]
         front = statements.front(self._using, share, self._topics)
-        found: list[Any] = []
+        found: list[_Front] = []
         for start in range(0, len(runs), _FRONTS_MAX):
             found += front.rows_of_each(runs[start : start + _FRONTS_MAX])
         return sorted(found)
 
-    def _contents(self, found: Sequence[tuple[int, int, bool, Any]]) -> list[EventRow]:
+    def _contents(self, found: Sequence[_Front]) -> list[EventRow]:
         """The events before the first one of their lane that is not due, or whose relay did not settle it."""
         ended, ids = set(), []
         for event_id, lane, due, token in found:
@@ -186,7 +190,7 @@ class EventClaimer:
 
     def _lock_due(self, lane: int, limit: int) -> list[EventRow]:
         """Lock due events of a topic from its cursor on; from the head if that finds fewer than `limit`."""
-        cursor, rows = self._cursors.of(lane), list[Any]()
+        cursor, rows = self._cursors.of(lane), list[tuple[Any, ...]]()
         if cursor is not None:
             rows = statements.lock_due_from(self._using, limit).rows(lane=lane, since=cursor)
         if len(rows) < limit:

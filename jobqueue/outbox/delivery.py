@@ -116,7 +116,7 @@ class Delivery:
         except (EventLeaseLost, DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # SystemExit too: if it ended the relay, the relay would meet the same event again and again.
+            # SystemExit included: otherwise the event would end every relay that claims it.
             if len(events) == 1:
                 self._fail(events[0], error)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from django.db.models import QuerySet
 
@@ -69,7 +69,7 @@ def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:
     return OutboxEvent.objects.using(using).filter(pk=event_id)
 
 
-def _write(rows: QuerySet[OutboxEvent], changes: dict[str, Any], written: QuerySet[OutboxEvent]) -> bool:
+def _write(rows: QuerySet[OutboxEvent], changes: Mapping[str, object], written: QuerySet[OutboxEvent]) -> bool:
     """Whether there was a row to change. `written` finds the row after an earlier run whose answer was lost."""
     done, ran_again = retry_reporting(lambda: rows.order_by().update(**changes), using=rows.db)
     return bool(done) or (ran_again and retry_transient(written.exists, using=rows.db))

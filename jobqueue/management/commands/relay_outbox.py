@@ -14,7 +14,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
@@ -170,7 +170,7 @@ class Command(BaseCommand):
             logger.critical("this relay cannot be restarted (%s); it ends", error)
             os._exit(1)
 
-    def _exit(self, text: str, status: int) -> Any:
+    def _exit(self, text: str, status: int) -> NoReturn:
         self.stderr.write(text)
         sys.exit(status)
 
