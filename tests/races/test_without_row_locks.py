@@ -16,7 +16,7 @@ from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock
 from jobqueue.models import Job
 from jobqueue.outbox import publish
-from jobqueue.outbox.claiming import Claimer
+from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.transitions import ack, cancel, claim, discard, reap, release, retry
 from jobqueue.transitions.leases import free_of
 from jobqueue.transitions.releasing import release_many
@@ -181,7 +181,7 @@ def test_of_two_who_saw_a_lease_lock_free_one_gets_it():
 def test_of_two_relays_that_saw_the_same_events_one_gets_them():
     with transaction.atomic():
         publish("topic", {})
-    first, second = (Claimer("default", lease_seconds=60) for _ in range(2))
+    first, second = (EventClaimer("default", lease_seconds=60) for _ in range(2))
     taken = []
     with overtaken_by(lambda: taken.append(second.claim(10)), "job_outbox"):
         assert first.claim(10) is None
