@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.core import checks
 
-from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, normalize_json, signals
+from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, signals
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.payload import dump
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import JobTask
 from jobqueue.tasks.options import own_options
+from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
 if TYPE_CHECKING:
@@ -106,19 +109,19 @@ class JobQueueBackend(BaseTaskBackend):
         if registry.find_task(task.module_path) is None:
             # Made by another backend's task class and sent here with using(): only ours registers itself.
             registry.add_task(task.module_path, task)
-        payload = _payload(task, args, kwargs)
+        payload = payload_of(task, args, kwargs)
         return task, payload, self._job(task, payload)
 
     def _add(self, task: Any, payload: dict[str, Any], job: NewJob) -> TaskResult[Any]:
         """Insert it and tell: in one thread, so a caller that is cancelled meanwhile takes no signal with it."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer.enqueueing import add, add_one
+        from jobqueue.producer.enqueueing import add, add_dated
         from jobqueue.tasks.results import holding_result, new_result
 
         if (expires := getattr(task, "expires", None)) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
         if job.dedupe_key is None:
-            job_id, created_at = add_one(job, using=self.database)
+            job_id, created_at = add_dated(job, using=self.database)
             result = new_result(job_id, created_at, task, payload, alias=self.alias)
         else:
             job_id = add(job, using=self.database)
@@ -132,7 +135,7 @@ class JobQueueBackend(BaseTaskBackend):
         own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
         job = new_job(
             task.queue_name,
-            payload,
+            Encoded(dump(payload, max_bytes=load().max_payload_bytes)),
             priority=int(task.priority),
             run_at=_aware(task.run_after),
             max_attempts=own["max_attempts"],
@@ -157,17 +160,6 @@ class JobQueueBackend(BaseTaskBackend):
             raise InvalidValue(
                 f"expires is {after} after the job is due, beyond the year 9998. Nothing was written."
             ) from None
-
-
-def _payload(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    version = getattr(task, "version", 1)
-    try:
-        payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
-    except RecursionError:
-        raise PayloadError("the arguments refer to themselves. Nothing was written.") from None
-    except (TypeError, ValueError) as error:
-        raise PayloadError(f"the arguments are not JSON: {error}. Nothing was written.") from None
-    return payload | {"version": version} if version > 1 else payload
 
 
 def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:

@@ -1,14 +1,14 @@
-"""The JSON codec of payloads and results: what it accepts, all four databases give back unchanged.
+"""The JSON codec of payloads and results: what it accepts, all four databases return unchanged.
 
-But for one thing: PostgreSQL keeps numbers as decimals and writes them out in full, so there a float of 1e16 or more
-comes back as an int.
+With one exception: PostgreSQL stores numbers as decimals and writes them out in full, so a float of 1e16 or more is
+read back as an int.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
@@ -18,7 +18,7 @@ JSON: TypeAlias = Any
 
 # MariaDB's JSON_VALID refuses more than 31 levels; MySQL 100, PostgreSQL and SQLite far more.
 MAX_DEPTH = 30
-# Outside this range MySQL turns an integer into a float without a word.
+# Outside this range MySQL silently turns an integer into a float.
 INT_LOW, INT_HIGH = -(2**63), 2**64 - 1
 
 
@@ -39,6 +39,11 @@ def encode(
     Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
     """
     _check(value, what, max_depth)
+    return dump(value, max_bytes=max_bytes, setting=setting, what=what)
+
+
+def dump(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:
+    """encode() for a value that was checked."""
     text = _ENCODER.encode(value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
@@ -52,16 +57,39 @@ def encode(
 def decode(text: str | bytes) -> JSON:
     """The value of JSON text that any program may have written. Raises PayloadError if it cannot be read."""
     try:
-        # What json.loads() does, without its looks for white space on both sides.
+        # What json.loads() does, without its search for white space on both sides.
         value, end = _scan(text, 0)
         if end == len(text):
             return value
     except (StopIteration, TypeError, ValueError, RecursionError):
-        pass  # bytes, or white space before the value, or json.loads() says what is wrong
+        pass  # bytes, or white space before the value; or json.loads() raises an error that says what is wrong
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the stored JSON cannot be read: {type(error).__name__}: {error}") from None
+
+
+def normalized(value: object, path: str, depth: int = MAX_DEPTH) -> JSON:
+    """`value` as plain JSON, as Django Tasks converts arguments: mappings to dicts, sequences to lists, bytes to text.
+
+    Raises PayloadError naming the path of the first part that cannot be converted or stored.
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise _refused(path, "bytes that are not UTF-8; send them as base64") from None
+    elif isinstance(value, Mapping):
+        _check_depth(path, depth)
+        return {
+            _checked_key(normalized(key, f"{path} key"), path): normalized(item, f"{path}.{key}", depth - 1)
+            for key, item in value.items()
+        }
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        _check_depth(path, depth)
+        return [normalized(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
+    _check(value, path, depth)
+    return value
 
 
 def _check(value: JSON, path: str, depth: int) -> None:
@@ -82,16 +110,18 @@ def _check(value: JSON, path: str, depth: int) -> None:
     elif isinstance(value, dict):
         _check_depth(path, depth)
         for key, item in value.items():
-            if not isinstance(key, str):
-                raise _refused(path, f"the key {_named(key)} of type {type(key).__name__}; JSON keys are strings")
-            _check_text(key, f"{path} key {key!r}")
+            _checked_key(key, path)
             _check(item, f"{path}.{key}", depth - 1)
     else:
         raise _refused(path, f"a {type(value).__name__}, which is not JSON; convert it to a string or number first")
 
 
-def _named(key: object) -> str:
-    return shown(key) if isinstance(key, int) else repr(key)
+def _checked_key(key: object, path: str) -> str:
+    if not isinstance(key, str):
+        named = shown(key) if isinstance(key, int) else repr(key)
+        raise _refused(path, f"the key {named} of type {type(key).__name__}; JSON keys are strings")
+    _check_text(key, f"{path} key {key!r}")
+    return key
 
 
 def _check_text(value: str, path: str) -> None:

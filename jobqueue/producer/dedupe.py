@@ -1,20 +1,27 @@
-"""Who holds a dedupe key: a live job, and a finished one for DEDUPE_SECONDS after its end."""
+"""Dedupe keys: a live job holds its key, and a finished one for DEDUPE_SECONDS after its end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 
-from django.db import connections
+from django.db import IntegrityError, connections
 from django.db.models import Q
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.parameters import placeholder
+from jobqueue.exceptions import DedupeConflict
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
+from jobqueue.producer.insert import NewJob, insertion
+from jobqueue.producer.key_wait import bounded_wait
 
+#: looks for the holder of a key, each after a lost race
+_ROUNDS = 4
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 
 
@@ -78,3 +85,57 @@ def _lapsed() -> Q:
     if seconds is None:
         return ended & Q(pk__isnull=True)
     return ended & Q(finished_at__lt=UtcNowPlus(-seconds))
+
+
+def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
+    """One job with a dedupe key: look for its holder, insert, and look again if another transaction was faster.
+
+    An inserted job is put into `added`, where a later try finds it after a commit whose answer was lost.
+    """
+    assert job.dedupe_key is not None
+    for attempt in range(_ROUNDS):
+        with bounded_wait(until, using) if attempt else nullcontext():
+            found = holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
+        if found is not None:
+            return found
+        try:
+            # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
+            with bounded_wait(until, using):
+                free(job.queue, job.dedupe_key, using=using)
+                (job_id,) = add_plain([job], using, until, added)
+        except IntegrityError:
+            continue
+        return job_id
+    raise DedupeConflict(
+        f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
+        "see. Nothing was written; retry the transaction, or use READ COMMITTED."
+    )
+
+
+def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
+    """Insert jobs without a dedupe key by one statement; their ids, which are put into `added` with the jobs."""
+    ids = insertion(jobs, using, until)()
+    added.update(zip(ids, jobs, strict=True))
+    return ids
+
+
+def add_many(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
+    """Jobs with dedupe keys: those whose key is free in one INSERT; one by one only after a lost race."""
+    known = holders(jobs[0].queue, [job.dedupe_key for job in jobs if job.dedupe_key], using=using)
+    fresh, seen = [], set(known)
+    for job in jobs:
+        if job.dedupe_key is None or job.dedupe_key not in seen:
+            fresh.append(job)
+            seen.update([job.dedupe_key] if job.dedupe_key else [])
+    try:
+        with bounded_wait(until, using):
+            for job in fresh:
+                if job.dedupe_key is not None and job.dedupe_key in known.stale:
+                    free(job.queue, job.dedupe_key, using=using)
+            ids = add_plain(fresh, using, until, added) if fresh else []
+    except IntegrityError:
+        one = partial(add_plain, using=using, until=until, added=added)
+        return [add(job, using, until, added) if job.dedupe_key else one([job])[0] for job in jobs]
+    inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
+    by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
+    return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]

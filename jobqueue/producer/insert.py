@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.db import connections
@@ -16,10 +16,11 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.ordering.gate import KEY_GATE, SCHEDULED, WAITS
+from jobqueue.producer.key_wait import bounded_wait
 
 # One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).
 _STATEMENT_BYTES = 4_000_000
-# Left out of the INSERT where all jobs have what the database fills in by itself; each value costs time per row.
+# Left out of the INSERT where all jobs have the database's default: each value costs time per row.
 _DEFAULTS = {
     "priority": 0,
     "max_attempts": 25,
@@ -51,39 +52,64 @@ class NewJob:
 
     @property
     def gate(self) -> int:
-        """Closed where others of the job's key may be before it."""
+        """KEY_GATE while other jobs with its ordering key may come first."""
         return 0 if self.ordering_key is None else KEY_GATE
 
     @property
     def wait_reason(self) -> str | None:
-        """Why it waits, if it does."""
+        """Why the job waits; None if it does not."""
         if self.ordering_key is not None:
             return WAITS
-        # Also of one that has passed: only the database's clock could tell, and the claim that takes it removes this.
+        # Also for an instant that has passed: only the database's clock could tell. The claim removes the reason.
         return None if self.run_at is None else SCHEDULED
 
 
-def insert(jobs: Sequence[NewJob], using: str) -> list[int]:
-    """INSERT ... VALUES by hand: Django's bulk_create gives no ids on MySQL and costs several times as much."""
+def insertion(jobs: Sequence[NewJob], using: str, until: float) -> Callable[[], list[int]]:
+    """A function that inserts `jobs` with one statement and returns their ids in their order.
+
+    Jobs with an ordering key are also appended to their lanes; `until` (monotonic) limits the wait for the key. The
+    INSERT is written by hand: Django's bulk_create returns no ids on MySQL and costs several times as much.
+    """
     from jobqueue.models import Job
 
-    return vendor(using).insert(connections[using], Job._meta.db_table, *_columns(jobs, using))
+    work = partial(vendor(using).insert, connections[using], Job._meta.db_table, *_columns(jobs, using))
+    return partial(_in_lanes, work, jobs, using, until) if any(job.ordering_key for job in jobs) else work
 
 
-def insert_one(job: NewJob, using: str) -> tuple[int, datetime | None]:
-    """The id, and created_at where the INSERT can tell it."""
+def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str, until: float) -> list[int]:
+    from jobqueue.ordering import lanes
+
+    keys = [(job.queue, job.ordering_key) for job in jobs if job.ordering_key is not None]
+    with bounded_wait(until, using):
+        # Before the ids are handed out, and until COMMIT: so the ids have the order of the commits.
+        lanes.hold(keys, using)
+        ids = work()
+        joining = [job_id for job_id, job in zip(ids, jobs, strict=True) if job.ordering_key is not None]
+        lanes.join([(lanes.lane_of(*key), job_id) for key, job_id in zip(keys, joining, strict=True)], using)
+    return ids
+
+
+def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, Any]]:
+    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None on MySQL)."""
     from jobqueue.models import Job
 
-    connection, (columns, (row,)) = connections[using], _columns([job], using)
-    job_id, created_at = vendor(using).insert_one(connection, Job._meta.db_table, columns, row, "created_at")
+    columns, (row,) = _columns([job], using)
+    return partial(vendor(using).insert_one, connections[using], Job._meta.db_table, columns, row, "created_at")
+
+
+def read_created_at(value: Any, using: str) -> datetime:
+    """created_at from what the driver gave for it."""
+    from jobqueue.models import Job
+
     field: Any = Job._meta.get_field("created_at")
-    return job_id, None if created_at is None else field.from_db_value(created_at, None, connection)
+    found: datetime = field.from_db_value(value, None, connections[using])
+    return found
 
 
 def created_at(job_id: int, using: str) -> datetime:
     """When a job that was inserted just now was created, by the database's clock."""
     found = _created_at(using).rows(job_id=job_id)
-    # Somebody may have taken the job and deleted its row already.
+    # The job may have run and its row may have been deleted already.
     return found[0][0] if found else read_now(using)
 
 
@@ -108,7 +134,7 @@ def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[
 
 
 def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
-    """What the driver takes for `values`; equal ones, which most columns have, are prepared once."""
+    """The driver's parameters for `values`. Equal ones are prepared once, and most columns have equal ones."""
     found = {value: field.get_db_prep_save(value, connections[using]) for value in set(values)}
     return [found[value] for value in values]
 

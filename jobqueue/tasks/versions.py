@@ -1,11 +1,12 @@
-"""Payload versions: arguments that an earlier release has enqueued, brought to what a task takes now."""
+"""The payload of a task's job: its arguments and their version, upcast to what the task takes now."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, UnknownTask
+from jobqueue.payload import MAX_DEPTH, normalized
 from jobqueue.validation import check_int
 
 #: (args, kwargs) of one version -> (args, kwargs) of the next one
@@ -13,6 +14,16 @@ Upcaster: TypeAlias = Callable[[list[Any], dict[str, Any]], tuple[Any, Any]]
 
 _KEYS = {"args", "kwargs", "version"}
 _upcasters: dict[tuple[str, int], Upcaster] = {}
+
+
+def payload_of(task: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+    """The payload of a new job of `task`, plain JSON. Raises PayloadError for arguments that are not JSON."""
+    version = getattr(task, "version", 1)
+    payload: dict[str, Any] = {
+        "args": normalized(list(args), "payload.args", MAX_DEPTH - 1),
+        "kwargs": normalized(dict(kwargs), "payload.kwargs", MAX_DEPTH - 1),
+    }
+    return payload | {"version": version} if version > 1 else payload
 
 
 def add_upcaster(task: Any, from_version: int, func: Upcaster) -> None:

@@ -10,7 +10,7 @@ from jobqueue import enqueue, task
 from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Job
-from jobqueue.producer import insert as insertion
+from jobqueue.producer import insert
 from jobqueue.tasks import registry
 from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
@@ -276,7 +276,7 @@ def test_the_async_twins_do_the_same():
 
 
 def test_the_result_of_a_job_whose_row_is_gone_already_was_enqueued_now():
-    assert abs(seconds_from_now(insertion.created_at(10**12, "default"))) < 60
+    assert abs(seconds_from_now(insert.created_at(10**12, "default"))) < 60
 
 
 def double(n):

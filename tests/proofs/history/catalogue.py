@@ -332,8 +332,8 @@ TRANSACTIONS = [
     _mutant(
         "an enqueue without a key is repeated after a lost answer",
         "producer/enqueueing.py",
-        "_insert([job], alias, until), using=alias, repeatable=False)",
-        "_insert([job], alias, until), using=alias)",
+        "insertion([job], alias, until), using=alias, repeatable=False)",
+        "insertion([job], alias, until), using=alias)",
         "tests/faults/test_lost_answers.py",
         database="mysql",
     ),
