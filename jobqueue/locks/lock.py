@@ -56,10 +56,7 @@ class Lock:
         deadline = Deadline(self.timeout_seconds)
         try:
             while not self._attempt(entry, deadline.left_seconds()):
-                pause = deadline.pause_seconds()
-                if pause is None:
-                    raise self._give_up(deadline)
-                time.sleep(pause)
+                time.sleep(self._pause_seconds(deadline))
         except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
@@ -89,10 +86,7 @@ class Lock:
         try:
             # A try must not wait: all coroutines share the thread, also the one that will release the lock.
             while not await sync_to_async(self._attempt)(entry, 0.0):
-                pause = deadline.pause_seconds()
-                if pause is None:
-                    raise self._give_up(deadline)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(self._pause_seconds(deadline))
         except (LockNotAcquired, LockAlreadyHeld):
             raise
         except BaseException:
@@ -153,10 +147,14 @@ class Lock:
             error.add_note(f"Also: {second}")
             logger.warning("%s %r could not be released: %s", self.kind, self.name, second)
 
-    def _give_up(self, deadline: Deadline) -> LockNotAcquired:
-        if self._counted:
-            recorder.failed(self.kind, self.name, deadline.waited_seconds())
-        return self._not_acquired()
+    def _pause_seconds(self, deadline: Deadline) -> float:
+        """The time to sleep before the next try. Raises LockNotAcquired at the deadline."""
+        pause = deadline.pause_seconds()
+        if pause is None:
+            if self._counted:
+                recorder.failed(self.kind, self.name, deadline.waited_seconds())
+            raise self._not_acquired()
+        return pause
 
     def _lose(self, entry: Entry, before: str) -> LockLost:
         """End an entry whose lock was lost; the error to raise."""
