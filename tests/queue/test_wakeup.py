@@ -207,5 +207,5 @@ def test_a_session_that_ends_between_commit_and_ring_costs_no_job_and_no_later_s
 
     with connection.execute_wrapper(before):
         job_id = enqueue("q", 1)
-    assert "find it when they poll" in caplog.text
+    assert "find it at their next poll" in caplog.text
     assert state(job_id) == "READY"
