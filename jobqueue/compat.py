@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -29,23 +30,26 @@ else:
     from django.utils.json import normalize_json
 
 
-def _exception(module: Any, *names: str) -> type[Exception]:
-    found: type[Exception] = next(getattr(module, name) for name in names if hasattr(module, name))
-    return found
+class AnyTask(Protocol):
+    """A Task of either home, whatever its backend."""
+
+    @property
+    def module_path(self) -> str: ...
+    @property
+    def queue_name(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    def get_backend(self) -> object: ...
 
 
-def _exceptions() -> Any:
-    from importlib import import_module
-
-    return import_module(tasks.__name__ + ".exceptions")
-
-
-# The backport renamed these between releases.
-InvalidTask = _exception(_exceptions(), "InvalidTask", "InvalidTaskError")
+_exceptions = vars(import_module(tasks.__name__ + ".exceptions"))
+# The backport renamed it between releases.
+InvalidTask: type[Exception] = _exceptions.get("InvalidTask") or _exceptions["InvalidTaskError"]
 task_backends = tasks.task_backends
 
 __all__ = [
     "TASK_REFRESH_ATTRS",
+    "AnyTask",
     "BaseTaskBackend",
     "InvalidTask",
     "Task",

@@ -1,6 +1,7 @@
-"""For the tests of projects that use jobqueue. Nothing here is for production, and nothing there imports it.
+"""Helpers for the tests of projects that use jobqueue. Production code never imports this package.
 
-The names are loaded on first use, so that the pytest plugin can be loaded before Django is set up.
+Public names are imported on first use, so that pytest can load the plugin before Django is set up. The helpers run jobs
+in the thread of the test, through the same functions as a worker.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobqueue.testing.alone import run_task
     from jobqueue.testing.asserting import assert_enqueued, refute_enqueued
     from jobqueue.testing.clock import travel
     from jobqueue.testing.draining import Drained, drain
     from jobqueue.testing.injecting import inject
     from jobqueue.testing.inline import run_inline
     from jobqueue.testing.leases import expire_lease
-    from jobqueue.testing.repeating import assert_idempotent
     from jobqueue.testing.runs import JobRun
+    from jobqueue.testing.single import assert_idempotent, run_task
 
 __all__ = [
     "Drained",
@@ -37,13 +37,13 @@ _HOMES = {
     "Drained": "draining",
     "JobRun": "runs",
     "assert_enqueued": "asserting",
-    "assert_idempotent": "repeating",
+    "assert_idempotent": "single",
     "drain": "draining",
     "expire_lease": "leases",
     "inject": "injecting",
     "refute_enqueued": "asserting",
     "run_inline": "inline",
-    "run_task": "alone",
+    "run_task": "single",
     "travel": "clock",
 }
 

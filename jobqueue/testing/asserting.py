@@ -1,29 +1,29 @@
-"""What was enqueued, and what was not."""
+"""Assertions about what was enqueued."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
-from jobqueue.compat import normalize_json
+from jobqueue.compat import AnyTask, normalize_json
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
+from jobqueue.payload import JSON
 from jobqueue.validation import check_instant, check_key
 
 _SHOWN = 20
-_ANY: Any = object()
+_ANY: JSON = object()
 
 
 def assert_enqueued(
-    what: Any = None,
+    what: AnyTask | str | None = None,
     *,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    payload: Any = _ANY,
+    args: Sequence[JSON] | None = None,
+    kwargs: Mapping[str, JSON] | None = None,
+    payload: JSON = _ANY,
     queue: str | None = None,
     priority: int | None = None,
     run_at: datetime | None = None,
@@ -32,41 +32,40 @@ def assert_enqueued(
     count: int | None = None,
     using: str | None = None,
 ) -> list[Job]:
-    """The jobs that were enqueued like this; AssertionError with a list of all jobs if there are none, or not `count`.
+    """Return the jobs that match, in the order they were added. AssertionError if there are none, or not `count`.
 
-    `what` is a task or the name of a queue. `args`, `kwargs` and `payload` are compared as JSON, whole. Jobs count
-    whatever became of them, also when they have run already; `status` narrows that. In the order they were added.
+    `what` is a task or the name of a queue. `args`, `kwargs` and `payload` are compared as whole JSON values. Jobs
+    match in any state, also after they have run, unless `status` is given. The error lists all jobs.
     """
     __tracebackhide__ = True
     alias = alias_of(using)
-    rows, told = _matching(alias, what, queue, priority, run_at, dedupe_key, status)
+    rows, conditions = _matching(alias, what, queue, priority, run_at, dedupe_key, status)
     found = [job for job in rows if _fits(job, args, kwargs, payload)]
-    told += _words(args=args, kwargs=kwargs) + ([f"payload={_json(payload)}"] if payload is not _ANY else [])
+    conditions += _words(args=args, kwargs=kwargs) + ([f"payload={_json(payload)}"] if payload is not _ANY else [])
     if (not found) if count is None else len(found) != count:
         wanted = "at least one job" if count is None else f"{count} jobs"
-        raise AssertionError(f"{wanted} expected {_and(told)}; found {len(found)}.\n{_table(alias)}")
+        raise AssertionError(f"{wanted} expected {_and(conditions)}; found {len(found)}.\n{_table(alias)}")
     return found
 
 
 def refute_enqueued(
-    what: Any = None,
+    what: AnyTask | str | None = None,
     *,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    payload: Any = _ANY,
+    args: Sequence[JSON] | None = None,
+    kwargs: Mapping[str, JSON] | None = None,
+    payload: JSON = _ANY,
     queue: str | None = None,
     status: Job.Status | None = None,
     using: str | None = None,
 ) -> None:
-    """AssertionError if a job was enqueued like this, whatever became of it. Arguments as for assert_enqueued()."""
+    """AssertionError if a job matches. Arguments as for assert_enqueued()."""
     __tracebackhide__ = True
-    same: dict[str, Any] = {"queue": queue, "status": status, "using": using, "payload": payload}
-    assert_enqueued(what, args=args, kwargs=kwargs, count=0, **same)
+    assert_enqueued(what, args=args, kwargs=kwargs, payload=payload, queue=queue, status=status, count=0, using=using)
 
 
 def _matching(
     using: str,
-    what: Any,
+    what: AnyTask | str | None,
     queue: str | None,
     priority: int | None,
     run_at: datetime | None,
@@ -74,15 +73,15 @@ def _matching(
     status: Job.Status | None,
 ) -> tuple[JobQuerySet, list[str]]:
     rows: JobQuerySet = Job.objects.using(using).order_by("id")
-    told = []
+    conditions = []
     if isinstance(what, str):
         queue = what if queue is None else queue
     elif what is not None:
         path = getattr(what, "module_path", None)
         if path is None:
-            raise InvalidType(f"what was enqueued is a task or the name of a queue, got {type(what).__name__}.")
+            raise InvalidType(f"the first argument must be a task or the name of a queue, got {type(what).__name__}.")
         rows = rows.filter(task=path)
-        told.append(path)
+        conditions.append(path)
     given = {
         "queue": queue,
         "priority": priority,
@@ -91,10 +90,10 @@ def _matching(
         "status": status,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    return rows.filter(**given), told + [f"{name}={value!r}" for name, value in given.items()]
+    return rows.filter(**given), conditions + [f"{name}={value!r}" for name, value in given.items()]
 
 
-def _fits(job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, payload: Any) -> bool:
+def _fits(job: Job, args: Sequence[JSON] | None, kwargs: Mapping[str, JSON] | None, payload: JSON) -> bool:
     if payload is not _ANY and job.payload != normalize_json(payload):
         return False
     stored = job.payload if isinstance(job.payload, dict) else {}
@@ -103,12 +102,12 @@ def _fits(job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
     return kwargs is None or stored.get("kwargs", {}) == normalize_json(dict(kwargs))
 
 
-def _words(**given: Any) -> list[str]:
+def _words(**given: JSON) -> list[str]:
     return [f"{name}={_json(value)}" for name, value in given.items() if value is not None]
 
 
-def _and(told: list[str]) -> str:
-    return "with " + ", ".join(told) if told else "of any kind"
+def _and(conditions: list[str]) -> str:
+    return "with " + ", ".join(conditions) if conditions else "of any kind"
 
 
 def _table(using: str) -> str:
@@ -133,6 +132,6 @@ def _line(job: Job) -> str:
     return f"job {job.pk}: {what} queue={job.queue} priority={job.priority}{key} run_at={job.run_at:%F %T}Z {state}"
 
 
-def _json(value: Any) -> str:
+def _json(value: JSON) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,11 +1,10 @@
-"""The queue's clock, moved forward: the database's own, as the statements of one connection see it."""
+"""Move the queue's clock forward: the database's clock, as the statements of one connection read it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import connections
 
@@ -17,7 +16,7 @@ from jobqueue.validation import check_instant, check_seconds
 
 
 class Clock:
-    """How far the queue's clock on one connection of this thread is ahead of the server's."""
+    """The queue's clock on one connection of this thread; it may be ahead of the server's."""
 
     def __init__(self, using: str) -> None:
         self._connection, self.using = connections[using], using
@@ -25,49 +24,49 @@ class Clock:
 
     @contextmanager
     def running(self) -> Iterator[Clock]:
-        """Within the block every statement of this connection sees the moved clock."""
+        """Within the block every statement of this connection reads the moved clock."""
         with self._connection.execute_wrapper(self._execute):
             yield self
 
     def now(self) -> datetime:
-        """What the clock shows, aware UTC."""
+        """The time of this clock, as an aware datetime in UTC."""
         return read_now(self.using)
 
     def forward(self, by: timedelta | float) -> None:
-        """Move it on."""
+        """Move the clock forward by a timedelta or seconds."""
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         self._seconds += check_seconds(seconds, "the time to travel", zero=True)
 
     def move_to(self, instant: datetime) -> None:
-        """Move it on to `instant`. Raises InvalidValue if that has passed."""
+        """Move the clock forward to `instant`. Raises InvalidValue if that is in the past."""
         ahead = (check_instant(instant, "the instant to travel to") - self.now()).total_seconds()
         if ahead < 0:
-            raise InvalidValue(f"{instant} has passed; the queue's clock only goes forward, as a server's does.")
+            raise InvalidValue(f"{instant} is in the past; the queue's clock can only be moved forward.")
         self.forward(ahead)
 
     def reach(self, instant: datetime) -> None:
-        """Move it on to `instant`, unless that has passed."""
+        """Move the clock forward to `instant`; do nothing if that is in the past."""
         self._seconds += max(0.0, (instant - self.now()).total_seconds())
 
-    def _execute(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def _execute(self, execute: Callable[..., object], sql: str, *rest: object) -> object:
         shifted = later(self._connection, sql, self._seconds) if self._seconds else sql
-        return execute(shifted, params, many, context)
+        return execute(shifted, *rest)
 
 
 @contextmanager
 def travel(
     by: timedelta | float | None = None, *, to: datetime | None = None, using: str | None = None
 ) -> Iterator[Clock]:
-    """Within the block the queue's clock is ahead: `by` a timedelta or seconds, or it begins at the instant `to`.
+    """Move the queue's clock forward within the block: `by` a timedelta or seconds, or `to` an aware datetime.
 
-    Due times, back-off, leases and dedupe keys follow it. It is the clock of this thread's connection to the queue's
-    database: Python's own clock, other connections and real workers stay where they are. Blocks nest and add up.
-    Gives a Clock with now(), forward(by) and move_to(instant). Raises InvalidValue for a time that has passed.
+    Due times, back-off, leases and dedupe keys follow this clock. Only this thread's connection to the queue's database
+    is affected, not Python's clock, other connections or worker processes. Nested blocks add up. Yields a Clock with
+    now(), forward(by) and move_to(instant). Raises InvalidValue for a time in the past.
     """
     if (by is None) == (to is None):
-        raise InvalidType("travel() takes one of: how far, or to=an aware datetime.")
+        raise InvalidType("travel() takes either a duration or to=an aware datetime.")
     clock = Clock(alias_of(using))
-    # The statements of connecting would ask what kind of server this is, which is told by connecting.
+    # Connect first: moving the clock depends on the kind of server, which is known once there is a connection.
     connections[clock.using].ensure_connection()
     with clock.running():
         if to is not None:

@@ -1,4 +1,4 @@
-"""Run what is due, in this thread, as a worker would."""
+"""Run all due jobs in this thread, as a worker would."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jobqueue.transitions.claiming.candidates import queue_names
 from jobqueue.validation import check_instant, check_int, check_queue
 from jobqueue.worker.run.batch import batch_of
 
-#: a drain without a limit gives up here: some job enqueues itself
+#: runs after which a drain() without a limit gives up, because a job probably enqueues itself
 ENDLESS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain() or a run_inline() block ran, in order."""
+    """The runs of a drain() or of a run_inline() block, in order."""
 
     runs: list[JobRun]
 
@@ -34,35 +34,35 @@ class Drained:
 
     @property
     def ran(self) -> int:
-        """How many runs there were; a job that was retried counts each time."""
+        """The number of runs; a job that was retried counts once for each run."""
         return len(self.runs)
 
     @property
     def ok(self) -> int:
-        """Runs that ended well."""
+        """The number of runs that succeeded."""
         return self.count("ok")
 
     @property
     def failed(self) -> int:
-        """Runs that raised; whether the job was retried or not."""
+        """The number of runs that raised, whether the job will be retried or not."""
         return self.count("retry") + self.count("dead")
 
     @property
     def dead(self) -> int:
-        """Jobs that failed for the last time."""
+        """The number of runs after which the job was FAILED."""
         return self.count("dead")
 
     @property
     def errors(self) -> list[BaseException]:
-        """What the failed runs raised."""
+        """The exceptions of the failed runs."""
         return [run.error for run in self.runs if run.error is not None and run.outcome in ("retry", "dead")]
 
     def count(self, outcome: str) -> int:
-        """Runs with one of the outcomes of JobRun."""
+        """The number of runs with this outcome (see JobRun)."""
         return sum(run.outcome == outcome for run in self.runs)
 
     def raise_error(self) -> Drained:
-        """Raise the first error that a job raised, with its own traceback; this object if there is none."""
+        """Raise the first exception of a failed run, with its own traceback; return this object if there is none."""
         if self.errors:
             raise self.errors[0]
         return self
@@ -76,12 +76,12 @@ def drain(
     limit: int | None = None,
     using: str | None = None,
 ) -> Drained:
-    """Run all due jobs of `queue` (None: of all), also those that they enqueue, one call at a time in this thread.
+    """Run all due jobs of `queue` (None: of all queues), and the due jobs that they enqueue, one call after another.
 
-    `now` (an aware datetime) is what the queue's clock shows at the start. `until` (an aware datetime, or a timedelta
-    from the start) lets that clock go on from job to job, so that delayed and retried jobs run as well. Afterwards the
-    clock is back. `limit` stops after so many runs. Works in the transaction of a test case, and refuses to run in one
-    of your own: InsideTransaction. Lapsed leases are reaped first. Time limits of jobs are not enforced.
+    `now` (an aware datetime) sets the queue's clock at the start. With `until` (an aware datetime, or a timedelta from
+    the start) the clock moves on to the next due job, so that delayed and retried jobs run as well. The clock is reset
+    at the end. `limit` is the largest number of runs. Works in the transaction of a test case; raises InsideTransaction
+    in any other transaction. Expired leases are reaped first. Time limits of jobs are not enforced.
     """
     alias = alias_of(using)
     if queue is not None:
@@ -101,7 +101,7 @@ def drain(
                 due = drainer.next_due(end)
                 if due is not None:
                     clock.reach(due)
-                # Without one: the last may have become due since the last run, before it was looked for.
+                # If nothing is due later, a job may have become due between the last run and that look.
                 if not drainer.run_due() and due is None:
                     break
     return Drained(drainer.runs)
@@ -111,7 +111,7 @@ def _end(clock: Clock, until: datetime | timedelta) -> datetime:
     if isinstance(until, timedelta):
         return clock.now() + until
     if not isinstance(until, datetime):
-        raise InvalidType(f"until is an aware datetime or a timedelta, got {type(until).__name__}.")
+        raise InvalidType(f"until must be an aware datetime or a timedelta, got {type(until).__name__}.")
     return check_instant(until, "until")
 
 
@@ -123,28 +123,28 @@ class _Drainer:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached. Raises RuntimeError where there is none and no end either."""
+        """Whether the limit is reached. Raises RuntimeError after ENDLESS runs without a limit."""
         if self._limit is None and len(self.runs) >= ENDLESS:
             raise RuntimeError(
-                f"drain() has run {ENDLESS} jobs and more are due, the last one {self.runs[-1]}. "
-                "Does it enqueue itself? Give drain() a limit, or a nearer until."
+                f"drain() has run {ENDLESS} jobs and more are due; the last run was {self.runs[-1]}. "
+                "If the job enqueues itself, give drain() a limit, or an earlier until."
             )
         return self._limit is not None and len(self.runs) >= self._limit
 
     def run_due(self) -> bool:
-        """Run until nothing is due any more; whether there was something."""
+        """Run jobs until none is due. Returns whether any ran."""
         before, ran = len(self.runs), -1
         while ran < len(self.runs) and not self.full:
             ran = len(self.runs)
             reap(using=self._using)
-            # In a test case no commit comes that would open the first job of an ordering key.
+            # In a test case there is no commit, which would open the gate of the first job of an ordering key.
             ordering_sweep.run_once(load(), using=self._using)
             for name in [self._queue] if self._queue is not None else queue_names(using=self._using):
                 self._run_queue(name)
         return len(self.runs) > before
 
     def _run_queue(self, name: str) -> None:
-        # One call at a time: what its jobs change decides which ones are next.
+        # One call at a time, because the jobs of a call may change which jobs are next.
         while not self.full and (leases := claim(name, self._most(name), worker=WORKER, using=self._using)):
             self.runs += run_all(leases)
 
@@ -152,7 +152,7 @@ class _Drainer:
         return min(batch_of(name), ENDLESS if self._limit is None else self._limit - len(self.runs))
 
     def next_due(self, end: datetime) -> datetime | None:
-        """When the next job becomes due, up to `end`. One that was parked is not waited for again."""
+        """When the next job becomes due, if not after `end`. Jobs that were parked in this drain do not count."""
         rows = Job.objects.using(self._using).ready().filter(gate=0, run_at__gt=UtcNow(), run_at__lte=end)
         if self._queue is not None:
             rows = rows.filter(queue=self._queue)

@@ -1,4 +1,4 @@
-"""Errors of the database at a chosen statement, of the classes and with the codes that it really uses."""
+"""Database errors at chosen statements, with the classes and codes that the real server uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from django.db import connections
 
@@ -21,13 +21,13 @@ Kind = Literal["deadlock", "lock_timeout", "lost_connection"]
 
 @dataclass
 class Injected:
-    """The statements that were refused, in order."""
+    """The statements that failed, in order."""
 
     statements: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of statements that failed."""
         return len(self.statements)
 
 
@@ -40,29 +40,29 @@ def inject(
     answer_lost: bool = False,
     using: str | None = None,
 ) -> Iterator[Injected]:
-    """Within the block, statements of this thread's connection are refused as by the server: OperationalError.
+    """Within the block, chosen statements of this thread's connection raise OperationalError, as from the server.
 
     kind: "deadlock" (1213, 40P01), "lock_timeout" (1205, 55P03) or "lost_connection" (2013); on SQLite "database is
-    locked" and "disk I/O error". `at` is the number of the statement in the block, a regular expression that is
-    searched in the SQL, or a function of the SQL; `times` is how many of those are refused, None = all. They are not
-    executed; with answer_lost they are, and then refused. Outside of a test case's transaction the rest happens too:
-    a deadlock undoes the open transaction, a lost connection is closed. Gives an Injected with `count` and
-    `statements`, which is empty if nothing matched: check it.
+    locked" and "disk I/O error". `at` selects statements: the number of the first one in the block, a regular
+    expression that is searched in the SQL, or a function of the SQL. `times` is how many of them fail, None = all. They
+    are not executed, unless answer_lost is true: then they are executed and fail afterwards. Outside a test case's
+    transaction a deadlock also rolls back the open transaction, and a lost connection is closed. Yields an Injected
+    with `count` and `statements`; check them, because nothing fails if no statement matches.
     """
     if kind not in simulated.KINDS:
-        raise InvalidValue(f"kind is {kind!r}; known are {', '.join(simulated.KINDS)}.")
+        raise InvalidValue(f"kind is {kind!r}; it must be one of {', '.join(simulated.KINDS)}.")
     if times is not None:
         check_int(times, "times", 1)
     fits = _fits(at)
     connection = connections[alias_of(using)]
     injected = Injected()
 
-    def execute_or_fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def execute_or_fail(execute: Callable[..., object], sql: str, *rest: object) -> object:
         if not fits(sql) or (times is not None and injected.count >= times):
-            return execute(sql, params, many, context)
+            return execute(sql, *rest)
         injected.statements.append(sql)
         if answer_lost:
-            execute(sql, params, many, context)
+            execute(sql, *rest)
         simulated.fail(connection, kind, really=not in_test_case(connection))
 
     with connection.execute_wrapper(execute_or_fail):

@@ -1,11 +1,10 @@
-"""Jobs that run as soon as they are committed."""
+"""Run each job as soon as it is committed."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from django.db import connections
@@ -21,24 +20,24 @@ from jobqueue.testing.runs import discover_tasks, run
 
 @contextmanager
 def run_inline(*, using: str | None = None) -> Iterator[Drained]:
-    """Within the block, every job that is enqueued and due runs in this thread as soon as it is committed.
+    """Within the block, every due job that is enqueued runs in this thread as soon as it is committed.
 
-    With no transaction of your own open that is before enqueue() returns, otherwise when your outermost atomic() block
-    ends; after a rollback it never runs. A test case's own transaction does not count. Jobs that jobs enqueue run after
-    them. Delayed jobs and retries stay READY: drain() runs those. The code that enqueues sees no error of a job, as in
-    production; the end of the block raises the first one. Gives a Drained that grows.
+    Outside a transaction it runs before enqueue() returns, otherwise when your outermost atomic() block ends; after a
+    rollback it does not run. A test case's own transaction does not count. Jobs that a job enqueues run after that job.
+    Delayed jobs and retries stay READY; drain() runs them. As in production, enqueue() does not raise what a job
+    raises; the end of the block raises the first error. Yields a Drained, to which each run is added.
     """
     alias = alias_of(using)
     discover_tasks()
     inline = _Inline(alias)
     connection = connections[alias]
-    job_enqueued.connect(inline.hear)
+    job_enqueued.connect(inline.on_enqueued)
     try:
         with patch.object(connection, "savepoint_commit", inline.after(connection.savepoint_commit)):
             yield inline.drained
             inline.release()
     finally:
-        job_enqueued.disconnect(inline.hear)
+        job_enqueued.disconnect(inline.on_enqueued)
     inline.drained.raise_error()
 
 
@@ -49,19 +48,19 @@ class _Inline:
         self._running = False
         self.drained = Drained([])
 
-    def hear(self, job_id: int, using: str, **_: Any) -> None:
-        """A job was added; its transaction may still be open."""
+    def on_enqueued(self, job_id: int, using: str, **_: object) -> None:
+        """Receives job_enqueued; the transaction of the job may still be open."""
         if using != self._using:
             return
         call = _Call(self, job_id)
         if in_open_transaction(using):
-            # Where Django keeps it, it is forgotten when the block that it belongs to is rolled back.
+            # Django drops an on_commit call when the block that it belongs to is rolled back.
             connections[using].on_commit(call)
         else:
             call()
 
-    def after(self, commit: Any) -> Any:
-        """The connection's way to end a savepoint; the outermost one in a test case is the commit of the code's own."""
+    def after(self, commit: Callable[[str], None]) -> Callable[[str], None]:
+        """savepoint_commit() of the connection, wrapped: in a test case the end of the outermost one is the commit."""
 
         def savepoint_commit(sid: str) -> None:
             commit(sid)
@@ -71,7 +70,7 @@ class _Inline:
         return savepoint_commit
 
     def release(self) -> None:
-        """Run what was committed within the test case's transaction. Other calls of on_commit stay where they are."""
+        """Run the jobs that were committed within the test case's transaction; leave other on_commit calls in place."""
         if in_open_transaction(self._using):
             return
         connection = connections[self._using]
@@ -81,7 +80,7 @@ class _Inline:
             call()
 
     def commit(self, job_id: int) -> None:
-        """Run the job, or later if another one runs now."""
+        """Run the job now, or after the job that is running."""
         self._ready.append(job_id)
         if self._running:
             return
@@ -101,7 +100,7 @@ class _Inline:
 
 
 class _Call:
-    """What is registered with on_commit for one job."""
+    """The on_commit call of one job."""
 
     def __init__(self, inline: _Inline, job_id: int) -> None:
         self._inline, self._job_id = inline, job_id

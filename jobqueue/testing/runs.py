@@ -1,14 +1,14 @@
-"""One job run in this thread, in the transaction that a test case may have open."""
+"""Run one job in this thread, also inside the transaction of a test case."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import attempt_ended
@@ -24,8 +24,9 @@ from jobqueue.worker.run.perform import InlineRun, perform
 class JobRun:
     """One run of a job, and how it ended.
 
-    outcome: "ok"; "retry" = it failed and will run again; "dead" = it failed for the last time; "canceled"; "parked" =
-    nobody here knows the task; "lost" = its lease had ended meanwhile. `name` is the task's path, or "handler".
+    outcome: "ok"; "retry" = it failed and will run again; "dead" = it failed and no attempt is left; "canceled";
+    "parked" = this process knows no such task; "lost" = its lease ended during the run. `name` is the task's path, or
+    "handler".
     """
 
     job_id: int
@@ -36,13 +37,13 @@ class JobRun:
     error: BaseException | None = None
 
     def __str__(self) -> str:
-        told = f": {type(self.error).__name__}: {self.error}" if self.error else ""
-        return f"job {self.job_id} {self.name} attempt {self.attempt} {self.outcome}{told}"
+        detail = f": {type(self.error).__name__}: {self.error}" if self.error else ""
+        return f"job {self.job_id} {self.name} attempt {self.attempt} {self.outcome}{detail}"
 
 
 @dataclass
 class _Counters:
-    """What settle() counts for a worker."""
+    """The counts that settle() adds to."""
 
     finished: int = 0
     failed: int = 0
@@ -56,18 +57,18 @@ def discover_tasks() -> None:
 
 
 def run(lease: Lease) -> JobRun:
-    """Run the job of `lease` here and now, and settle it as a worker does."""
+    """Run the job of `lease` in this thread, and settle it as a worker does."""
     return settled(perform_here(lease))
 
 
 def run_all(leases: Sequence[Lease]) -> Iterator[JobRun]:
-    """Run the jobs of `leases`, all of one queue, by as many calls as a worker would."""
+    """Run the jobs of `leases`, all of one queue, with as many calls as a worker would make."""
     for call in calls_of(leases)[0]:
         yield from [settled(outcome) for outcome in _performed(call)]
 
 
 def perform_here(lease: Lease) -> Outcome:
-    """Run it without settling. A KeyboardInterrupt is let out: it is more likely yours than the job's."""
+    """Run the job without settling it. Re-raises KeyboardInterrupt, which most likely comes from you, not the job."""
     (outcome,) = _performed([lease])
     return outcome
 
@@ -81,14 +82,14 @@ def _performed(call: Sequence[Lease]) -> list[Outcome]:
 
 
 def settled(outcome: Outcome) -> JobRun:
-    """Write how a run ended."""
-    told: list[str] = []
+    """Settle a run. Raises DatabaseBusy if its end cannot be written."""
+    outcomes: list[str] = []
 
-    def hear(outcome: str, **_: Any) -> None:
-        told.append(outcome)
+    def note_outcome(outcome: str, **_: object) -> None:
+        outcomes.append(outcome)
 
     lease = outcome.lease
-    attempt_ended.connect(hear)
+    attempt_ended.connect(note_outcome)
     try:
         left = [outcome]
         for attempt in range(3):
@@ -96,18 +97,18 @@ def settled(outcome: Outcome) -> JobRun:
             if not left:
                 break
     finally:
-        attempt_ended.disconnect(hear)
-    if not told:
-        raise DatabaseBusy(f"job {lease.job_id} ran, and its end could not be written; it is still PROCESSING.")
-    return JobRun(lease.job_id, lease.queue, lease.task or "handler", lease.attempt, told[0], outcome.error)
+        attempt_ended.disconnect(note_outcome)
+    if not outcomes:
+        raise DatabaseBusy(f"job {lease.job_id} ran, but its end could not be written; it is still PROCESSING.")
+    return JobRun(lease.job_id, lease.queue, lease.task or "handler", lease.attempt, outcomes[0], outcome.error)
 
 
 @contextmanager
 def as_committed() -> Iterator[None]:
-    """Within a test case's transaction: what the block writes stays if it raises, and its on_commit calls are made.
+    """In a test case's transaction: keep what the block writes, also if it raises, and make its on_commit calls.
 
-    So it is in a worker, where a job's statements commit by themselves. What cannot be kept: a statement that failed
-    on PostgreSQL makes the whole block undone.
+    This is what happens in a worker, where each statement of a job commits by itself. One difference remains: on
+    PostgreSQL a statement that fails undoes the whole block.
     """
     inside = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
     with ExitStack() as blocks:
@@ -116,19 +117,19 @@ def as_committed() -> Iterator[None]:
         yield
 
 
-def _kept(connection: Any) -> Any:
-    """Begin a savepoint that no error undoes; what ends it."""
+def _kept(connection: BaseDatabaseWrapper) -> Callable[..., bool]:
+    """Begin a savepoint that an exception does not roll back. Returns the exit function for an ExitStack."""
     block = transaction.atomic(using=connection.alias)
-    # As a test case's own: it does not count as the job's transaction.
-    block._from_testcase = True
+    # Marked like the transaction of a test case, so that it does not count as a transaction of the job.
+    block._from_testcase = True  # type: ignore[attr-defined]
     block.__enter__()
     earlier = len(connection.run_on_commit)
 
-    def end(*_: Any) -> bool:
+    def end(*_: object) -> bool:
         try:
             block.__exit__(None, None, None)
         except DatabaseError:
-            # The server had refused a statement, so the savepoint was rolled back.
+            # A statement had failed on the server, so the savepoint was rolled back.
             return False
         run_hooks(connection, earlier)
         return False
@@ -136,8 +137,8 @@ def _kept(connection: Any) -> Any:
     return end
 
 
-def run_hooks(connection: Any, earlier: int) -> None:
-    """Make the calls that were registered with on_commit after the first `earlier` ones."""
+def run_hooks(connection: BaseDatabaseWrapper, earlier: int) -> None:
+    """Make the on_commit calls after the first `earlier` ones."""
     while len(connection.run_on_commit) > earlier:
-        _, call, _ = connection.run_on_commit.pop(earlier)
+        call = connection.run_on_commit.pop(earlier)[1]
         call()

@@ -1,10 +1,10 @@
-"""What a database says at another time of day and in bad weather: for jobqueue.testing."""
+"""A simulated clock and simulated server errors for jobqueue.testing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -24,16 +24,16 @@ _MYSQL = {
     LOST_CONNECTION: (2013, "Lost connection to server during query"),
 }
 _POSTGRESQL = {DEADLOCK: ("40P01", "deadlock detected"), LOCK_TIMEOUT: ("55P03", "canceling statement: lock timeout")}
-# SQLite knows neither deadlocks nor sessions: a busy file, and a file that cannot be read any more.
+# SQLite has neither deadlocks nor sessions; the nearest errors are a busy file and an unreadable file.
 _BUSY = ("SQLITE_BUSY", 5, "database is locked")
 _SQLITE = {DEADLOCK: _BUSY, LOCK_TIMEOUT: _BUSY, LOST_CONNECTION: ("SQLITE_IOERR", 10, "disk I/O error")}
 
 
 def later(connection: BaseDatabaseWrapper, sql: str, seconds: float) -> str:
-    """The statement with UtcNow lying `seconds` in the future. What the table's own defaults say stays."""
+    """`sql` with UtcNow moved `seconds` into the future. Defaults that are stored in the table are not moved."""
     found = vendor_of(connection)
     if isinstance(found, SQLite):
-        # A modifier of strftime; those that follow add up.
+        # A modifier of strftime; several of them add up.
         return sql.replace("'now'", f"'now', '{seconds:+.6f} seconds'")
     if isinstance(found, MySQL):
         return sql.replace(found.now_sql, f"({found.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
@@ -42,10 +42,10 @@ def later(connection: BaseDatabaseWrapper, sql: str, seconds: float) -> str:
     raise _unknown(found)
 
 
-def fail(connection: BaseDatabaseWrapper, kind: str, *, really: bool) -> None:
-    """Raise what Django raises when the server answers with `kind`: its class, and the driver's error as its cause.
+def fail(connection: BaseDatabaseWrapper, kind: str, *, really: bool) -> NoReturn:
+    """Raise what Django raises for an error of this `kind`, with the driver's error as its cause.
 
-    `really`: do to the open transaction and the connection what the server does to them as well.
+    `really`: also do to the open transaction and the connection what the server does to them.
     """
     found = vendor_of(connection)
     error, happen = _error(connection, found, kind)
@@ -77,14 +77,14 @@ def _error(connection: Any, found: Dialect, kind: str) -> tuple[BaseException, C
 
 
 def _nothing() -> None:
-    """The transaction and the connection stay as they are."""
+    """Leave the transaction and the connection as they are."""
 
 
 def _try(connection: Any, statement: str) -> None:
-    """Past Django: it is to fail."""
+    """Run a statement that fails on purpose, without Django noticing."""
     with suppress(connection.Database.Error):
         connection.connection.cursor().execute(statement)
 
 
 def _unknown(found: Dialect) -> NotSupported:
-    return NotSupported(f"jobqueue.testing does not know how {found.name} behaves; use a supported database.")
+    return NotSupported(f"jobqueue.testing cannot simulate {found.name}; use a supported database.")

@@ -77,7 +77,7 @@ def test_a_job_whose_second_run_changes_something_is_not():
 
 
 def test_a_job_whose_second_run_raises_is_not_idempotent():
-    with pytest.raises(AssertionError, match="raised when it ran again: IntegrityError"):
+    with pytest.raises(AssertionError, match="raised in its second run: IntegrityError"):
         assert_idempotent(kit.sells, "a", models=[Ticket])
 
 

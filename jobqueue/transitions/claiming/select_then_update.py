@@ -50,7 +50,7 @@ def select_then_update(request: Request) -> Taken:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
             request.ended.extend(ended_now(late, using=using))
         leases = [request.lease(row, token) for row in live[: request.limit]]
-        return Taken(rows, _stamp(leases, token, request), late)
+        return Taken(rows, stamp(leases, token, request), late)
 
 
 def lock_due(
@@ -83,10 +83,11 @@ def lock_due(
 @lru_cache(maxsize=256)
 def _lock(using: str, limit: int, **above: Slot) -> Prepared:
     due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
-    return prepare_rows(_locking(due, limit, using))
+    return prepare_rows(lock_rows(due, limit, using))
 
 
-def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
+def lock_rows(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
+    """The first `limit` of `rows` as the columns of Row, locked; rows that others have locked are skipped."""
     instants = {
         "due_at": Selected("run_at"),
         "made_at": Selected("created_at"),
@@ -102,7 +103,7 @@ def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
     found: dict[int, list[Row]] = {}
     for level, rows in aged_levels(queue, using=using):
         # A level whose aged rows are all locked by others is left to lock_due().
-        if locked := [Row._make(row) for row in _locking(rows, limit, using)]:
+        if locked := [Row._make(row) for row in lock_rows(rows, limit, using)]:
             found[level] = locked
             limit -= len(locked)
         if not limit:
@@ -110,7 +111,8 @@ def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
     return found
 
 
-def _stamp(leases: list[Lease], token: bytes, request: Request) -> list[Lease]:
+def stamp(leases: list[Lease], token: bytes, request: Request) -> list[Lease]:
+    """Write `leases`, which share `token`, on their rows. Returns those whose rows were still READY."""
     groups = defaultdict(list)
     for lease in leases:
         groups[lease.locked_at, lease.lock_until].append(lease.job_id)

@@ -1,0 +1,85 @@
+"""One job of a task, run in this thread: once as a worker runs it, or twice to see what the second run changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from django.db.models import Model
+
+from jobqueue.compat import AnyTask
+from jobqueue.exceptions import InvalidType
+from jobqueue.models import Job
+from jobqueue.payload import JSON
+from jobqueue.testing.leases import expire_lease, take_lease
+from jobqueue.testing.runs import discover_tasks, perform_here, run, settled
+from jobqueue.testing.starting import start
+from jobqueue.transitions import Lease, reap
+from jobqueue.validation import check_int
+
+
+def run_task(task: AnyTask, *args: JSON, attempt: int = 1, **kwargs: JSON) -> JSON:
+    """Run `task` once, as attempt number `attempt`, as a worker would. Returns the result as it is stored.
+
+    The job is a real row under a real lease, so finish(), heartbeat(), fence and everything else of its context work.
+    Other jobs are not run. Raises what the task raises; the job is then READY for its next attempt, or FAILED.
+    """
+    check_int(attempt, "attempt", 1)
+    discover_tasks()
+    lease = start(task, args, kwargs, attempt=attempt)
+    ended = run(lease)
+    if ended.error is not None:
+        raise ended.error
+    return Job.objects.using(lease.using).values_list("result", flat=True).get(pk=lease.job_id)
+
+
+def assert_idempotent(
+    task: AnyTask,
+    *args: JSON,
+    effect: Callable[[], object] | None = None,
+    models: Iterable[type[Model]] = (),
+    **kwargs: JSON,
+) -> None:
+    """Run a job of `task`, drop its ack, let the lease expire, run it again. AssertionError if that changed anything.
+
+    Compared after the two runs: what `effect()` returns, and the row counts of `models`. A job that ends by finish()
+    does not run again, because its end was committed together with its effect. Raises what the first run raises, and
+    AssertionError for what the second run raises.
+    """
+    __tracebackhide__ = True
+    counted = list(models)
+    if effect is None and not counted:
+        raise InvalidType("assert_idempotent() needs something to compare: effect=, models=, or both.")
+    discover_tasks()
+    lease = start(task, args, kwargs)
+    first = perform_here(lease)
+    if first.error is not None:
+        raise first.error
+    before = _state(effect, counted)
+    second = _retake(lease)
+    if second is None:
+        return
+    ended = settled(perform_here(second))
+    if ended.error is not None:
+        raise AssertionError(f"{task.module_path} raised in its second run: {ended.error!r}") from ended.error
+    after = _state(effect, counted)
+    changes = [f"{what}: {before[what]!r} -> {after[what]!r}" for what in before if before[what] != after[what]]
+    if changes:
+        raise AssertionError(
+            f"{task.module_path} is not idempotent: a second run after a lost ack changed {'; '.join(changes)}. "
+            "Put its writes into context.finish(), or check before you write."
+        )
+
+
+def _retake(lease: Lease) -> Lease | None:
+    """The next lease on the job, after nobody has acked this one; None if the job has ended."""
+    if Job.objects.using(lease.using).leased().filter(pk=lease.job_id).exists():
+        expire_lease(lease)
+        reap(using=lease.using)
+    return take_lease(lease.job_id, using=lease.using)
+
+
+def _state(effect: Callable[[], object] | None, models: list[type[Model]]) -> dict[str, object]:
+    found: dict[str, object] = {f"rows of {model._meta.label}": model._default_manager.count() for model in models}
+    if effect is not None:
+        found["the effect"] = effect()
+    return found
