@@ -20,14 +20,12 @@ if TYPE_CHECKING or find_spec("django.tasks") is None:
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import TASK_REFRESH_ATTRS, Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-    from django_tasks.utils import normalize_json
 else:
     from django import tasks
     from django.tasks import signals
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import TASK_REFRESH_ATTRS, Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-    from django.utils.json import normalize_json
 
 
 class AnyTask(Protocol):
@@ -59,7 +57,6 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultMismatch",
     "TaskResultStatus",
-    "normalize_json",
     "signals",
     "task_backends",
 ]

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from jobqueue.compat import AnyTask, normalize_json
+from jobqueue.compat import AnyTask
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
-from jobqueue.payload import JSON
+from jobqueue.payload import JSON, normalized
 from jobqueue.validation import check_instant, check_key
 
 _SHOWN = 20
@@ -94,12 +94,12 @@ def _matching(
 
 
 def _fits(job: Job, args: Sequence[JSON] | None, kwargs: Mapping[str, JSON] | None, payload: JSON) -> bool:
-    if payload is not _ANY and job.payload != normalize_json(payload):
+    if payload is not _ANY and job.payload != normalized(payload, "payload"):
         return False
     stored = job.payload if isinstance(job.payload, dict) else {}
-    if args is not None and stored.get("args", []) != normalize_json(list(args)):
+    if args is not None and stored.get("args", []) != normalized(list(args), "args"):
         return False
-    return kwargs is None or stored.get("kwargs", {}) == normalize_json(dict(kwargs))
+    return kwargs is None or stored.get("kwargs", {}) == normalized(dict(kwargs), "kwargs")
 
 
 def _words(**given: JSON) -> list[str]:

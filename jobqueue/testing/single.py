@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from django.db.models import Model
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.payload import JSON
+from jobqueue.producer.enqueueing import new_job
+from jobqueue.producer.insert import insertion
+from jobqueue.tasks import registry
+from jobqueue.tasks.versions import payload_of
 from jobqueue.testing.leases import expire_lease, take_lease
 from jobqueue.testing.runs import discover_tasks, perform_here, run, settled
-from jobqueue.testing.starting import start
 from jobqueue.transitions import Lease, reap
 from jobqueue.validation import check_int
 
@@ -25,7 +30,7 @@ def run_task(task: AnyTask, *args: JSON, attempt: int = 1, **kwargs: JSON) -> JS
     """
     check_int(attempt, "attempt", 1)
     discover_tasks()
-    lease = start(task, args, kwargs, attempt=attempt)
+    lease = _start(task, args, kwargs, attempt=attempt)
     ended = run(lease)
     if ended.error is not None:
         raise ended.error
@@ -50,7 +55,7 @@ def assert_idempotent(
     if effect is None and not counted:
         raise InvalidType("assert_idempotent() needs something to compare: effect=, models=, or both.")
     discover_tasks()
-    lease = start(task, args, kwargs)
+    lease = _start(task, args, kwargs)
     first = perform_here(lease)
     if first.error is not None:
         raise first.error
@@ -68,6 +73,22 @@ def assert_idempotent(
             f"{task.module_path} is not idempotent: a second run after a lost ack changed {'; '.join(changes)}. "
             "Put its writes into context.finish(), or check before you write."
         )
+
+
+def _start(task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON], *, attempt: int = 1) -> Lease:
+    """Add a job of `task` and take its lease, whatever the task's backend, delay and dedupe key are."""
+    payload = payload_of(task, args, kwargs)
+    if registry.find_task(task.module_path) is None:
+        registry.add_task(task.module_path, task)
+    using = getattr(task.get_backend(), "database", None) or load().database
+    most = getattr(task, "max_attempts", None)
+    job = new_job(task.queue_name, payload, priority=int(task.priority), max_attempts=most)
+    job = replace(job, task=task.module_path, lease_seconds=getattr(task, "lease_seconds", None))
+    # Not by the producer, whose signal would make run_inline() run the job.
+    (job_id,) = insertion([job], using, 0.0)()
+    lease = take_lease(job_id, using=using, attempt=attempt)
+    assert lease is not None
+    return lease
 
 
 def _retake(lease: Lease) -> Lease | None:
