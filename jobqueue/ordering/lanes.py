@@ -1,12 +1,14 @@
-"""The lanes of ordering keys: one for each queue and key, with the jobs that have not ended, in the order they came.
+"""Lanes: one for each queue and ordering key, with an entry for each job that has not ended, in order of enqueue.
 
-A job with a key is READY behind a gate until it is the head of its lane. Ids of places follow commits, because the key
-stays locked from enqueue to COMMIT: so what anybody sees of a lane is a beginning of it, and its head is its head.
+A job with a key is READY behind a closed gate until its entry is the head of its lane. The ids of entries follow the
+order of commits, because the key stays locked from enqueue to COMMIT. So every reader sees a prefix of the lane: the
+first entry it sees is the real head.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,50 +22,54 @@ from jobqueue.models import Job, LaneEntry, OrderingKey
 LOWEST = -1
 #: lanes of one statement
 WINDOW = 500
+# Entries are appended and removed at the head, so none can appear before a head that was seen. Still, a cursor is not
+# trusted for longer than this, nor by the sweep.
+CURSOR_SECONDS = 1.0
+_CURSORS_MAX = 10_000
 
 
-class Place(NamedTuple):
-    """A job's place in its lane."""
+class EntryState(NamedTuple):
+    """An entry of a lane, with the state of its job."""
 
     id: int
     lane: int
     job_id: int
     halted: bool
-    status: int | None  # None: somebody has deleted the job's row
+    status: int | None  # None: the job's row was deleted
     gate: int | None
     queue: str | None
 
 
 def lane_of(queue: str, ordering_key: bytes) -> int:
-    """0 to 2**63 - 1. Two keys with the same number, one pair in 10**19, would wait for each other without need."""
+    """The lane's number, 0 to 2**63 - 1. Two keys with equal numbers, one pair in 10**19, would wait for each other."""
     return int.from_bytes(_digest(queue, ordering_key)[:8], "big") >> 1
 
 
 def hold(keys: Iterable[tuple[str, bytes]], using: str) -> None:
-    """Keep others from enqueueing with these (queue, ordering key) until the transaction ends, low to high."""
+    """Lock these (queue, ordering key) until the transaction ends, in one order: other enqueues with them wait."""
     for digest in sorted({_digest(queue, key) for queue, key in keys}):
         hold_key(OrderingKey, digest, using)
 
 
-def join(places: Sequence[tuple[int, int]], using: str) -> None:
-    """Add (lane, job id) to the ends of their lanes. Their keys must be held."""
+def join(entries: Sequence[tuple[int, int]], using: str) -> None:
+    """Append (lane, job id) to their lanes. The keys must be held."""
     connection, most = connections[using], vendor(using).insert_rows_max
     table = LaneEntry._meta.db_table
-    for start in range(0, len(places), most):
-        vendor(using).insert(connection, table, ["lane", "job_id"], places[start : start + most])
+    for start in range(0, len(entries), most):
+        vendor(using).insert(connection, table, ["lane", "job_id"], entries[start : start + most])
 
 
 def active(after: int, *, using: str, limit: int) -> list[int]:
-    """Up to `limit` lanes above `after` in which jobs are, in order: one index seek each, however many jobs wait."""
+    """Up to `limit` lanes above `after` that have entries, in order: one index seek each, however many jobs wait."""
     table = connections[using].ops.quote_name(LaneEntry._meta.db_table)
     with connections[using].cursor() as cursor:
         cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_lane_entry"), [after, limit])
         return [row[0] for row in cursor.fetchall()]
 
 
-def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
-    """For each lane its first place behind that id (0: its head), of those that have one. One seek each, no lock."""
-    found: dict[int, Place] = {}
+def next_entries(after: Mapping[int, int], *, using: str) -> dict[int, EntryState]:
+    """For each lane its first entry after that id (0: its head), if it has one. One seek each, no locks."""
+    found: dict[int, EntryState] = {}
     wanted = sorted(after.items())
     quote = connections[using].ops.quote_name
     seek = GroupSeek(
@@ -77,23 +83,48 @@ def next_places(after: Mapping[int, int], *, using: str) -> dict[int, Place]:
     for start in range(0, len(wanted), WINDOW):
         with connections[using].cursor() as cursor:
             cursor.execute(*vendor(using).next_in_groups_sql(seek, wanted[start : start + WINDOW]))
-            for place in map(_place, cursor.fetchall()):
-                found[place.lane] = place
+            for entry in map(_state, cursor.fetchall()):
+                found[entry.lane] = entry
     return found
 
 
-def front(lane: int, *, using: str, depth: int) -> list[Place]:
-    """The first `depth` places of one lane. Locks nothing."""
+def front(lane: int, *, using: str, depth: int) -> list[EntryState]:
+    """The first `depth` entries of one lane. Locks nothing."""
     rows = LaneEntry.objects.using(using).filter(lane=lane).order_by("lane", "id")
     columns = ("id", "lane", "job_id", "halted", "job__status", "job__gate", "job__queue")
-    return [Place(*row) for row in rows.values_list(*columns)[:depth]]
+    return [EntryState(*row) for row in rows.values_list(*columns)[:depth]]
 
 
-def _place(row: Sequence[Any]) -> Place:
-    found = Place._make(row)
+def _state(row: Sequence[Any]) -> EntryState:
+    found = EntryState._make(row)
     return found._replace(halted=bool(found.halted))
 
 
 def _digest(queue: str, ordering_key: bytes) -> bytes:
     # No queue name contains a NUL.
     return hashlib.sha256(queue.encode() + b"\0" + ordering_key).digest()
+
+
+class LaneCursors:
+    """Where the heads of lanes were seen last, so that a look for a head need not begin at the lane's first entry ever.
+
+    While any transaction keeps an old snapshot open, the index entries of removed rows cannot be purged, and a look
+    from the beginning reads all of them.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[str, int], int] = {}
+        self._good_until = 0.0
+
+    def of(self, lanes: Iterable[int], *, using: str) -> dict[int, int]:
+        """By lane the id after which its head is."""
+        now = time.monotonic()
+        if now >= self._good_until or len(self._heads) > _CURSORS_MAX:
+            # All of them, because lanes come and go: the memory must not grow with them.
+            self._heads, self._good_until = {}, now + CURSOR_SECONDS
+        return {lane: self._heads.get((using, lane), 1) - 1 for lane in lanes}
+
+    def keep(self, heads: Mapping[int, EntryState], *, using: str) -> None:
+        """These heads were seen. Ignored where the database keeps no old versions of rows."""
+        if not vendor(using).single_writer:
+            self._heads |= {(using, lane): entry.id for lane, entry in heads.items()}

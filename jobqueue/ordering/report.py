@@ -1,4 +1,4 @@
-"""Which ordering keys have jobs, for people: the hot ones, and those that a failed job holds up. Reads only."""
+"""Ordering keys for operators: those with the most jobs, and those that a failed job blocks. Reads only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _COLUMNS = ("lane", "job_id", "halted", "job__queue", "job__ordering_key", "job_
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """An ordering key with jobs that have not ended, and what the first of them does.
+    """An ordering key with jobs that have not ended, and the state of the first of them.
 
-    state: "running"; "ready"; "scheduled" = its first job is not due yet, and holds up the others; "failed" = its first
-    job is FAILED, and they wait for it; "halted" = one had failed, and they wait for resume(). `jobs` counts the first.
+    state: "running"; "ready"; "scheduled" = the first job is not due yet, and blocks the others; "failed" = the first
+    job is FAILED, and the others wait for it; "halted" = a job failed, and the others wait for resume(). `jobs` counts
+    all of them.
     """
 
     queue: str
@@ -32,12 +33,12 @@ class KeyState:
 
 
 def hot_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[KeyState]:
-    """The keys with the most jobs, those first. Reads the place of every job with a key, without locks."""
+    """The keys with the most jobs, in that order. Reads the entry of every job with a key, without locks."""
     return _states(_of(queue, using), limit, using)
 
 
 def stuck_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[KeyState]:
-    """The keys that a failed job holds up, those with the most jobs first. Reads as hot_keys()."""
+    """The keys that a failed job blocks, those with the most jobs first. Reads as hot_keys()."""
     held = _of(queue, using).filter(Q(halted=True) | Q(job__status=Job.Status.FAILED))
     lanes = list(held.values_list("lane", flat=True)[:10_000])
     return _states(LaneEntry.objects.using(using).filter(lane__in=lanes), limit, using) if lanes else []

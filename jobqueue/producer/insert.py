@@ -15,7 +15,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.ordering.gate import KEY_GATE, SCHEDULED, WAITS
+from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
 from jobqueue.producer.key_wait import bounded_wait
 
 # One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).

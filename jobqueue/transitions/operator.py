@@ -18,8 +18,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.rows import in_state
-from jobqueue.ordering import lanes
-from jobqueue.ordering.gate import KEY_GATE, WAITS
+from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.releasing import release
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb

@@ -57,10 +57,10 @@ def test_a_look_at_lanes_seeks_each_by_its_index(lanes):
 @finding("B1")
 @pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL plans each SELECT of a UNION by itself")
 def test_a_look_at_500_lanes_is_planned_as_one_step(lanes):
-    from jobqueue.ordering.lanes import next_places
+    from jobqueue.ordering.lanes import next_entries
 
     def steps(count):
-        (look,) = sent(lambda: next_places(dict.fromkeys(range(count), 0), using="default"))
+        (look,) = sent(lambda: next_entries(dict.fromkeys(range(count), 0), using="default"))
         return [row for row in run("EXPLAIN " + look) if "->" in row[0]]
 
     assert len(steps(500)) < 10
