@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
@@ -18,60 +18,132 @@ from django.core.signals import setting_changed
 from jobqueue.exceptions import InvalidValue
 from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue
 
+T = TypeVar("T")
+
+
+class Rule(NamedTuple):
+    """What the value of one key may be."""
+
+    allows: Callable[[object], bool]
+    meaning: str  # follows "must be" in the message
+    secret: bool = False  # the message leaves the value out: a URL may hold a password
+    optional: bool = False  # None is allowed too
+
+    def problem(self, key: str, value: object) -> str | None:
+        """The message for a wrong value."""
+        if self.allows(value) or (self.optional and value is None):
+            return None
+        meaning = f"{self.meaning}, or None" if self.optional else self.meaning
+        return f"{key} must be {meaning}" + ("" if self.secret else f", is {value!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _int(low: int, high: int) -> Rule:
+    return Rule(lambda v: _is_number(v) and isinstance(v, int) and low <= v <= high, f"an int from {low} to {high}")
+
+
+def _seconds(high: int, *, zero: bool = False) -> Rule:
+    low = "from 0" if zero else "above 0 and up"
+    return Rule(
+        lambda v: _is_number(v) and (v > 0 or (zero and v == 0)) and v <= high, f"a number of seconds {low} to {high}"
+    )
+
+
+def _one_of(*choices: str) -> Rule:
+    return Rule(lambda value: value in choices, " or ".join(map(repr, choices)))
+
+
+def _is_redis(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value)
+        located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
+    except ValueError:
+        return False
+    return parts.scheme in ("redis", "rediss", "unix") and located
+
+
+def _key(default: T, rule: Rule, *, optional: bool = False) -> T:
+    return field(default=default, metadata={"rule": rule._replace(optional=optional)})
+
+
+_REDIS = "a redis://, rediss:// or unix:// URL"
+_MAPPING = Rule(lambda value: isinstance(value, Mapping), "a dict", secret=True)
+_ALIAS = Rule(lambda value: isinstance(value, str) and value != "", "a database alias")
+_REDIS_URL = Rule(_is_redis, _REDIS, secret=True)
+_WAKEUP = Rule(lambda value: value in ("auto", "off") or _is_redis(value), f"'auto', 'off' or {_REDIS}", secret=True)
+_BOOL = Rule(lambda value: isinstance(value, bool), "True or False")
+_COUNT, _LINES = _int(1, INT_MAX), _int(0, 10_000)
+_FACTOR = Rule(lambda value: _is_number(value) and 1 <= value <= 1000, "a number from 1 to 1000")
+_SECONDS, _SECONDS_OR_0 = _seconds(SECONDS_MAX), _seconds(SECONDS_MAX, zero=True)
+_AGE, _AGE_OR_0 = _seconds(100 * SECONDS_MAX), _seconds(100 * SECONDS_MAX, zero=True)
+_JOB_POLICY, _EVENT_POLICY = _one_of("block", "halt", "skip"), _one_of("block", "skip")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """JOBQUEUE["QUEUES"][name]: what one queue does differently. None = as everywhere."""
+    """JOBQUEUE["QUEUES"][name]: what differs in one queue. None = as in all queues."""
 
-    lease_seconds: float | None = None
-    max_attempts: int | None = None
-    ack_each: bool = False  # every job's end is committed by itself, before its thread starts another
-    starve_seconds: float | None = None  # a job due for longer is taken before higher priorities
-    on_key_failure: str | None = None  # as ON_KEY_FAILURE
+    lease_seconds: float | None = _key(None, _SECONDS)
+    max_attempts: int | None = _key(None, _COUNT)
+    ack_each: bool = _key(False, _BOOL)  # the end of each job is committed before its thread starts another job
+    starve_seconds: float | None = _key(None, _SECONDS)  # a job that is due for longer precedes higher priorities
+    on_key_failure: str | None = _key(None, _JOB_POLICY)  # as ON_KEY_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxSettings:
-    """JOBQUEUE["OUTBOX"]: where events go, and what becomes of those that cannot be delivered."""
+    """JOBQUEUE["OUTBOX"]: where events are delivered, and what happens to those that cannot be delivered."""
 
-    routes: Mapping[str, Any] = field(default_factory=dict)  # topic, or its beginning and *, -> destination
-    batch_size: int = 100  # events of one claim
-    lease_seconds: float = 60.0  # how long they stay with a relay that has fallen silent
-    delivery_seconds: float | None = 300.0  # a delivery that takes longer is given up and charged; None = no limit
-    max_attempts: int = 25  # failed deliveries before an event becomes a dead letter
-    on_key_failure: str = "block"  # the key of a dead event waits for it ("block"), or does not ("skip")
-    retention_seconds: float | None = 604_800.0  # how long delivered events are kept; None = for ever
-    in_workers: bool = True  # every runworker process relays, too
+    routes: Mapping[str, Any] = field(default_factory=dict, metadata={"rule": _MAPPING})  # topic or prefix* -> route
+    batch_size: int = _key(100, _COUNT)  # events of one claim
+    lease_seconds: float = _key(60.0, _SECONDS)  # events of a relay that stopped are free again after this time
+    # A delivery that takes longer is given up and counts as a failed one; None = no limit.
+    delivery_seconds: float | None = _key(300.0, _SECONDS, optional=True)
+    max_attempts: int = _key(25, _COUNT)  # failed deliveries before an event becomes a dead letter
+    # Later events of a dead letter's key wait for it ("block"), or do not ("skip").
+    on_key_failure: str = _key("block", _EVENT_POLICY)
+    retention_seconds: float | None = _key(604_800.0, _AGE, optional=True)  # age of deletion; None = events are kept
+    in_workers: bool = _key(True, _BOOL)  # whether every runworker process relays too
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """JOBQUEUE with its defaults. Field names in upper case are the keys."""
 
-    database: str = "default"  # alias of the database that holds the queue tables
-    lease_seconds: float = 60.0  # how long a claim survives without a heartbeat; must exceed 3 x heartbeat_seconds
-    heartbeat_seconds: float | None = None  # how often leases are renewed; None = lease_seconds / 4
-    max_attempts: int = 25  # failed or lost runs before a job is FAILED, where neither job nor queue says otherwise
-    max_payload_bytes: int = 1_048_576  # encoded payload above this is refused at enqueue
-    max_result_bytes: int = 1_048_576  # encoded result above this ends the job FAILED (cause FORMAT)
-    dedupe_seconds: float | None = 86_400.0  # how long a dedupe key stays held after the job finished; None = for ever
-    backoff_base_seconds: float = 5.0  # wait after the first failure
-    backoff_factor: float = 2.0  # each further failure waits this many times longer
-    backoff_cap_seconds: float = 3600.0  # no wait is longer
-    timeout_seconds: float | None = None  # a body that runs longer gets SoftTimeout; a task may set its own
-    hard_timeout_seconds: float | None = None  # a body that runs longer has its process killed; a task may set its own
-    on_key_failure: str = "block"  # the key of a FAILED job waits for the job ("block"), for resume() ("halt") or not
-    log_lines: int = 100  # newest log lines kept of an attempt that fails; 0 = none
-    worker_silent_seconds: float = 60.0  # a worker row without a heartbeat for this long is shown as dead
-    wakeup: str = "auto"  # how idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off", or a redis:// URL
-    lock_metrics_seconds: float | None = 86_400.0  # how long lock statistics are kept; None = nothing is counted
-    redis_url: str | None = None  # server of redis_lock(); None = WAKEUP, where that is a Redis URL
-    queues: Mapping[str, QueueSettings] = field(default_factory=dict)  # per-queue overrides by queue name
-    outbox: OutboxSettings | None = None  # the relay's; None = the defaults, and workers do not relay
+    database: str = _key("default", _ALIAS)  # alias of the database that holds the queue tables
+    lease_seconds: float = _key(60.0, _SECONDS)  # a claim lasts this long without a heartbeat
+    heartbeat_seconds: float | None = _key(None, _SECONDS, optional=True)  # None = lease_seconds / 4
+    max_attempts: int = _key(25, _COUNT)  # failed or lost runs before a job is FAILED, unless job or queue differ
+    max_payload_bytes: int = _key(1_048_576, _COUNT)  # enqueue refuses a longer encoded payload
+    max_result_bytes: int = _key(1_048_576, _COUNT)  # a longer encoded result ends the job FAILED (cause FORMAT)
+    # How long a finished job keeps its dedupe key; None = until it is deleted.
+    dedupe_seconds: float | None = _key(86_400.0, _AGE_OR_0, optional=True)
+    backoff_base_seconds: float = _key(5.0, _SECONDS_OR_0)  # wait after the first failure
+    backoff_factor: float = _key(2.0, _FACTOR)  # each further wait is this many times longer
+    backoff_cap_seconds: float = _key(3600.0, _SECONDS)  # the longest wait
+    # A job that runs longer gets SoftTimeout, or has its process killed; a task may set its own limits.
+    timeout_seconds: float | None = _key(None, _SECONDS, optional=True)
+    hard_timeout_seconds: float | None = _key(None, _SECONDS, optional=True)
+    # The key of a FAILED job waits for the job ("block"), for resume() ("halt"), or does not wait ("skip").
+    on_key_failure: str = _key("block", _JOB_POLICY)
+    log_lines: int = _key(100, _LINES)  # newest log lines kept of a failed attempt; 0 = none
+    worker_silent_seconds: float = _key(60.0, _SECONDS)  # a worker row without a heartbeat for so long is dead
+    # How idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off" = polling, or a redis:// URL.
+    wakeup: str = _key("auto", _WAKEUP)
+    lock_metrics_seconds: float | None = _key(86_400.0, _AGE, optional=True)  # age of deletion; None = no statistics
+    redis_url: str | None = _key(None, _REDIS_URL, optional=True)  # for redis_lock(); None = WAKEUP, if it is a URL
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict, metadata={"rule": _MAPPING})  # by queue name
+    # None = the defaults, and workers do not relay.
+    outbox: OutboxSettings | None = field(default=None, metadata={"rule": _MAPPING._replace(optional=True)})
 
     @property
     def renew_seconds(self) -> float:
-        """How often leases are renewed, in seconds."""
+        """Seconds between two renewals of a lease."""
         return self.heartbeat_seconds if self.heartbeat_seconds is not None else self.lease_seconds / 4
 
     @property
@@ -80,7 +152,7 @@ class Settings:
         return self.outbox or OutboxSettings()
 
     def queue_lease_seconds(self, queue: str, worker_seconds: float) -> float:
-        """The lease of jobs of `queue`: its own when that is longer than the worker's (heartbeats fit the worker's)."""
+        """The lease length of jobs of `queue`: its own if that is longer. Heartbeats fit the worker's."""
         own = self.queues.get(queue)
         return max(worker_seconds, own.lease_seconds or 0.0) if own else worker_seconds
 
@@ -90,19 +162,19 @@ class Settings:
         return own is not None and own.ack_each
 
     def queue_on_key_failure(self, queue: str) -> str:
-        """What becomes of an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
+        """What happens to an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
         own = self.queues.get(queue)
         return own.on_key_failure if own and own.on_key_failure else self.on_key_failure
 
     def queue_max_attempts(self, queue: str) -> int:
-        """max_attempts of jobs of `queue` that do not say otherwise."""
+        """max_attempts of jobs of `queue` that have none of their own."""
         own = self.queues.get(queue)
         return own.max_attempts if own and own.max_attempts else self.max_attempts
 
 
 @cache
 def load() -> Settings:
-    """The settings of this process. Raises ImproperlyConfigured listing everything that is wrong."""
+    """The settings of this process. Raises ImproperlyConfigured with a list of everything that is wrong."""
     found, problems = read(getattr(django_settings, "JOBQUEUE", {}))
     if problems:
         raise ImproperlyConfigured("JOBQUEUE: " + "; ".join(problems) + ". Correct the setting and start again.")
@@ -110,13 +182,10 @@ def load() -> Settings:
 
 
 def read(raw: object) -> tuple[Settings, list[str]]:
-    """The settings in `raw` and the list of what is wrong with it (system checks print the list)."""
+    """The settings in `raw`, and a list of what is wrong with them."""
     if not isinstance(raw, Mapping):
         return Settings(), [f"must be a dict, is {type(raw).__name__}"]
-    known = {f.name.upper(): f.name for f in dataclasses.fields(Settings)}
-    problems = [f"unknown key {key!r}" for key in raw if key not in known]
-    values: dict[str, Any] = {known[key]: value for key, value in raw.items() if key in known}
-    problems += [p for name, value in values.items() if (p := _problem(name, value))]
+    values, problems = _values(Settings, raw)
     if problems:
         return Settings(), problems
     if "queues" in values:
@@ -133,8 +202,16 @@ def read(raw: object) -> tuple[Settings, list[str]]:
     return result, problems
 
 
-def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list[str]]:
-    known = {f.name.upper(): f.name for f in dataclasses.fields(QueueSettings)}
+def _values(kind: type, raw: Mapping[object, object]) -> tuple[dict[str, Any], list[str]]:
+    """The values in `raw` by the names of the fields of dataclass `kind`, and what is wrong with them."""
+    known = {field.name.upper(): field for field in dataclasses.fields(kind)}
+    problems = [f"unknown key {key!r}" for key in raw if key not in known]
+    values = {key: value for key, value in raw.items() if key in known}
+    problems += [p for key, value in values.items() if (p := known[key].metadata["rule"].problem(key, value))]
+    return {known[key].name: value for key, value in values.items()}, problems
+
+
+def _read_queues(raw: Mapping[object, object]) -> tuple[dict[str, QueueSettings], list[str]]:
     queues, problems = {}, []
     for name, options in raw.items():
         where = f"QUEUES[{name!r}]"
@@ -146,91 +223,29 @@ def _read_queues(raw: Mapping[Any, Any]) -> tuple[dict[str, QueueSettings], list
         except InvalidValue as error:
             problems.append(f"QUEUES: {str(error).partition('. Nothing')[0]}")
             continue
-        problems += [f"{where}: unknown key {key!r}" for key in options if key not in known]
-        values = {known[key]: value for key, value in options.items() if key in known}
-        problems += [f"{where}: {p}" for n, value in values.items() if (p := _problem(n, value))]
+        values, found = _values(QueueSettings, options)
+        problems += [f"{where}: {problem}" for problem in found]
         queues[name] = QueueSettings(**values)
     return queues, problems
 
 
-def _read_outbox(raw: Mapping[Any, Any]) -> tuple[OutboxSettings, list[str]]:
-    known = {f.name.upper(): f.name for f in dataclasses.fields(OutboxSettings)}
-    problems = [f"OUTBOX: unknown key {key!r}" for key in raw if key not in known]
-    values = {known[key]: value for key, value in raw.items() if key in known}
-    problems += [f"OUTBOX: {p}" for name, value in values.items() if (p := _problem(name, value, EVENT_POLICIES))]
+def _read_outbox(raw: Mapping[object, object]) -> tuple[OutboxSettings, list[str]]:
+    values, found = _values(OutboxSettings, raw)
+    problems = [f"OUTBOX: {problem}" for problem in found]
     problems += [] if problems else [p for item in values.get("routes", {}).items() if (p := _route_problem(*item))]
     return (OutboxSettings(), problems) if problems else (OutboxSettings(**values), [])
 
 
 def _route_problem(pattern: object, route: object) -> str | None:
-    """Without the value: a URL may hold a password."""
+    """What is wrong with a route, without its value: a URL may hold a password."""
     where = f"OUTBOX: ROUTES[{pattern!r}]"
     if not isinstance(pattern, str) or not pattern or "," in pattern or "*" in pattern[:-1]:
-        return f"{where}: a route is for a topic, or for the beginning of topics and *"
+        return f"{where}: a pattern must be a topic, or the beginning of topics followed by *"
     url = route.get("URL") if isinstance(route, Mapping) else route
     if not isinstance(url, str):
         return f"{where} must be 'subscribers', 'queue:NAME', the URL of a broker, or a dict with a URL"
     known = url == "subscribers" or (url.startswith("queue:") and len(url) > len("queue:")) or "://" in url
     return None if known else f"{where} must be 'subscribers', 'queue:NAME', or the URL of a broker"
-
-
-#: what happens to the key of a failed job, and of a dead event
-KEY_POLICIES, EVENT_POLICIES = ("block", "halt", "skip"), ("block", "skip")
-_NULLABLE = {
-    "outbox",
-    "retention_seconds",
-    "delivery_seconds",
-    "heartbeat_seconds",
-    "dedupe_seconds",
-    "timeout_seconds",
-    "hard_timeout_seconds",
-    "redis_url",
-    "lock_metrics_seconds",
-}
-
-
-def _problem(name: str, value: object, policies: tuple[str, ...] = KEY_POLICIES) -> str | None:
-    key = name.upper()
-    if value is None and name in _NULLABLE:
-        return None
-    if name == "database":
-        return None if isinstance(value, str) and value else f"{key} must be a database alias"
-    if name == "redis_url":
-        return None if _is_redis(value) else f"{key} must be a redis://, rediss:// or unix:// URL, or None"
-    if name == "wakeup":
-        # Without the value: a URL may hold a password.
-        ok = value in ("auto", "off") or _is_redis(value)
-        return None if ok else f"{key} must be 'auto', 'off' or a redis://, rediss:// or unix:// URL"
-    if name in ("queues", "outbox", "routes"):
-        return None if isinstance(value, Mapping) else f"{key} must be a dict"
-    if name == "on_key_failure":
-        return None if value in policies else f"{key} must be {' or '.join(map(repr, policies))}, is {value!r}"
-    if name in ("ack_each", "in_workers"):
-        return None if isinstance(value, bool) else f"{key} must be True or False, is {value!r}"
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name == "log_lines":
-        ok = number and isinstance(value, int) and 0 <= value <= 10_000
-        return None if ok else f"{key} must be an int from 0 to 10000, is {value!r}"
-    if name.startswith("max_") or name == "batch_size":
-        ok = number and isinstance(value, int) and 1 <= value <= INT_MAX
-        return None if ok else f"{key} must be an int of at least 1, is {value!r}"
-    if name == "backoff_factor":
-        return None if number and 1 <= value <= 1000 else f"{key} must be 1 to 1000, is {value!r}"  # type: ignore[operator]
-    low_ok = number and (value >= 0 if name in ("dedupe_seconds", "backoff_base_seconds") else value > 0)  # type: ignore[operator]
-    most = 100 * SECONDS_MAX if name in ("dedupe_seconds", "retention_seconds", "lock_metrics_seconds") else SECONDS_MAX
-    ok = low_ok and value <= most  # type: ignore[operator]
-    return None if ok else f"{key} must be a positive number of seconds, is {value!r}"
-
-
-def _is_redis(value: object) -> bool:
-    if not isinstance(value, str):
-        return False
-    try:
-        parts = urlsplit(value)
-        located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
-    except ValueError:
-        return False
-    return parts.scheme in ("redis", "rediss", "unix") and located
 
 
 def _forget(*, setting: str, **_: object) -> None:
@@ -242,12 +257,12 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")
 
 
 def is_test_run() -> bool:
-    """Whether this process runs tests: by Django's runner, by pytest or by any runner of unittest.
+    """Whether this process runs tests: with Django's runner, pytest or any unittest runner.
 
-    Not every runner calls setup_test_environment(), which replaces the mailbox.
+    Some runners do not call setup_test_environment(), which adds mail.outbox.
     """
     runners = sys.modules.get("unittest.signals")
-    # Every TextTestRunner registers its result there, so that Ctrl-C can stop it.
+    # Every TextTestRunner registers its result in this module, so that Ctrl-C can stop it.
     return hasattr(mail, "outbox") or "pytest" in sys.modules or bool(getattr(runners, "_results", None))
 
 
