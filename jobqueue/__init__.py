@@ -1,12 +1,14 @@
 """A job queue and lock toolkit for Django, in the database you already run.
 
-The public names are loaded on first use, so this module can be imported before the app registry is ready.
+The public names are imported on first use, so this module can be imported before the app registry is ready.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jobqueue.context.job_context import current_job
@@ -18,20 +20,27 @@ __version__ = "0.1.0"
 
 __all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "handler", "task"]
 
-_HOMES = {
-    "current_job": "jobqueue.context.job_context",
-    "enqueue": "jobqueue.producer.enqueueing",
-    "enqueue_many": "jobqueue.producer.enqueueing",
-    "handler": "jobqueue.tasks.handlers",
-    "task": "jobqueue.tasks.definition",
-}
+
+def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """The __getattr__ of a package whose public names stand in its `modules`: name -> module below the package."""
+
+    def load(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
 
 
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOMES[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_first_use(
+    __name__,
+    {
+        "current_job": "context.job_context",
+        "enqueue": "producer.enqueueing",
+        "enqueue_many": "producer.enqueueing",
+        "handler": "tasks.handlers",
+        "task": "tasks.definition",
+    },
+)

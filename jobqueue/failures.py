@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import traceback
+from collections.abc import Callable
 from enum import StrEnum
 
 from jobqueue.exceptions import HardTimeout, JobLost, PayloadError, ResultError, SoftTimeout
@@ -63,7 +64,7 @@ def summary(error: BaseException | str) -> str:
     """One line for lists: class and message, or the first line of text."""
     if isinstance(error, str):
         return storable(error.strip().splitlines()[0] if error.strip() else "failed without a message", 500)
-    return storable(f"{class_path(error)}: {_message(error)}".replace("\n", " "), 500)
+    return storable(f"{dotted_path(type(error))}: {_message(error)}".replace("\n", " "), 500)
 
 
 def describe(error: BaseException | str) -> str:
@@ -73,14 +74,13 @@ def describe(error: BaseException | str) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # the exception's own __str__, __repr__ or __notes__ may raise anything
-        text = f"{class_path(error)}: {_message(error)} (its traceback could not be printed)"
+        text = f"{dotted_path(type(error))}: {_message(error)} (its traceback could not be printed)"
     return storable(text)
 
 
-def class_path(error: BaseException) -> str:
-    """module.QualName of the exception's class: text for people, never resolved back to code."""
-    kind = type(error)
-    return f"{kind.__module__}.{kind.__qualname__}"
+def dotted_path(named: type | Callable[..., object]) -> str:
+    """module.qualname of a class or function: text for people, never resolved back to code."""
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:

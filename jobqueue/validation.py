@@ -61,6 +61,11 @@ def check_key(key: object, what: str = "dedupe_key") -> bytes:
     return raw
 
 
+def readable_key(key: bytes) -> str:
+    """A stored key as text; bytes that are not UTF-8 become escapes such as \\xff."""
+    return key.decode("utf-8", "backslashreplace")
+
+
 def check_int(value: object, what: str, low: int, high: int = INT_MAX) -> int:
     """`value` if it is an int (not a bool) within low..high."""
     if isinstance(value, bool) or not isinstance(value, int):

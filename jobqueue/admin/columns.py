@@ -29,6 +29,7 @@ from jobqueue.admin.job_states import state_of, what_next, words
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.models import Job, JobAttempt
+from jobqueue.validation import readable_key
 
 ATTEMPTS_SHOWN = 50
 ATTEMPT_CHARS = 4000
@@ -122,12 +123,12 @@ class JobColumns:
     @admin.display(description=_("dedupe key"))
     def dedupe(self, job: Any) -> str:
         """The key as text where it is text."""
-        return plain(job.dedupe_key.decode("utf-8", "backslashreplace")) if job.dedupe_key else NOTHING
+        return plain(readable_key(job.dedupe_key)) if job.dedupe_key else NOTHING
 
     @admin.display(description=_("ordering key"))
     def order_key(self, job: Any) -> str:
         """The key as text where it is text."""
-        return plain(job.ordering_key.decode("utf-8", "backslashreplace")) if job.ordering_key else NOTHING
+        return plain(readable_key(job.ordering_key)) if job.ordering_key else NOTHING
 
     @admin.display(description=_("progress"))
     def progress_text(self, job: Any) -> str:

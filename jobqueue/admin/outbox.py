@@ -25,7 +25,7 @@ from jobqueue.models import OutboxEvent
 from jobqueue.outbox import discard as discard_event
 from jobqueue.outbox import retry as retry_event
 from jobqueue.outbox.lanes import key_lane
-from jobqueue.validation import KEY_BYTES
+from jobqueue.validation import KEY_BYTES, readable_key
 
 ERROR_TAIL_CHARS = 500
 BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "dead_letter": "failed", "sent": "done"}
@@ -143,7 +143,7 @@ class OutboxEventAdmin(VerbAdmin):
     @admin.display(description=_("key"))
     def key_text(self, event: Any) -> str:
         """As text where it is text."""
-        return plain(event.key.decode("utf-8", "backslashreplace")) if event.key else NOTHING
+        return plain(readable_key(event.key)) if event.key else NOTHING
 
     @admin.display(description=_("when"))
     def when(self, event: Any) -> str:

@@ -12,6 +12,7 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
 from jobqueue.ordering.report import KeyState, hot_keys, stuck_keys
 from jobqueue.transitions import resume
+from jobqueue.validation import readable_key
 
 FOUND = 5
 
@@ -42,7 +43,7 @@ def run(out: Any, using: str, given: dict[str, Any]) -> int:
         out.write(json.dumps({"version": 1, "keys": [_facts(key) for key in found]}))
     elif given["verbosity"] > 0:
         for key in found:
-            name = f"{key.queue}  {_text(key.ordering_key)}"
+            name = f"{key.queue}  {readable_key(key.ordering_key)}"
             out.write(one_line(f"{key.jobs}  {name}  {key.state}  first #{key.first_id}"))
         out.write(f"{len(found)} ordering keys {'are held up' if given['stuck'] else 'have jobs'}")
     return FOUND if found and given["stuck"] and given["fail_if_any"] else 0
@@ -58,7 +59,7 @@ def _resume(out: Any, using: str, given: dict[str, Any]) -> int:
         out.write(json.dumps({"version": 1, "resumed": done}))
     elif given["verbosity"] > 0:
         what = "goes on" if done else "is not held up by a failed job; nothing was changed"
-        out.write(one_line(f"ordering key {_text(key)} of queue {queue} {what}"))
+        out.write(one_line(f"ordering key {readable_key(key)} of queue {queue} {what}"))
     return 0 if done else FOUND
 
 
@@ -69,10 +70,6 @@ def _key(text: str) -> bytes:
         raise InvalidValue(f"{text!r} is no ordering key. Nothing was changed.") from None
 
 
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")
-
-
 def _facts(key: KeyState) -> dict[str, Any]:
-    facts = {"ordering_key": _text(key.ordering_key), "key_hex": key.ordering_key.hex()}
+    facts = {"ordering_key": readable_key(key.ordering_key), "key_hex": key.ordering_key.hex()}
     return asdict(key) | facts | {"due_at": key.due_at.isoformat(timespec="milliseconds")}

@@ -15,7 +15,7 @@ from jobqueue.db.fields import (
     UnsignedBigAutoField,
     UtcDateTimeField,
 )
-from jobqueue.validation import TOPIC_CHARS
+from jobqueue.validation import TOPIC_CHARS, readable_key
 
 
 class OutboxEvent(models.Model):
@@ -72,4 +72,4 @@ class OutboxKey(models.Model):
         ]
 
     def __str__(self) -> str:
-        return bytes(self.key).decode(errors="backslashreplace")
+        return readable_key(bytes(self.key))

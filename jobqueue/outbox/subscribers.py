@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jobqueue.exceptions import InvalidType
+from jobqueue.failures import dotted_path
 from jobqueue.validation import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +25,7 @@ class Subscriber:
     @property
     def name(self) -> str:
         """module.qualname"""
-        return f"{self.func.__module__}.{self.func.__qualname__}"
+        return dotted_path(self.func)
 
 
 _adding = threading.Lock()

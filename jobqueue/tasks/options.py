@@ -8,6 +8,7 @@ from typing import Any
 from jobqueue.backoff import Backoff, check_wait
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError
+from jobqueue.failures import dotted_path
 from jobqueue.payload import encode
 from jobqueue.tasks import registry
 from jobqueue.validation import check_seconds
@@ -65,13 +66,13 @@ def may_retry(options: Any, error: BaseException | None) -> bool:
 
 def _is_one(error: BaseException | None, kinds: Any) -> bool:
     # Names are compared, never imported: no code is named by data.
-    names = {_path(kind) for kind in type(error).__mro__}
+    names = {dotted_path(kind) for kind in type(error).__mro__}
     return any(kind in names if isinstance(kind, str) else isinstance(error, kind) for kind in kinds)
 
 
 def _to_json(name: str, value: Any) -> Any:
     if name in ("retry_on", "no_retry_on"):
-        return [_path(kind) for kind in value]
+        return [dotted_path(kind) for kind in value]
     if isinstance(value, Backoff):
         return list(astuple(value))
     if name == "backoff" and callable(value):
@@ -89,7 +90,3 @@ def _from_json(name: str, value: Any) -> Any:
         check_wait(wait)
         return wait
     return check_seconds(value, name)
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -15,6 +15,7 @@ from django.apps import apps
 
 from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidValue
+from jobqueue.failures import dotted_path
 
 logger = logging.getLogger("jobqueue")
 
@@ -65,12 +66,9 @@ def add_handler(handler: Handler) -> None:
     """Register a handler. Raises InvalidValue if another function consumes the queue already."""
     with _lock:
         known = _handlers.get(handler.queue)
-        if known and (known.func.__module__, known.func.__qualname__) != (
-            handler.func.__module__,
-            handler.func.__qualname__,
-        ):
+        if known and dotted_path(known.func) != dotted_path(handler.func):
             raise InvalidValue(
-                f"queue {handler.queue!r} has a handler already: {known.func.__module__}.{known.func.__qualname__}. "
+                f"queue {handler.queue!r} has a handler already: {dotted_path(known.func)}. "
                 "A raw row names no function, so a queue has one handler; use another queue, or tasks."
             )
         _handlers[handler.queue] = handler

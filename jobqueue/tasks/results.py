@@ -22,7 +22,7 @@ from jobqueue.context.progress import Progress, read_progress
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
-from jobqueue.failures import FailureCause
+from jobqueue.failures import FailureCause, dotted_path
 from jobqueue.models import Job, JobAttempt
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
@@ -189,14 +189,12 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
 
 
 def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
-    unknown = f"{JobQueueError.__module__}.{JobQueueError.__qualname__}"
+    unknown = dotted_path(JobQueueError)
     errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
     if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
-        path = f"{JobExpired.__module__}.{JobExpired.__qualname__}"
-        errors.append(TaskError(exception_class_path=path, traceback=job.last_error or ""))
+        errors.append(TaskError(exception_class_path=dotted_path(JobExpired), traceback=job.last_error or ""))
     elif job.status == Job.Status.CANCELED:
-        path = f"{JobCanceled.__module__}.{JobCanceled.__qualname__}"
-        errors.append(TaskError(exception_class_path=path, traceback="The job was canceled."))
+        errors.append(TaskError(exception_class_path=dotted_path(JobCanceled), traceback="The job was canceled."))
     elif job.status == Job.Status.FAILED and not errors:
         errors.append(TaskError(exception_class_path=unknown, traceback=job.last_error or ""))
     return errors

@@ -6,8 +6,9 @@ in the thread of the test, through the same functions as a worker.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jobqueue import import_on_first_use
 
 if TYPE_CHECKING:
     from jobqueue.testing.asserting import assert_enqueued, refute_enqueued
@@ -33,26 +34,19 @@ __all__ = [
     "travel",
 ]
 
-_HOMES = {
-    "Drained": "draining",
-    "JobRun": "runs",
-    "assert_enqueued": "asserting",
-    "assert_idempotent": "single",
-    "drain": "draining",
-    "expire_lease": "leases",
-    "inject": "injecting",
-    "refute_enqueued": "asserting",
-    "run_inline": "inline",
-    "run_task": "single",
-    "travel": "clock",
-}
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOMES[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_first_use(
+    __name__,
+    {
+        "Drained": "draining",
+        "JobRun": "runs",
+        "assert_enqueued": "asserting",
+        "assert_idempotent": "single",
+        "drain": "draining",
+        "expire_lease": "leases",
+        "inject": "injecting",
+        "refute_enqueued": "asserting",
+        "run_inline": "inline",
+        "run_task": "single",
+        "travel": "clock",
+    },
+)

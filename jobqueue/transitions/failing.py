@@ -15,7 +15,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType
-from jobqueue.failures import FailureCause, class_path, classify, describe, is_permanent, storable, summary
+from jobqueue.failures import FailureCause, classify, describe, dotted_path, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import job_dead, job_failed
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, held
@@ -150,7 +150,7 @@ def attempt_row(
     lease: Lease, error: str | BaseException, cause: FailureCause, text: str, log: str | None = None
 ) -> JobAttempt:
     """The history row of a failed attempt, not saved yet."""
-    kind = class_path(error)[:255] if isinstance(error, BaseException) else ""
+    kind = dotted_path(type(error))[:255] if isinstance(error, BaseException) else ""
     return JobAttempt(
         job_id=lease.job_id,
         attempt=lease.attempt,

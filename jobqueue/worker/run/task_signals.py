@@ -19,7 +19,7 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
-from jobqueue.failures import class_path, describe
+from jobqueue.failures import describe, dotted_path
 from jobqueue.payload import decode
 from jobqueue.tasks.results import backend_of, started_result
 from jobqueue.worker.run.attempt import Outcome
@@ -135,7 +135,7 @@ def _finished_result(outcome: Outcome, status: Any, backend: Any) -> Any:
     if status == TaskResultStatus.SUCCESSFUL:
         object.__setattr__(result, "_return_value", None if outcome.result is None else decode(outcome.result))
     elif error is not None:
-        result.errors.append(TaskError(exception_class_path=class_path(error), traceback=describe(error)))
+        result.errors.append(TaskError(exception_class_path=dotted_path(type(error)), traceback=describe(error)))
     return result
 
 
