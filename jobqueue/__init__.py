@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jobqueue.context.job_context import current_job
     from jobqueue.producer.enqueueing import enqueue, enqueue_many
     from jobqueue.tasks.definition import task
-    from jobqueue.tasks.handlers import handler
+    from jobqueue.tasks.registry import handler
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ __getattr__ = import_on_first_use(
         "current_job": "context.job_context",
         "enqueue": "producer.enqueueing",
         "enqueue_many": "producer.enqueueing",
-        "handler": "tasks.handlers",
+        "handler": "tasks.registry",
         "task": "tasks.definition",
     },
 )

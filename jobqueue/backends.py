@@ -41,7 +41,7 @@ class JobQueueBackend(BaseTaskBackend):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Django's own twins call these: what a subclass adds to one of them must not be left out on an event loop.
+        # Django's async methods call the sync ones, so that what a subclass overrides also holds on an event loop.
         for name in ("enqueue", "get_result"):
             if name in vars(cls) and f"a{name}" not in vars(cls):
                 setattr(cls, f"a{name}", getattr(BaseTaskBackend, f"a{name}"))
@@ -72,9 +72,9 @@ class JobQueueBackend(BaseTaskBackend):
         return self._add(*self._prepare(task, args, kwargs))
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
-        """enqueue() on an event loop: what is wrong is raised there at once, the rest is one call in Django's thread.
+        """enqueue() on an event loop: arguments are checked there, and the INSERT is one call in Django's thread.
 
-        Cancelled meanwhile, it raises CancelledError at once; the call goes on if it had begun, so the job is added
+        If it is cancelled, CancelledError is raised at once. A call that had begun is completed, so the job is added
         once with its signals, or not at all.
         """
         return await sync_to_async(self._add, thread_sensitive=True)(*self._prepare(task, args, kwargs))
@@ -86,7 +86,7 @@ class JobQueueBackend(BaseTaskBackend):
         return load_result(id_of(result_id), alias=self.alias, using=self.database)
 
     async def aget_result(self, result_id: str) -> TaskResult[Any]:
-        """get_result() on an event loop: a malformed id is refused there, the rest is one call in Django's thread."""
+        """get_result() on an event loop: a malformed id is refused there, the read is one call in Django's thread."""
         from jobqueue.tasks.results import id_of, load_result
 
         load = sync_to_async(load_result, thread_sensitive=True)
@@ -104,16 +104,16 @@ class JobQueueBackend(BaseTaskBackend):
             )
 
     def _prepare(self, task: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any], NewJob]:
-        """Everything that needs no database, so all that is refused is refused here."""
+        """All that needs no database: every refusal happens here."""
         self.validate_task(task)
         if registry.find_task(task.module_path) is None:
-            # Made by another backend's task class and sent here with using(): only ours registers itself.
+            # A task of another backend, enqueued here with using(): only our task class registers itself.
             registry.add_task(task.module_path, task)
         payload = payload_of(task, args, kwargs)
         return task, payload, self._job(task, payload)
 
     def _add(self, task: Any, payload: dict[str, Any], job: NewJob) -> TaskResult[Any]:
-        """Insert it and tell: in one thread, so a caller that is cancelled meanwhile takes no signal with it."""
+        """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
         from jobqueue.producer.enqueueing import add, add_dated
         from jobqueue.tasks.results import holding_result, new_result
@@ -170,7 +170,7 @@ def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:
 
 
 def _aware(run_after: Any) -> Any:
-    # With USE_TZ=False Django Tasks accepts naive datetimes: they are in the project's zone.
+    # With USE_TZ=False Django Tasks accepts naive datetimes, in the project's zone.
     from django.conf import settings
     from django.utils import timezone
 

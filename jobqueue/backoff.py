@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt."""
+"""Exponential back-off with jitter: how long to wait before the next attempt."""
 
 from __future__ import annotations
 

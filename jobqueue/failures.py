@@ -1,4 +1,4 @@
-"""What kind of failure an exception is, and how it is written down."""
+"""The cause class of an exception, and its text as it is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from jobqueue.exceptions import HardTimeout, JobLost, PayloadError, ResultError, SoftTimeout
 
-# A MySQL TEXT column holds 65,535 bytes; the rest is left for the note that says what was cut.
+# A MySQL TEXT column holds 65,535 bytes; the rest is reserved for the note about what was cut.
 ERROR_BYTES = 60_000
 
 
@@ -38,7 +38,7 @@ _BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Fa
 )
 
 
-#: what a database that works has against a statement or its values
+#: errors by which a working database refuses a statement or its values
 _REFUSED = {"IntegrityError", "DataError", "ProgrammingError", "NotSupportedError"}
 
 
@@ -48,7 +48,7 @@ def classify(error: BaseException | str) -> FailureCause:
         for classes, cause in _BY_CLASS:
             if isinstance(error, classes):
                 return cause
-        # Django's database errors by name: this level knows no database.
+        # Django's database errors by name, because this module must not import the database layer.
         found = [c.__name__ for c in type(error).__mro__ if c.__module__ == "django.db.utils"]
         if found:
             return FailureCause.DATA if _REFUSED.intersection(found) else FailureCause.DEPENDENCY
@@ -56,12 +56,12 @@ def classify(error: BaseException | str) -> FailureCause:
 
 
 def is_permanent(error: BaseException | str) -> bool:
-    """Whether another attempt would do harm: the job's effect has happened, only its result cannot be kept."""
+    """Whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
     return isinstance(error, ResultError)
 
 
 def summary(error: BaseException | str) -> str:
-    """One line for lists: class and message, or the first line of text."""
+    """One line for lists: class and message, or the first line of the text."""
     if isinstance(error, str):
         return storable(error.strip().splitlines()[0] if error.strip() else "failed without a message", 500)
     return storable(f"{dotted_path(type(error))}: {_message(error)}".replace("\n", " "), 500)

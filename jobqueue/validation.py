@@ -1,4 +1,4 @@
-"""What may be stored as a queue name, a key, a priority, a time: one answer on every database."""
+"""Checks of arguments: which queue names, keys, numbers and instants may be stored, equally on every database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK_CHARS = 255
 LOCK_CHARS = 255
 TOPIC_CHARS = 255
 INT_MAX = 2**31 - 1
-# A lease or delay of more than a year is a unit mistake; NOW + a huge interval is NULL on MySQL, a lease nobody reaps.
+# More than a year is a mistake of units. On MySQL, NOW + a huge interval is NULL, a lease that is never reaped.
 SECONDS_MAX = 366 * 86400
 
 
@@ -35,7 +35,7 @@ def check_queue(queue: object) -> str:
             f"queue {queue!r} may not start with '-' or contain ',', ':', '*' or control characters. "
             "Nothing was written; choose another name."
         )
-    # A plain str: a SafeString stored as a name would skip escaping when it is shown again.
+    # A plain str: a SafeString would skip escaping when it is shown.
     return str.__str__(queue)
 
 
@@ -80,7 +80,7 @@ def check_seconds(value: object, what: str, *, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidType(f"{what} must be a number of seconds, got {type(value).__name__}. Nothing was written.")
     low_ok = value >= 0 if zero else value > 0
-    # In this order: neither NaN nor an int beyond every float gets to isfinite().
+    # In this order, so that neither NaN nor an int beyond every float reaches isfinite().
     if not (low_ok and value <= SECONDS_MAX and math.isfinite(value)):
         bound = "at least 0" if zero else "above 0"
         raise InvalidValue(
@@ -95,7 +95,7 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
         raise InvalidType(f"{what} must be an aware datetime, got {type(value).__name__}. Nothing was written.")
     if value.utcoffset() is None:
         raise InvalidValue(
-            f"{what} {value} is naive; nobody can tell which instant it means. Nothing was written; "
+            f"{what} {value} is naive, so its instant is unknown. Nothing was written; "
             "use django.utils.timezone.now() + timedelta(...) or make_aware()."
         )
     try:

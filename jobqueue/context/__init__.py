@@ -1,4 +1,5 @@
-"""What a running job may ask and say: its context, progress, log lines; guards against writes to two databases.
+"""What a running job may use: its context, progress and log lines, and guards against writes to two databases.
 
-Imports the transitions. Used by jobs, so in children of a worker and in the testing kit.
+Imports the transitions. Used by jobs, so it runs in the children of a worker and in the testing kit; the guards also in
+transactions of the project.
 """

@@ -1,10 +1,11 @@
-"""What a running job can ask about itself.
+"""The context of a running job: what it can ask about itself, finish(), and the lines it logs.
 
 The transitions are imported inside the methods: `from jobqueue import current_job` must work before apps are ready.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
+from jobqueue.compat import signals
+from jobqueue.conf import load
+from jobqueue.context.log import JobLog
 from jobqueue.context.progress import Reporter, new_progress
 from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_manual_transaction, in_open_transaction
 from jobqueue.db.user_code import raise_swallowed_errors
-from jobqueue.exceptions import InsideTransaction, WrongDatabase
+from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.payload import JSON
 
 if TYPE_CHECKING:
@@ -31,16 +35,16 @@ _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", def
 
 @dataclass(slots=True)
 class JobContext:
-    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), progress(),
+    """The running attempt: job_id, attempt, queue, token, fence, lease_until, should_stop, heartbeat(), progress() and
     finish().
     """
 
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
-    finishing: bool = False  # a finish() has come to its commit
-    finished: bool = False  # and that was successful
+    finishing: bool = False  # a finish() has reached its commit
+    finished: bool = False  # and the commit succeeded
     result: str | None = None  # what finish() has stored, as JSON
-    log: Any = None  # what it has logged, once it has
+    log: JobLog | None = None  # None until the first line
     _until: datetime | None = None
     _reporter: Reporter | None = None
 
@@ -66,32 +70,32 @@ class JobContext:
 
     @property
     def fence(self) -> int:
-        """Grows with every claim of this job: hand it to what you write to, so that it can refuse older ones."""
+        """Grows with every claim of this job: pass it to the systems you write to, which then refuse older ones."""
         return self.lease.fence
 
     @property
     def lease_until(self) -> datetime:
-        """When the lease ends as last known here, aware UTC of the database's clock; workers renew it meanwhile."""
+        """When the lease ends as last known here, aware UTC by the database's clock; the worker keeps renewing it."""
         return self._until or self.lease.lock_until
 
     @property
     def should_stop(self) -> bool:
-        """Whether to come to an end: the worker is stopping, the job was asked to cancel, or the lease was lost."""
+        """Whether the job should stop: the worker is stopping, the job was asked to cancel, or the lease was lost."""
         return self.asked_to_stop()
 
     def heartbeat(self) -> datetime:
-        """Renew the lease now; its new end. Raises LeaseLost. Workers do this by themselves every quarter lease."""
+        """Renew the lease now; returns its new end. Raises LeaseLost. Workers do this every quarter of a lease."""
         from jobqueue import transitions
 
         self._until = transitions.heartbeat(self.lease, lease_seconds=self.lease.lease_seconds)
         return self._until
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far the job is: `done` of `total`, in any unit, and a note of up to 500 bytes.
+        """Report progress: `done` of `total`, in any unit, and a note of up to 500 bytes.
 
-        Cheap: written at most once a second, the last one always, at the latest when the job ends; not while a
-        transaction is open, nor on an event loop (there: aprogress). Raises InvalidType, InvalidValue; no trouble of
-        the database, and nothing when the lease was lost.
+        Cheap: written at most once a second, and the last report at the latest when the job ends; not while a
+        transaction is open, nor on an event loop (use aprogress there). Raises InvalidType and InvalidValue; database
+        errors are logged, and nothing is raised when the lease was lost.
         """
         if self._reporter is None:
             self._reporter = Reporter(self.lease)
@@ -103,11 +107,11 @@ class JobContext:
 
     @property
     def untold(self) -> bool:
-        """Whether the last progress is not written yet."""
+        """Whether the last progress report is not written yet."""
         return self._reporter is not None and self._reporter.waiting is not None
 
     def tell_progress(self) -> None:
-        """Write the last progress, if that was not done."""
+        """Write the last progress report if it is not written yet."""
         if self._reporter is not None and not self.finished:
             self._reporter.write()
 
@@ -115,10 +119,10 @@ class JobContext:
     def finish(self, result: JSON = None, *, using: str | None = None) -> Iterator[None]:
         """Complete the job in the same commit as the writes of the block: exactly-once effects in this database.
 
-        Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the
-        block when the lease is gone, WrongDatabase if `using` names another database, or when the block writes to one,
+        Opens one transaction on the queue's database and locks the job by its token. Raises LeaseLost before the block
+        when the lease is lost, WrongDatabase if `using` names another database or the block writes to one,
         InsideTransaction where autocommit was turned off by hand, NotSupported for a statement of the block that would
-        commit by itself; an exception in the block undoes all of it and the job fails as usual.
+        commit by itself. An exception in the block rolls all of it back, and the job fails as usual.
         """
         from jobqueue import transitions
         from jobqueue.transitions.acking import encode_result
@@ -128,7 +132,7 @@ class JobContext:
         if using is not None and using != alias:
             raise WrongDatabase(
                 f"finish() commits on {alias!r}, where the queue is; writes to {using!r} cannot be in that commit. "
-                "Nothing was written; make the writes idempotent instead, or hand context.fence to them."
+                "Nothing was written; make the writes idempotent instead, or pass context.fence to them."
             )
         stored = encode_result(result)
         if in_manual_transaction(connections[alias]):
@@ -148,13 +152,13 @@ class JobContext:
                 yield
             self.tell_progress()
             transitions.ack(self.lease, result=stored)
-            # Whatever is raised from here on, the commit may have happened.
+            # Whatever raises from here on, the commit may have happened.
             self.result, self.finishing = stored, True
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:
         if in_open_transaction(alias):
-            # Inside the job's own transaction nothing is done before that commits, and it may roll back.
+            # Inside the job's own transaction nothing is finished before that commits, and it may roll back.
             transaction.on_commit(self._finished, using=alias)
         else:
             self._finished()
@@ -168,10 +172,10 @@ def current_job() -> JobContext | None:
     return _current.get()
 
 
-class running:
-    """Make `context` the current job of this thread or coroutine, in a `with` block."""
+class JobScope:
+    """A `with` block in which `context` is the current job of this thread or coroutine."""
 
-    # Not a @contextmanager: that takes four times as long, for every job.
+    # Not a @contextmanager, which takes four times as long, for every job.
 
     __slots__ = ("_context", "_mark")
 
@@ -184,3 +188,40 @@ class running:
 
     def __exit__(self, *raised: object) -> None:
         _current.reset(self._mark)
+
+
+_keeps_lines = False
+
+
+def keep_log_lines() -> None:
+    """Keep every log record that a job of this process makes with the job's context, whatever handles the record."""
+    global _keeps_lines
+    if _keeps_lines:
+        return
+    _keeps_lines = True
+    make = logging.getLogRecordFactory()
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record: logging.LogRecord = make(*args, **kwargs)
+        job = current_job()
+        # Not the lines that Django logs around each task.
+        if job is not None and record.name != signals.logger.name:
+            _keep(job, record)
+        return record
+
+    logging.setLogRecordFactory(make_and_keep)
+
+
+def _keep(job: JobContext, record: logging.LogRecord) -> None:
+    try:
+        if job.log is None:
+            lines = load().log_lines
+            if not lines:
+                return
+            job.log = JobLog(lines)
+        job.log.add(record)
+    except SoftTimeout:
+        raise
+    except Exception:
+        # Arguments that do not fit the message: the record's handler reports them.
+        return

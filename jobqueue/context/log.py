@@ -1,22 +1,16 @@
-"""The lines that a job logs, kept in memory while it runs, for the history of attempts that fail."""
+"""The lines that a job logs, kept in memory while it runs and stored with attempts that fail."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from typing import Any
 
-from jobqueue.compat import signals
-from jobqueue.conf import load
-from jobqueue.context.job_context import current_job
-from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import storable
 
 LINE_BYTES = 2_000
 LOG_BYTES = 16_384
 
-_installed = False
 _formatter = logging.Formatter()
 
 
@@ -28,7 +22,7 @@ class JobLog:
         self._count = 0
 
     def add(self, record: logging.LogRecord) -> None:
-        """Keep what one record says."""
+        """Format and keep one record."""
         stamp = time.strftime("%H:%M:%S", time.gmtime(record.created))
         line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}"
         if record.exc_info and record.exc_info[0] is not None:
@@ -37,7 +31,7 @@ class JobLog:
         self._count += 1
 
     def text(self) -> str:
-        """All of it, the newest LOG_BYTES; what was left out is said first."""
+        """The newest lines, up to LOG_BYTES; the first line says how many are left out."""
         kept: deque[str] = deque()
         room = LOG_BYTES
         for line in reversed(self._lines):
@@ -49,37 +43,3 @@ class JobLog:
         if left_out:
             kept.appendleft(f"... {left_out} earlier lines left out ...")
         return "\n".join(kept)
-
-
-def install() -> None:
-    """From now on records that are made in a job of this process are kept with its context, whoever handles them."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
-    make = logging.getLogRecordFactory()
-
-    def make_and_keep(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record: logging.LogRecord = make(*args, **kwargs)
-        job = current_job()
-        # Not the lines that Django writes around each task by itself.
-        if job is not None and record.name != signals.logger.name:
-            _keep(job, record)
-        return record
-
-    logging.setLogRecordFactory(make_and_keep)
-
-
-def _keep(job: Any, record: logging.LogRecord) -> None:
-    try:
-        if job.log is None:
-            lines = load().log_lines
-            if not lines:
-                return
-            job.log = JobLog(lines)
-        job.log.add(record)
-    except SoftTimeout:
-        raise
-    except Exception:
-        # Arguments that do not fit their text: whoever handles the record tells.
-        return

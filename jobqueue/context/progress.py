@@ -1,4 +1,4 @@
-"""How far a running job is, as it says itself."""
+"""The progress that a running job reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTE_BYTES = 500
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` (None: nobody knows), in whatever unit the job counts, and a note for people."""
+    """`done` of `total` (None: unknown), in any unit, and a note for people."""
 
     done: float
     total: float | None = None
@@ -40,7 +40,7 @@ class Progress:
 
 
 def new_progress(done: object, total: object, note: object) -> Progress:
-    """Checked. Raises InvalidType or InvalidValue."""
+    """A checked Progress. Raises InvalidType or InvalidValue."""
     if not isinstance(note, str):
         raise InvalidType(f"note must be a str, got {type(note).__name__}. Nothing was written.")
     most = None if total is None else _number(total, "total")
@@ -48,7 +48,7 @@ def new_progress(done: object, total: object, note: object) -> Progress:
 
 
 def read_progress(stored: Any) -> Progress | None:
-    """What a row holds; None for nothing, and for what another program wrote in its own way."""
+    """The Progress in a row; None if there is none, or another program wrote it in another form."""
     try:
         return new_progress(stored["done"], stored.get("total"), stored.get("note") or "")
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -56,9 +56,9 @@ def read_progress(stored: Any) -> Progress | None:
 
 
 class Reporter:
-    """Writes the newest progress of one attempt at most once per WRITE_SECONDS, and what is left at the end.
+    """Writes the newest progress of one attempt at most once per WRITE_SECONDS, and the last one at the end.
 
-    Never inside a transaction: it would lock the job's row, and with that keep all leases from being renewed.
+    Never inside a transaction, which would keep the job's row locked and its lease from being renewed.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -67,13 +67,13 @@ class Reporter:
         self.waiting: Progress | None = None
 
     def report(self, progress: Progress) -> None:
-        """Keep it, and write it if it is time."""
+        """Keep `progress`, and write it if WRITE_SECONDS are over."""
         self.waiting = progress
         if time.monotonic() >= self._next and not _on_a_loop() and not in_open_transaction(self._lease.using):
             self.write()
 
     def write(self) -> None:
-        """Write what was kept. Trouble is logged: it must not end the job, which meets it itself if it lasts."""
+        """Write the kept progress. Errors are logged: they must not end the job."""
         from jobqueue.transitions.renewing import note_progress
 
         progress, self.waiting = self.waiting, None

@@ -1,4 +1,4 @@
-"""Refuse commits, and what another database would commit by itself, while one commit is to hold all of a block."""
+"""Guards for a block that one commit must hold: they refuse other commits, and writes to other databases."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from django.db import connections
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.exceptions import NotSupported, TransactionRequired, WrongDatabase
 
-# Comments may come before the first word; after WITH the statement that writes may be anywhere.
+# Comments may precede the first word. After WITH, the writing statement may be anywhere.
 _BEFORE = r"(?:\s|\(|/\*.*?\*/|--[^\n]*\n)*"
 _WORD = r"(?:INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE)\b"
 _INSIDE = r"\b(?:(?:INSERT|REPLACE|MERGE)\s+INTO|DELETE\s+FROM|UPDATE\s+\S+(?:\s+(?:AS\s+)?\S+)?\s+SET)\b"
 _WRITES = re.compile(rf"{_BEFORE}(?:{_WORD}|WITH\b.*{_INSIDE})", re.IGNORECASE | re.DOTALL)
-# Locks, and the heartbeats and progress of the job that the block runs in: nothing that a repeat could double.
+# Locks, and the heartbeats and progress of the job that runs the block: a retry cannot duplicate them.
 _NO_EFFECT = re.compile(
     r"(?:(?:INSERT\s+INTO|UPDATE|DELETE\s+FROM)\s+[\"`]?job_lock(?:_\w+)?|UPDATE\s+[\"`]?job_queue)\b", re.IGNORECASE
 )
-# What ends a transaction on every database, or begins another; a savepoint does not.
+# Statements that end a transaction on every database, or begin another; savepoints do not.
 _ENDS = r"(?:COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
-# What MySQL and MariaDB commit before they do it. Temporary tables are an exception.
+# Statements that MySQL and MariaDB precede with a commit. Temporary tables are an exception.
 _DEFINES = (
     r"(?:(?:CREATE|DROP)\b(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)|(?:ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
     r"|(?:ANALYZE|CHECK|OPTIMIZE|REPAIR|LOCK|UNLOCK)\s+(?:(?:LOCAL|NO_WRITE_TO_BINLOG)\s+)?TABLES?\b"
@@ -37,10 +37,10 @@ _COMMITS = {
 
 @contextmanager
 def refuse_commits(alias: str, who: str) -> Iterator[None]:
-    """Raise NotSupported before a statement of this thread on `alias` that would end the transaction by itself.
+    """Raise NotSupported before a statement of this thread on `alias` that would end the transaction.
 
-    Those are COMMIT and its like, and on databases that cannot undo definitions (CREATE TABLE) these as well. Known by
-    the first word: a procedure that commits is not seen.
+    Those are COMMIT and the like, and data definitions (CREATE TABLE) where the database cannot roll them back.
+    Detected from the SQL text: stored procedures are not covered.
     """
     commits = _COMMITS[bool(connections[alias].features.can_rollback_ddl)]
 
@@ -66,8 +66,8 @@ def refuse_writes_elsewhere(
 ) -> Iterator[None]:
     """Raise WrongDatabase before a statement of this thread that writes on another alias than `alias` is sent.
 
-    `advice` ends its text; with `locks`, locks and heartbeats are let through. Known by its words: a function or
-    procedure that writes is not seen, nor a connection of others.
+    `advice` ends the error's text. `locks`: allow locks and heartbeats. Detected from the SQL text: stored procedures
+    and other threads' connections are not covered.
     """
     with ExitStack() as stack:
         for other in connections:

@@ -1,1 +1,5 @@
-"""Adding jobs: INSERT only, in the caller's transaction. Imports ordering and wakeup, never the transitions."""
+"""Adds jobs: INSERT only, in the caller's transaction.
+
+Imports ordering and wakeup, never the transitions. Imported by the public package, the backend and the outbox; runs in
+any process that enqueues.
+"""

@@ -1,4 +1,4 @@
-"""Which queue names the project's TASKS setting allows."""
+"""The queue names that the project's TASKS setting allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def known_queues() -> frozenset[str] | None:
 
 
 def _is_ours(params: Any) -> bool:
-    # Asked by an attribute, not by the class: this level does not import the backend.
+    # By an attribute, not by the class, because this room must not import the backend.
     try:
         return bool(getattr(import_string(params["BACKEND"]), "jobqueue_backend", False))
     except (ImportError, KeyError, TypeError):

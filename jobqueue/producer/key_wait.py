@@ -1,4 +1,4 @@
-"""How long an enqueue waits for a key of a transaction that has not ended, and what it says then."""
+"""The bounded wait of an enqueue for a key that another open transaction has used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.exceptions import DatabaseBusy
 
-# In autocommit mode a shorter limit of the session is tried again until the time is over; this is the least.
+# In autocommit mode a shorter limit of the session is retried until the time is over; this is the minimum.
 _LEAST_SECONDS = 0.001
 
 
@@ -20,7 +20,7 @@ _LEAST_SECONDS = 0.001
 def bounded_wait(until: float, using: str) -> Iterator[None]:
     """A transaction, or a savepoint in the caller's, that waits for locks until `until` (monotonic) and no longer.
 
-    A limit that the session has holds where it is shorter. Raises DatabaseBusy, and the caller's transaction goes on.
+    A shorter limit of the session applies. Raises DatabaseBusy; the caller's transaction stays usable.
     """
     connection, locks = connections[using], vendor(using).locks
     alone = not in_callers_transaction(connection)
@@ -28,7 +28,7 @@ def bounded_wait(until: float, using: str) -> Iterator[None]:
         with locks.brief_transaction(connection, max(_LEAST_SECONDS, until - time.monotonic())):
             yield
     except OperationalError as error:
-        # Alone it is redone from outside while there is time.
+        # Outside a transaction retry_transient() repeats it while there is time.
         if connection.needs_rollback or not locks.is_lock_timeout(error) or (alone and time.monotonic() < until):
             raise
         raise DatabaseBusy(

@@ -1,4 +1,4 @@
-"""@task: a Django Tasks Task with what a queue needs besides."""
+"""@task: a Django Tasks Task with the fields of a job queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobqueue.tasks.versions import Upcaster, add_upcaster
 from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
 
 if TYPE_CHECKING:
-    from jobqueue.tasks.task_context import JobTaskContext
+    from jobqueue.tasks.results import JobTaskContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
 
 
 class UsingFields(TypedDict, total=False):
-    """What using() knows; None keeps what is there."""
+    """The fields of using(); None leaves a field unchanged."""
 
     priority: int | None
     queue_name: str | None
@@ -76,7 +76,7 @@ class UsingFields(TypedDict, total=False):
 
 
 class TaskFields(TypedDict, total=False):
-    """What @task knows beside takes_context."""
+    """The fields of @task besides takes_context."""
 
     queue_name: str
     priority: int
@@ -98,21 +98,21 @@ class TaskFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTask(_Base[P, T], Generic[P, T]):
-    """A task. Beside Django's fields (priority, queue_name, run_after, backend, takes_context):
+    """A task. Its fields besides Django's (priority, queue_name, run_after, backend, takes_context):
 
     max_attempts: runs that may end in failure or loss before the job is FAILED (None: the queue's, 25).
     backoff: the wait between attempts: a Backoff, seconds, or a function of (failures, error) (None: JOBQUEUE's).
-    retry_on: only these exceptions are worth another attempt (None: all). Lost runs always are.
-    no_retry_on: these are not; stronger than retry_on.
-    lease_seconds: a lease longer than the worker's, for work that beats no heart (None: the worker's).
-    timeout_seconds: after this long SoftTimeout is raised inside the task (None: JOBQUEUE's, no limit).
-    hard_timeout_seconds: after this long its worker process is killed and only this job charged (None: JOBQUEUE's).
-    dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; while held, enqueue returns that job.
-    ordering_key: the same; jobs of the queue with an equal one run strictly one after another in the order of enqueue.
-    expires: no attempt begins after this: an aware datetime, or seconds from the moment the job is due.
-    ack_each: commit the end of every job by itself, before its thread starts another: a crash repeats only what was
-        running. Slower; by default ends are written together, a few milliseconds after.
-    version: of the arguments; raise it when they change, and give an upcaster().
+    retry_on: only these exceptions are retried (None: all). Lost runs are always retried.
+    no_retry_on: these are not retried; takes precedence over retry_on.
+    lease_seconds: lease length, if longer than the worker's; for jobs that cannot heartbeat (None: the worker's).
+    timeout_seconds: SoftTimeout is raised inside the task after this long (None: JOBQUEUE's, no limit).
+    hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
+    dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; enqueue returns the job that holds the key.
+    ordering_key: likewise; jobs of a queue with equal keys run strictly one after another, in the order of enqueue.
+    expires: no attempt starts after this: an aware datetime, or seconds from the moment the job is due.
+    ack_each: commit the end of each job separately, before its thread starts another one: a crash repeats only what was
+        running. Slower; by default ends are written together, a few milliseconds later.
+    version: of the arguments; increase it when they change, and add an upcaster().
     aliases: earlier dotted paths of this task, whose jobs it runs.
     """
 
@@ -137,7 +137,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
         if self.backoff is not None:
             check_wait(self.backoff)
         for name in ("retry_on", "no_retry_on"):
-            # A tuple, for isinstance(), and because a task can be hashed.
+            # A tuple: isinstance() needs one, and tasks are hashable.
             object.__setattr__(self, name, _classes(getattr(self, name), name))
         for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
             if getattr(self, name) is not None:
@@ -156,14 +156,14 @@ class JobTask(_Base[P, T], Generic[P, T]):
             registry.add_alias(alias, self)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
-        """A copy with other values; None keeps what is there. Raises InvalidValue or Django's InvalidTask."""
+        """A copy with other values; None leaves a field unchanged. Raises InvalidValue or Django's InvalidTask."""
         if unknown := given.keys() - UsingFields.__annotations__.keys():
             raise TypeError(f"using() has no field {', '.join(sorted(unknown))}")
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes)
 
     def upcaster(self, from_version: int) -> Callable[[U], U]:
-        """Decorator: brings (args, kwargs) of jobs of `from_version` to those of the next version, and returns both."""
+        """Decorator for a function that converts (args, kwargs) of `from_version` to those of the next version."""
 
         def register(func: U) -> U:
             add_upcaster(self, from_version, func)
@@ -196,7 +196,7 @@ def _paths(given: Any) -> tuple[str, ...]:
         raise InvalidType(f"aliases must be a list of dotted paths, got {given!r:.80}.")
     for path in given:
         if not all(part.isidentifier() for part in path.split(".")) or len(path) > TASK_CHARS:
-            raise InvalidValue(f"the alias {path[:80]!r} is no dotted path of at most {TASK_CHARS} characters.")
+            raise InvalidValue(f"the alias {path[:80]!r} is not a dotted path of at most {TASK_CHARS} characters.")
     return tuple(given)
 
 
@@ -228,13 +228,13 @@ def task(
 ) -> Any:
     """Make a module-level function (or coroutine function) a task: `.enqueue(*args, **kwargs)` adds a job.
 
-    Works with any backend in TASKS; our fields (see JobTask) only have an effect with
+    Works with any backend in TASKS; the fields of JobTask only take effect with
     jobqueue.backends.JobQueueBackend. Put tasks into <app>/tasks.py, where workers look. Raises Django's InvalidTask,
     or InvalidValue for our fields.
     """
 
     def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
-        # The backend is looked up now so that a wrong alias is an error here, not at the first enqueue.
+        # Looked up now, so that a wrong alias raises here and not at the first enqueue.
         task_backends[backend]
         return JobTask(
             func=func,

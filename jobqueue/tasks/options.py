@@ -1,4 +1,4 @@
-"""What a job carries when using() made it differ from its task in what only the worker looks at."""
+"""Options that a job stores because using() gave it other values than its task, and that only the worker reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES_MAX = 8192
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """The fields of a JobTask that say how a worker runs its jobs; exceptions are classes, or names of classes."""
+    """The fields of a JobTask that control how a worker runs its jobs; exceptions are classes, or names of classes."""
 
     backoff: Any = None
     retry_on: Any = None
@@ -32,9 +32,9 @@ FIELDS = tuple(JobOptions.__slots__)
 
 
 def own_options(task: Any) -> Encoded | None:
-    """What to store with a job of `task`; None for a task as its decorator made it.
+    """The options to store with a job of `task`; None for a task as its decorator made it.
 
-    Raises InvalidType for a backoff function: it belongs to @task, since a row cannot carry it.
+    Raises InvalidType for a backoff function, which a row cannot store: it belongs to @task.
     """
     known = registry.find_task(task.module_path)
     if known is task:
@@ -45,9 +45,9 @@ def own_options(task: Any) -> Encoded | None:
 
 
 def options_of(task: Any, stored: Any) -> Any:
-    """How to run a job of `task` whose row has `stored`: the task itself, or JobOptions with some fields of the job's.
+    """The options of a job of `task` whose row has `stored`: the task itself, or JobOptions with the stored fields.
 
-    Raises PayloadError for what own_options() would not have written.
+    Raises PayloadError for what own_options() does not write.
     """
     if stored is None or task is None:
         return task
@@ -59,13 +59,13 @@ def options_of(task: Any, stored: Any) -> Any:
 
 
 def may_retry(options: Any, error: BaseException | None) -> bool:
-    """Whether `error` is worth another attempt by the rules of a task or of JobOptions."""
+    """Whether the rules of a task or of JobOptions allow another attempt after `error`."""
     only, never = getattr(options, "retry_on", None), getattr(options, "no_retry_on", None)
     return not (never and _is_one(error, never)) and (not only or _is_one(error, only))
 
 
 def _is_one(error: BaseException | None, kinds: Any) -> bool:
-    # Names are compared, never imported: no code is named by data.
+    # Names are compared and never imported, so data cannot name code.
     names = {dotted_path(kind) for kind in type(error).__mro__}
     return any(kind in names if isinstance(kind, str) else isinstance(error, kind) for kind in kinds)
 

@@ -1,4 +1,4 @@
-"""The tasks and handlers this process knows. Nothing else is ever run: no name from the table is imported."""
+"""The tasks and handlers of this process, and @handler. Only these are ever run: no name from the table is imported."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from inspect import isasyncgenfunction, isgeneratorfunction
+from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
 from jobqueue.compat import Task
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.failures import dotted_path
+from jobqueue.validation import check_int, check_queue
 
 logger = logging.getLogger("jobqueue")
+F = TypeVar("F", bound=Callable[..., Any])
+
+BATCH_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that consumes raw rows of one queue: one payload, or with `batch` a list of up to so many leases."""
+    """A function that consumes the raw rows of one queue: a payload, or with `batch` up to that many leases."""
 
     queue: str
     func: Callable[..., Any]
@@ -37,7 +42,7 @@ _knows_coroutines = False
 
 
 def add_task(path: str, task: Any) -> None:
-    """Register a task under module.qualname; a reloaded module replaces its own."""
+    """Register a task under module.qualname. A reloaded module replaces its own task."""
     with _lock:
         known = _tasks.get(path)
         if known is None or known.func is not task.func:
@@ -51,14 +56,14 @@ def add_alias(path: str, task: Any) -> None:
         known = _aliases.get(path)
         if known is not None and known.module_path != task.module_path:
             raise InvalidValue(
-                f"{path!r} is an alias of {known.module_path} already, so it cannot be one of {task.module_path}. "
-                "A job names one task; take it out of one of the two."
+                f"{path!r} is already an alias of {known.module_path}, so it cannot be one of {task.module_path}. "
+                "A job names one task; remove the alias from one of the two."
             )
         _aliases[path] = task
 
 
 def find_task(path: str) -> Any | None:
-    """The task registered under `path`, else the one that has it as an alias, or None."""
+    """The task registered under `path` or with that alias; None if there is none."""
     return _tasks.get(path) or _aliases.get(path)
 
 
@@ -75,13 +80,51 @@ def add_handler(handler: Handler) -> None:
         _note_kind(handler.func)
 
 
+def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
+    """Register the decorated function for rows of `queue` that name no task: func(payload) -> JSON result.
+
+    With `batch` (1 to 1000) it is func(leases), called with up to that many leases. It returns None, a list with a
+    result or exception for each lease in their order, or a dict of those by job id. It may raise BatchErrors for some;
+    any other exception fails all. The rows may come from enqueue() or from plain SQL in any language. Put the function
+    into <app>/tasks.py, where workers look. Raises InvalidValue if the queue has a handler already, NotSupported for a
+    batch handler that is a coroutine or generator function.
+    """
+    check_queue(queue)
+    if batch is not None:
+        check_int(batch, "batch", 1, BATCH_MAX)
+
+    def register(func: F) -> F:
+        if not callable(func):
+            raise InvalidType(f"@handler({queue!r}) decorates a function, got {type(func).__name__}.")
+        if batch is not None:
+            _refuse_batches(queue, func)
+        add_handler(Handler(queue, func, batch))
+        return func
+
+    return register
+
+
+def _refuse_batches(queue: str, func: Callable[..., Any]) -> None:
+    """A batch is one plain call that returns the results of all its jobs."""
+    if iscoroutinefunction(func) or isasyncgenfunction(func):
+        raise NotSupported(
+            f"@handler({queue!r}, batch=...) takes no coroutine function: a batch runs in a job thread. Nothing was "
+            "registered; make it a plain function that calls async_to_sync(...), or drop batch=."
+        )
+    if isgeneratorfunction(func):
+        raise NotSupported(
+            f"@handler({queue!r}, batch=...) takes no generator function: nobody would run its body. Nothing was "
+            "registered; return a list of results instead of yielding them."
+        )
+
+
 def find_handler(queue: str) -> Handler | None:
     """The handler of `queue`, or None."""
     return _handlers.get(queue)
 
 
 def knows_coroutines() -> bool:
-    """Whether any task or handler that was registered is a coroutine function."""
+    """Whether a registered task or handler is a coroutine function."""
     return _knows_coroutines
 
 
@@ -96,9 +139,9 @@ def names() -> tuple[list[str], list[str]]:
 
 
 def discover() -> Iterator[str]:
-    """Import <app>/tasks.py of every installed app and register its tasks; the names of the modules that were found.
+    """Import <app>/tasks.py of every installed app and register its tasks; yields the names of these modules.
 
-    A module that cannot be imported is logged with its traceback; its tasks are parked, the others run.
+    A module that cannot be imported is logged with its traceback; its jobs are parked, the others run.
     """
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
@@ -109,7 +152,7 @@ def discover() -> Iterator[str]:
         except BaseException:
             logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
         else:
-            # A task of another backend may be sent here with using(); it has not registered itself.
+            # A task of another backend does not register itself, and may be enqueued here with using().
             for task in [value for value in vars(module).values() if isinstance(value, Task)]:
                 if find_task(task.module_path) is None:
                     add_task(task.module_path, task)

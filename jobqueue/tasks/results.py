@@ -1,4 +1,4 @@
-"""A job as a Django Tasks TaskResult."""
+"""A job as a Django Tasks TaskResult, and the TaskContext of a running one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from django.db import Error, connections
 
 from jobqueue.compat import (
     TASK_REFRESH_ATTRS,
+    TaskContext,
     TaskError,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
     task_backends,
 )
+from jobqueue.context.job_context import JobContext
 from jobqueue.context.progress import Progress, read_progress
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
@@ -46,16 +48,16 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTaskResult(_Base):
-    """Django's TaskResult, and how far the job said it is (None: it said nothing)."""
+    """Django's TaskResult, and the progress that the job reported (None: nothing yet)."""
 
     progress: Progress | None = None
 
     def refresh(self) -> None:
-        """Read again."""
+        """Read the job again."""
         self._copy(self.task.get_backend().get_result(self.id))
 
     async def arefresh(self) -> None:
-        """Read again."""
+        """Read the job again."""
         self._copy(await self.task.get_backend().aget_result(self.id))
 
     def _copy(self, newer: Any) -> None:
@@ -64,7 +66,7 @@ class JobTaskResult(_Base):
 
 
 def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> JobTaskResult:
-    """The TaskResult of a job that was added just now."""
+    """The TaskResult of a job that was just added."""
     return JobTaskResult(
         task=task,
         id=str(job_id),
@@ -82,10 +84,10 @@ def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, 
 
 
 def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: str, using: str) -> JobTaskResult:
-    """The TaskResult of the job that has the dedupe key with which `task` was enqueued: a new one or one from before.
+    """The TaskResult of the job that holds the dedupe key with which `task` was enqueued, new or already there.
 
-    It may be of another task or of none; `task` stands in for those that this process does not know. Where the job
-    cannot be read, in a snapshot from before it or because the database went away, it is shown as a new one.
+    It may be a job of another task or of none; `task` replaces those that this process does not know. A job that cannot
+    be read, because of an older snapshot or a database that became unreachable, is shown as a new one.
     """
     try:
         job = retry_transient(lambda: Job.objects.using(using).filter(pk=job_id).first(), using=using)
@@ -94,12 +96,12 @@ def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: st
     except (Error, DatabaseBusy) as error:
         if in_callers_transaction(connections[using]):
             raise
-        logger.warning("job %d has the dedupe key, and cannot be read: %s", job_id, error)
+        logger.warning("job %d holds the dedupe key but cannot be read: %s", job_id, error)
     return new_result(job_id, datetime.now(UTC), task, payload, alias=alias)
 
 
 def backend_of(task: Any) -> Any:
-    """The backend that a task's jobs belong to: its own, or for a task of another backend the first of ours."""
+    """The backend of a task's jobs: its own, or the first of ours for a task of another backend."""
     backend = task_backends[task.backend]
     if getattr(backend, "jobqueue_backend", False):
         return backend
@@ -108,7 +110,7 @@ def backend_of(task: Any) -> Any:
 
 
 def _arguments(payload: Any) -> dict[str, Any]:
-    """args and kwargs of a payload that any program may have written."""
+    """The args and kwargs of a payload, which any program may have written."""
     found = payload if isinstance(payload, dict) else {}
     args, kwargs = found.get("args"), found.get("kwargs")
     return {
@@ -118,7 +120,7 @@ def _arguments(payload: Any) -> dict[str, Any]:
 
 
 def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
-    """The TaskResult of a run that begins, as far as its lease tells: without earlier errors."""
+    """The TaskResult of a run that starts, from its lease alone: without earlier errors."""
     return JobTaskResult(
         task=task,
         id=str(lease.job_id),
@@ -135,7 +137,7 @@ def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
 
 
 def id_of(result_id: object) -> int:
-    """The job's id. Raises TaskResultDoesNotExist for what cannot be one."""
+    """The job id in a result id. Raises TaskResultDoesNotExist for anything else."""
     try:
         number = check_job_id(result_id)
     except (InvalidType, InvalidValue):
@@ -160,7 +162,7 @@ def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
 
 def _with_history(job: Job, task: Any, alias: str, using: str) -> JobTaskResult:
     history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
-    # A job that has never failed has no history: a new one is read with one statement.
+    # A job that has never failed has no history, so reading a new one takes one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
 
@@ -198,3 +200,25 @@ def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
     elif job.status == Job.Status.FAILED and not errors:
         errors.append(TaskError(exception_class_path=unknown, traceback=job.last_error or ""))
     return errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTaskContext(TaskContext):
+    """Django's TaskContext (task_result, attempt) with all attributes of JobContext."""
+
+    job: JobContext
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self.job.attempt
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "job":
+            raise AttributeError(name)
+        return getattr(self.job, name)
+
+
+def task_context(task: Any, lease: Lease, context: JobContext) -> JobTaskContext:
+    """The context of a running task; its TaskResult is RUNNING and has no earlier errors."""
+    return JobTaskContext(task_result=started_result(task, lease, backend_of(task)), job=context)

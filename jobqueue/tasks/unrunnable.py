@@ -1,4 +1,4 @@
-"""Which waiting jobs the code of this process could not run. Reads only."""
+"""Waiting jobs that the code of this process could not run. Reads only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _of_rows(queue: str, jobs: int, first_id: int) -> Unrunnable | None:
 
 
 def _of_task(queue: str, task: str, payload_version: object, jobs: int, first_id: int) -> Unrunnable | None:
-    # What is no number of a version fails the job when it is run; that is another matter.
+    # Anything but a version number fails the job when it runs, so it is not reported here.
     text = "1" if payload_version is None else str(payload_version)
     version = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
     known = registry.find_task(task)

@@ -27,7 +27,7 @@ def payload_of(task: Any, args: Sequence[object], kwargs: Mapping[str, object]) 
 
 
 def add_upcaster(task: Any, from_version: int, func: Upcaster) -> None:
-    """Register `func` for payloads of `from_version`. Raises InvalidValue for a version that has one, or needs none."""
+    """Register `func` for payloads of `from_version`. Raises InvalidValue if the version has one or needs none."""
     check_int(from_version, "from_version", 1)
     if from_version >= task.version:
         raise InvalidValue(
@@ -38,14 +38,14 @@ def add_upcaster(task: Any, from_version: int, func: Upcaster) -> None:
         raise InvalidType(f"an upcaster is a function of (args, kwargs), got {type(func).__name__}.")
     key = task.module_path, from_version
     known: Any = _upcasters.get(key)
-    # A module that is loaded again replaces its own.
+    # A reloaded module replaces its own upcaster.
     if known is not None and known.__module__ != getattr(func, "__module__", None):
-        raise InvalidValue(f"{task.module_path} has an upcaster from version {from_version} already.")
+        raise InvalidValue(f"{task.module_path} already has an upcaster from version {from_version}.")
     _upcasters[key] = func
 
 
 def missing_version(task: Any, version: int) -> int | None:
-    """The version at which a payload of `version` is stuck on its way to the task's own; None when it can be run."""
+    """The version from which a payload of `version` cannot be upcast to the task's; None when it can run."""
     own = getattr(task, "version", 1)
     if version > own:
         return version
@@ -55,7 +55,7 @@ def missing_version(task: Any, version: int) -> int | None:
 def arguments(task: Any, payload: Any) -> tuple[list[Any], dict[str, Any]]:
     """The args and kwargs of a payload, in the task's own version.
 
-    Raises PayloadError for what is no task's payload, UnknownTask for a version that this process cannot bring there.
+    Raises PayloadError for anything but a task's payload, UnknownTask for a version that this process cannot upcast.
     """
     args, kwargs, version = _parts(payload)
     if version == getattr(task, "version", 1):

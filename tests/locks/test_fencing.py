@@ -69,7 +69,7 @@ def test_a_holder_that_was_overtaken_cannot_write(account):
 
 @plain
 def test_a_jobs_fence_plugs_in(account):
-    from jobqueue.context.job_context import JobContext, running
+    from jobqueue.context.job_context import JobContext, JobScope
 
     enqueue("q", 1)
     [stale] = claim("q", worker="a")
@@ -78,9 +78,9 @@ def test_a_jobs_fence_plugs_in(account):
 
     assert reap().requeued == 1
     [fresh] = claim("q", worker="b")
-    with running(JobContext(fresh)):
+    with JobScope(JobContext(fresh)):
         assert Account.objects.all().fenced_update(current_job(), balance=5) == 1
-    with running(JobContext(stale)), pytest.raises(StaleFence):
+    with JobScope(JobContext(stale)), pytest.raises(StaleFence):
         Account.objects.all().fenced_update(current_job(), balance=9)
     assert stored(account) == (5, 2)
     assert Account.objects.all().fenced_update(fresh, balance=6) == 1

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from jobqueue.context import log as job_log
+from jobqueue.context import job_context
+from jobqueue.context.log import LOG_BYTES, JobLog
 from jobqueue.models import JobAttempt
 from tests.app import tasks
 from tests.factories import claim_one, settle_run
@@ -17,8 +18,8 @@ pytestmark = committed
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     make = logging.getLogRecordFactory()
-    monkeypatch.setattr(job_log, "_installed", False)
-    job_log.install()
+    monkeypatch.setattr(job_context, "_keeps_lines", False)
+    job_context.keep_log_lines()
     yield
     logging.setLogRecordFactory(make)
 
@@ -58,10 +59,10 @@ def test_the_setting_says_how_many(settings, lines, kept):
 
 
 def test_long_lines_hostile_ones_and_tracebacks_fit():
-    log = job_log.JobLog(10_000)
+    log = JobLog(10_000)
     for number in range(1000):
         log.add(logging.LogRecord("a", 30, "", 0, f"{number} \x00\ud800" + "x" * 5000, (), None))
-    assert len(log.text().encode()) < job_log.LOG_BYTES + 100
+    assert len(log.text().encode()) < LOG_BYTES + 100
     assert "999 \\x00" in log.text()
     try:
         raise ValueError("no")

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import task
-from jobqueue.context.job_context import JobContext, running
+from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex, timed
 from jobqueue.models import Job, JobAttempt
@@ -117,7 +117,7 @@ def context():
     """A running job of the task above, which may run for 120 s."""
     make_job(task=PATH)
     timed._warned.clear()
-    with running(JobContext(claim_one())) as context:
+    with JobScope(JobContext(claim_one())) as context:
         yield context
 
 
@@ -139,7 +139,7 @@ def test_a_lock_that_outlives_its_job_is_fine(context, caplog):
 
 def test_where_nobody_limits_the_time_nothing_is_said(caplog):
     make_job()
-    with running(JobContext(claim_one())), lease_lock("a", 1):
+    with JobScope(JobContext(claim_one())), lease_lock("a", 1):
         pass
     with lease_lock("a", 1):
         pass

@@ -1,7 +1,7 @@
 """Arguments of enqueue() are checked against the task's function."""
 
 from jobqueue import task
-from jobqueue.tasks.task_context import JobTaskContext
+from jobqueue.tasks.results import JobTaskContext
 
 
 @task

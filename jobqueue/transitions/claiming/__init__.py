@@ -1,4 +1,4 @@
 """READY -> PROCESSING: which jobs a claim takes, and the statements that take them.
 
-Only `transitions` and the children of a worker import this package. claimer.Claimer is the one way to claim.
+claimer.Claimer is the only way to claim. Imported by the transitions and by the children of a worker, where it runs.
 """

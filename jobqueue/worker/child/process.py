@@ -13,7 +13,7 @@ from django.db import Error, connections
 
 from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
-from jobqueue.context.log import install as install_job_log
+from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
@@ -63,7 +63,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack_dump.print_at_sigquit()
     job_fork.guard()
-    install_job_log()
+    keep_log_lines()
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:

@@ -177,7 +177,7 @@ def _readable(payload: Any) -> Any:
 
 
 def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
-    from jobqueue.tasks.task_context import task_context
+    from jobqueue.tasks.results import task_context
 
     return task_context(task, lease, context)
 

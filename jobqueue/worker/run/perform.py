@@ -12,7 +12,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
-from jobqueue.context.job_context import running
+from jobqueue.context.job_context import JobScope
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import subtasks, task_signals
@@ -84,7 +84,7 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
 def _call(attempt: Attempt, run: Run | InlineRun, inline: bool) -> None:
     with attempt:
         call = attempt.find()
-        with running(attempt.context), run.around(attempt.options):
+        with JobScope(attempt.context), run.around(attempt.options):
             task_signals.started(attempt.task, attempt.lease, within=inline)
             value = call(attempt.context)
             if inline and isawaitable(value):
@@ -105,7 +105,7 @@ async def perform_coroutine(
         with attempt:
             call = attempt.find()
             limits, started = limits_of(attempt.options), subtasks.collect()
-            with running(attempt.context), hard_limited(limits, slot):
+            with JobScope(attempt.context), hard_limited(limits, slot):
                 try:
                     value = await limited(_body(attempt, call), limits.soft_seconds)
                 finally:
