@@ -11,13 +11,18 @@ from django.core.management.color import Style, no_style
 
 from jobqueue.durations import format_seconds
 from jobqueue.failures import storable, summary
-from jobqueue.signals import attempt_ended, job_reaped, lease_lost
+from jobqueue.signals import RunOutcome, attempt_ended, job_reaped, lease_lost
 
 jobs = logging.getLogger("jobqueue.jobs")
 logger = logging.getLogger("jobqueue")
 
 #: how loud each outcome is
-_LEVELS = {"retry": logging.WARNING, "parked": logging.WARNING, "lost": logging.WARNING, "dead": logging.ERROR}
+_LEVELS = {
+    RunOutcome.RETRY: logging.WARNING,
+    RunOutcome.PARKED: logging.WARNING,
+    RunOutcome.LOST: logging.WARNING,
+    RunOutcome.DEAD: logging.ERROR,
+}
 
 
 def connect() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease 
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
 # Deadlock, lock wait or lost connection; the transaction is redone.
 transaction_retried = Signal()  # using, code, attempt, error
-# One run in a worker came to its end and is settled: ok, retry, dead, canceled, parked, lost.
+# One run in a worker has ended and is settled; `outcome` is a RunOutcome.
 attempt_ended = Signal()  # outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
@@ -37,6 +38,17 @@ class _Delivery(threading.local):
 
 
 _delivery = _Delivery()
+
+
+class RunOutcome(StrEnum):
+    """How one run in a worker ended, once that is written."""
+
+    OK = "ok"
+    RETRY = "retry"  # it failed and will run again
+    DEAD = "dead"  # it failed and no attempt is left
+    CANCELED = "canceled"
+    PARKED = "parked"  # READY again without using an attempt
+    LOST = "lost"  # its lease ended during the run
 
 
 def send(signal: Signal, sender: type, **values: object) -> None:

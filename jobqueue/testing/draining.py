@@ -11,6 +11,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job
+from jobqueue.signals import RunOutcome
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.leases import WORKER
 from jobqueue.testing.runs import JobRun, discover_tasks, run_all
@@ -40,22 +41,26 @@ class Drained:
     @property
     def ok(self) -> int:
         """The number of runs that succeeded."""
-        return self.count("ok")
+        return self.count(RunOutcome.OK)
 
     @property
     def failed(self) -> int:
         """The number of runs that raised, whether the job will be retried or not."""
-        return self.count("retry") + self.count("dead")
+        return self.count(RunOutcome.RETRY) + self.count(RunOutcome.DEAD)
 
     @property
     def dead(self) -> int:
         """The number of runs after which the job was FAILED."""
-        return self.count("dead")
+        return self.count(RunOutcome.DEAD)
 
     @property
     def errors(self) -> list[BaseException]:
         """The exceptions of the failed runs."""
-        return [run.error for run in self.runs if run.error is not None and run.outcome in ("retry", "dead")]
+        return [
+            run.error
+            for run in self.runs
+            if run.error is not None and run.outcome in (RunOutcome.RETRY, RunOutcome.DEAD)
+        ]
 
     def count(self, outcome: str) -> int:
         """The number of runs with this outcome (see JobRun)."""
@@ -156,6 +161,6 @@ class _Drainer:
         rows = Job.objects.using(self._using).ready().filter(gate=0, run_at__gt=UtcNow(), run_at__lte=end)
         if self._queue is not None:
             rows = rows.filter(queue=self._queue)
-        parked = [run.job_id for run in self.runs if run.outcome == "parked"]
+        parked = [run.job_id for run in self.runs if run.outcome == RunOutcome.PARKED]
         due: datetime | None = rows.exclude(pk__in=parked).order_by("run_at").values_list("run_at", flat=True).first()
         return due

@@ -16,7 +16,7 @@ from jobqueue.db import fault_vendor, vendor
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import is_permanent, summary
 from jobqueue.models import Job
-from jobqueue.signals import attempt_ended, send
+from jobqueue.signals import RunOutcome, attempt_ended, send
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.leases import is_locked, touch
@@ -37,7 +37,11 @@ _CUT_OFF = (
     "may not take a statement that long"
 )
 #: what attempt_ended calls a failed run, by what became of the job
-_AFTER_FAILURE = {Job.Status.READY: "retry", Job.Status.CANCELED: "canceled", Job.Status.FAILED: "dead"}
+_AFTER_FAILURE = {
+    Job.Status.READY: RunOutcome.RETRY,
+    Job.Status.CANCELED: RunOutcome.CANCELED,
+    Job.Status.FAILED: RunOutcome.DEAD,
+}
 _counting = threading.Lock()
 
 
@@ -139,7 +143,7 @@ def _acked(
     written = [outcome for outcome in outcomes if not outcome.row_locked]
     _count(counts, len(written), lost=len(lost))
     for outcome in written:
-        _announce(outcome, "lost" if outcome.key in lost else "ok")
+        _announce(outcome, RunOutcome.LOST if outcome.key in lost else RunOutcome.OK)
     return [outcome for outcome in outcomes if outcome.row_locked]
 
 
@@ -151,7 +155,7 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
             return False
         _count_and_announce(outcome, _write(outcome, again), counts)
     except LeaseLost:
-        _count_and_announce(outcome, "lost", counts)
+        _count_and_announce(outcome, RunOutcome.LOST, counts)
     except DatabaseBusy:
         return False
     except DatabaseError as error:
@@ -165,14 +169,14 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
     return True
 
 
-def _write(outcome: Outcome, again: bool) -> str:
+def _write(outcome: Outcome, again: bool) -> RunOutcome:
     """Write it; what attempt_ended calls it. Raises LeaseLost."""
     if not outcome.finishing:
         return _write_known(outcome, again)
     # The answer to the commit of its finish() was lost, or something raised behind it, as hooks of on_commit() do.
     if is_done_by(outcome.lease):
         outcome.was_finished()
-        return "ok"
+        return RunOutcome.OK
     try:
         return _write_known(outcome, again)
     except LeaseLost:
@@ -180,16 +184,16 @@ def _write(outcome: Outcome, again: bool) -> str:
         if not is_done_by(outcome.lease):
             raise
         outcome.was_finished()
-        return "ok"
+        return RunOutcome.OK
 
 
-def _write_known(outcome: Outcome, again: bool) -> str:
+def _write_known(outcome: Outcome, again: bool) -> RunOutcome:
     lease, error = outcome.lease, outcome.error
     if outcome.ending is Ending.FINISHED:
-        return "ok"
+        return RunOutcome.OK
     if outcome.ending is Ending.OK:
         transitions.ack(lease, result=outcome.result)
-        return "ok"
+        return RunOutcome.OK
     if outcome.ending is Ending.PARKED:
         seconds = PARK_SECONDS
         if isinstance(error, LockNotAcquired):
@@ -197,10 +201,10 @@ def _write_known(outcome: Outcome, again: bool) -> str:
             parked.put_back(lease.using, lease.job_id, error)
         seconds *= random.uniform(0.8, 1.2)
         status = transitions.snooze(lease, delay_seconds=seconds, reason=str(error), again=again)
-        return "canceled" if status is Job.Status.CANCELED else "parked"
+        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.PARKED
     if outcome.ending is Ending.CANCELED:
         transitions.cancel_held(lease, again=again)
-        return "canceled"
+        return RunOutcome.CANCELED
     assert error is not None
     status = transitions.fail(
         lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
@@ -221,7 +225,7 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
         )
         _count_and_announce(outcome, _AFTER_FAILURE[status], counts)
     except LeaseLost:
-        _count_and_announce(outcome, "lost", counts)
+        _count_and_announce(outcome, RunOutcome.LOST, counts)
     except DatabaseBusy:
         return False
     except Error as again:
@@ -236,8 +240,8 @@ def _away(error: Error, outcome: Outcome) -> bool:
     return outcome.cut_off
 
 
-def _count_and_announce(outcome: Outcome, what: str, counts: Counts) -> None:
-    _count(counts, 1, failed=what in ("retry", "dead"), lost=what == "lost")
+def _count_and_announce(outcome: Outcome, what: RunOutcome, counts: Counts) -> None:
+    _count(counts, 1, failed=what in (RunOutcome.RETRY, RunOutcome.DEAD), lost=what is RunOutcome.LOST)
     _announce(outcome, what)
 
 
@@ -248,9 +252,9 @@ def _count(counts: Counts, finished: int, *, failed: int = 0, lost: int = 0) -> 
         counts.lost += lost
 
 
-def _announce(outcome: Outcome, what: str) -> None:
+def _announce(outcome: Outcome, what: RunOutcome) -> None:
     lease = outcome.lease
-    if what != "parked":
+    if what is not RunOutcome.PARKED:
         parked.ran(lease.using, lease.job_id)
     task_signals.finished(outcome, what)
     if attempt_ended.receivers:

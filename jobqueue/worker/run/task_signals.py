@@ -21,6 +21,7 @@ from jobqueue.compat import TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path
 from jobqueue.payload import decode
+from jobqueue.signals import RunOutcome
 from jobqueue.tasks.results import backend_of, started_result
 from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.shared.cleanup import drop_open_transactions
@@ -30,10 +31,10 @@ logger = logging.getLogger("jobqueue.worker")
 
 #: how loud Django's own log line is, and the status
 _ENDS = {
-    "ok": (logging.INFO, TaskResultStatus.SUCCESSFUL),
-    "retry": (logging.INFO, TaskResultStatus.READY),
-    "dead": (logging.ERROR, TaskResultStatus.FAILED),
-    "canceled": (logging.ERROR, TaskResultStatus.FAILED),
+    RunOutcome.OK: (logging.INFO, TaskResultStatus.SUCCESSFUL),
+    RunOutcome.RETRY: (logging.INFO, TaskResultStatus.READY),
+    RunOutcome.DEAD: (logging.ERROR, TaskResultStatus.FAILED),
+    RunOutcome.CANCELED: (logging.ERROR, TaskResultStatus.FAILED),
 }
 _dispatcher: SignalDispatcher | None = None
 
@@ -87,7 +88,7 @@ async def astarted(task: Any, lease: Any) -> None:
         logger.exception("task_started of job %d could not be sent; the job goes on", lease.job_id)
 
 
-def finished(outcome: Outcome, what: str) -> None:
+def finished(outcome: Outcome, what: RunOutcome) -> None:
     """Have task_finished sent for a run whose end is written: `what` is ok, retry, dead or canceled."""
     if outcome.task is None or what not in _ENDS:
         return
