@@ -1,4 +1,4 @@
-"""Django admin: shows state, offers verbs, edits nothing."""
+"""The Django admin: pages show state and offer verbs such as retry; they edit no rows. They run in web processes."""
 
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.job import JobAdmin

@@ -1,52 +1,56 @@
-"""The admin's verbs: each asks for its own permission and calls one function of transitions per job."""
+"""The admin actions on jobs: each needs its own permission, and calls one function of transitions per job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
 from django.db import Error
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import transitions
+from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 
-#: more jobs in one request would run into its time limit half-way
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+#: rows of one request; with more rows it might reach its time limit half-way
 ACTION_MAX = 1000
 
 
 @admin.action(description=_("Retry now"), permissions=["retry"])
-def retry(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """FAILED and CANCELED jobs get a fresh allowance of attempts; delayed ones are due now."""
+def retry(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Give FAILED and CANCELED jobs new attempts; make delayed jobs due now."""
     apply(model_admin, request, queryset, "retry", transitions.retry)
 
 
 @admin.action(description=_("Cancel (running jobs are asked to stop)"), permissions=["cancel"])
-def cancel(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """Waiting jobs end now, running ones are asked to stop."""
+def cancel(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """End waiting jobs now, and ask running jobs to stop."""
     apply(model_admin, request, queryset, "cancel", transitions.cancel)
 
 
-@admin.action(description=_("Discard (out of the dead letters)"), permissions=["discard"])
-def discard(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """Waiting and failed jobs end as canceled."""
+@admin.action(description=_("Discard (remove from the dead letters)"), permissions=["discard"])
+def discard(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """End waiting and failed jobs as canceled."""
     apply(model_admin, request, queryset, "discard", transitions.discard)
 
 
 @admin.action(description=_("Release lease (the job runs again elsewhere)"), permissions=["release"])
-def release(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """The lease is taken from its holder, whose answer will be refused; no attempt is used."""
+def release(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """End the lease without using an attempt; its holder can no longer ack or fail the job."""
     apply(model_admin, request, queryset, "release", transitions.release_held)
 
 
 ALL = (retry, cancel, discard, release)
-#: on the buttons of a job's page
-SHORT: dict[str, Any] = {
+#: labels of the buttons on a job's page
+BUTTONS: dict[str, StrOrPromise] = {
     "retry": _("Retry now"),
     "cancel": _("Cancel"),
     "discard": _("Discard"),
@@ -55,39 +59,41 @@ SHORT: dict[str, Any] = {
 
 
 def apply(
-    model_admin: Any,
+    model_admin: VerbAdmin,
     request: HttpRequest,
-    queryset: QuerySet[Any],
+    queryset: QuerySet[Model],
     name: str,
     verb: Callable[..., bool],
     count: Callable[[int], str] | None = None,
 ) -> None:
-    """Call `verb` for each row, the first ACTION_MAX; say how many changed, and keep in the history which."""
+    """Call `verb` for the first ACTION_MAX rows; report how many changed, and record which ones in the history."""
     using = load().database
-    # One more than is taken: to know whether there are more.
-    rows = model_admin.words_of(queryset.order_by("pk")[: ACTION_MAX + 1])
-    taken, changed, refused = rows[:ACTION_MAX], [], 0
+    # One row more than is used shows whether there are more.
+    rows = model_admin.states_of(queryset.order_by("pk")[: ACTION_MAX + 1])
+    chosen, changed, refused = rows[:ACTION_MAX], [], 0
     try:
-        for row_id, word in taken:
+        for row_id, state in chosen:
             if verb(row_id, using=using):
-                changed.append((row_id, f"{name} (was {word})"))
+                changed.append((row_id, f"{name} (was {state})"))
             else:
                 refused += 1
     except (Error, DatabaseBusy):
-        text = gettext("The database could not be written to; the rest is unchanged. Try again later.")
+        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
         model_admin.message_user(request, text, messages.ERROR)
     finally:
-        # Also when the loop broke off: what was changed is on record.
+        # Rows that were changed before an error are recorded too.
         model_admin.log_verb(request, changed)
     text = (count or _jobs)(len(changed))
     if refused:
         text += " " + ngettext(
-            "%(n)d was left as it is: its state does not allow it.",
-            "%(n)d were left as they are: their state does not allow it.",
+            "%(n)d was not changed, because its state does not allow it.",
+            "%(n)d were not changed, because their state does not allow it.",
             refused,
         ) % {"n": refused}
     if len(rows) > ACTION_MAX:
-        text += " " + gettext("Only the first %(n)d were taken; repeat the action for the rest.") % {"n": ACTION_MAX}
+        text += " " + gettext("Only the first %(n)d were processed; repeat the action for the others.") % {
+            "n": ACTION_MAX
+        }
     model_admin.message_user(request, text, messages.SUCCESS if changed else messages.WARNING)
 
 

@@ -1,9 +1,8 @@
-"""What one cell of a job shows, in the list and on the job's page."""
+"""The computed columns of a job, in the list and on its page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.contrib import admin
 from django.db.models.functions import Right
@@ -16,75 +15,66 @@ from jobqueue.admin.formatting import (
     NOTHING,
     badge,
     block,
-    label,
+    json_of,
+    key_of,
     last_line,
-    moment,
+    moment_of,
+    name_of,
     plain,
-    pretty,
     relative,
     span,
     stamp,
 )
-from jobqueue.admin.job_states import state_of, what_next, words
+from jobqueue.admin.job_states import state_label, state_of, what_next
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.models import Job, JobAttempt
-from jobqueue.validation import readable_key
+
+if TYPE_CHECKING:
+    from jobqueue.admin.job_states import ShownJob
 
 ATTEMPTS_SHOWN = 50
 ATTEMPT_CHARS = 4000
-
-
-def moment_of(field: str) -> Callable[[Any, Any], str]:
-    """A column for an instant, in UTC and relative to the database's clock."""
-
-    @admin.display(description=label(Job, field))
-    def show(self: Any, job: Any) -> str:
-        return moment(getattr(job, field), job.now)
-
-    return show
-
-
-def name_of(field: str, title: Any = None) -> Callable[[Any, Any], str]:
-    """A column for a name that another program chose."""
-
-    @admin.display(description=title or label(Job, field))
-    def show(self: Any, job: Any) -> str:
-        value = getattr(job, field)
-        return plain(value) if value else NOTHING
-
-    return show
+_ATTEMPT_ROW = (
+    "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+    "<td><details><summary>{}</summary>{}</details></td></tr>"
+)
 
 
 class JobColumns:
-    """The columns that are computed."""
+    """A mixin with one method or attribute per column."""
 
-    queue_name = name_of("queue")
-    held_by = name_of("locked_by")
-    ran_by = name_of("last_worker")
-    reason = name_of("wait_reason")
-    created = moment_of("created_at")
-    due_at = moment_of("run_at")
-    started = moment_of("last_started_at")
-    finished = moment_of("finished_at")
-    updated = moment_of("updated_at")
-    expires = moment_of("expires_at")
-    leased_at = moment_of("locked_at")
-    leased_until = moment_of("lock_until")
+    queue_name = name_of(Job, "queue")
+    held_by = name_of(Job, "locked_by")
+    ran_by = name_of(Job, "last_worker")
+    reason = name_of(Job, "wait_reason")
+    created = moment_of(Job, "created_at")
+    due_at = moment_of(Job, "run_at")
+    started = moment_of(Job, "last_started_at")
+    finished = moment_of(Job, "finished_at")
+    updated = moment_of(Job, "updated_at")
+    expires = moment_of(Job, "expires_at")
+    leased_at = moment_of(Job, "locked_at")
+    leased_until = moment_of(Job, "lock_until")
+    dedupe = key_of(Job, "dedupe_key")
+    order_key = key_of(Job, "ordering_key")
+    options_json = json_of(Job, "options")
+    payload_json = json_of(Job, "payload")
+    result_json = json_of(Job, "result")
 
     @admin.display(description=_("state"))
-    def state(self, job: Any) -> str:
-        """The status, with what the clock says about it."""
-        return badge(state_of(job), words(job))
+    def state(self, job: ShownJob) -> str:
+        """The status, compared with the clock."""
+        return badge(state_of(job), state_label(job))
 
     @admin.display(description=_("task"))
-    def kind(self, job: Any) -> str:
-        """The task's path, or that the queue's handler runs it."""
+    def kind(self, job: ShownJob) -> str:
+        """The task's path, or "(handler)"."""
         return plain(job.task) if job.task else gettext("(handler)")
 
     @admin.display(description=_("when"))
-    def when(self, job: Any) -> str:
-        """How far the instant that matters in this state: due, end of the lease, end."""
+    def when(self, job: ShownJob) -> str:
+        """The time to or since the instant that matters in this state: due, end of the lease, or end of the job."""
         if job.status == Job.Status.READY:
             return relative(job.run_at, job.now)
         if job.status != Job.Status.PROCESSING:
@@ -94,74 +84,49 @@ class JobColumns:
         return gettext("%(time)s left") % {"time": span((job.lock_until - job.now).total_seconds())}
 
     @admin.display(description=_("failed attempts"))
-    def attempt_of(self, job: Any) -> str:
-        """Attempts that ended in failure or loss, of how many."""
+    def attempt_of(self, job: ShownJob) -> str:
+        """Failed and lost attempts, and the largest number of them."""
         return f"{job.attempts}/{job.max_attempts}"
 
     @admin.display(description=_("worker"))
-    def worker(self, job: Any) -> str:
-        """Who holds it, or who ran it last."""
+    def worker(self, job: ShownJob) -> str:
+        """The worker that holds the job, or that ran it last."""
         return plain(job.locked_by or job.last_worker or NOTHING)
 
     @admin.display(description=_("note"))
-    def note(self, job: Any) -> str:
-        """Why it waits, or the last line of the last error."""
+    def note(self, job: ShownJob) -> str:
+        """The wait reason, or the last line of the last error."""
         if job.status == Job.Status.READY and job.wait_reason:
             return plain(job.wait_reason, 120)
         return last_line(job.error_tail)
 
     @admin.display(description=_("last error"))
-    def error_text(self, job: Any) -> str:
+    def error_text(self, job: ShownJob) -> str:
         """The whole last error."""
         return block(job.last_error) if job.last_error else NOTHING
 
     @admin.display(description=_("cause"))
-    def cause_word(self, job: Any) -> str:
-        """The cause class."""
+    def cause_word(self, job: ShownJob) -> str:
+        """The cause class of the failure."""
         return str(CAUSES.get(job.cause, plain(job.cause or NOTHING)))
 
-    @admin.display(description=_("dedupe key"))
-    def dedupe(self, job: Any) -> str:
-        """The key as text where it is text."""
-        return plain(readable_key(job.dedupe_key)) if job.dedupe_key else NOTHING
-
-    @admin.display(description=_("ordering key"))
-    def order_key(self, job: Any) -> str:
-        """The key as text where it is text."""
-        return plain(readable_key(job.ordering_key)) if job.ordering_key else NOTHING
-
     @admin.display(description=_("progress"))
-    def progress_text(self, job: Any) -> str:
-        """3 / 10 (30 %): what the job said last."""
+    def progress_text(self, job: ShownJob) -> str:
+        """The last progress report, such as "3 / 10 (30 %)"."""
         found = read_progress(job.progress)
         return NOTHING if found is None else plain(found)
 
-    @admin.display(description=_("options"))
-    def options_json(self, job: Any) -> str:
-        """Indented JSON."""
-        return pretty(job.options)
-
-    @admin.display(description=_("payload"))
-    def payload_json(self, job: Any) -> str:
-        """Indented JSON."""
-        return pretty(job.payload)
-
-    @admin.display(description=_("result"))
-    def result_json(self, job: Any) -> str:
-        """Indented JSON."""
-        return pretty(job.result)
-
     @admin.display(description=_("what happens next"))
-    def next(self, job: Any) -> str:
-        """One sentence."""
+    def next(self, job: ShownJob) -> str:
+        """A sentence on what happens to the job next."""
         return what_next(job)
 
     @admin.display(description=_("history of failed attempts"))
-    def attempts_table(self, job: Any) -> str:
-        """The newest 50, newest first; each opens to its whole error."""
+    def attempts_table(self, job: ShownJob) -> str:
+        """The newest ATTEMPTS_SHOWN attempts, newest first, each with its error and log in a part that opens."""
         rows = JobAttempt.objects.using(load().database).filter(job_id=job.pk).order_by("-id").defer("error")
         body = format_html_join(
-            "", ATTEMPT_ROW, map(_cells, rows.annotate(tail=Right("error", ATTEMPT_CHARS))[:ATTEMPTS_SHOWN])
+            "", _ATTEMPT_ROW, map(_cells, rows.annotate(tail=Right("error", ATTEMPT_CHARS))[:ATTEMPTS_SHOWN])
         )
         times = (gettext("started (UTC)"), gettext("ended (UTC)"))
         titles = (gettext("no."), *times, gettext("worker"), gettext("cause"), gettext("error"))
@@ -170,23 +135,18 @@ class JobColumns:
         return format_html(table, head, body) if body else NOTHING
 
 
-ATTEMPT_ROW = (
-    "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
-    "<td><details><summary>{}</summary>{}</details></td></tr>"
-)
-
-
-def _cells(attempt: Any) -> tuple[Any, ...]:
+def _cells(attempt: JobAttempt) -> tuple[object, ...]:
+    tail: str = attempt.tail  # type: ignore[attr-defined]
     return (
         attempt.attempt,
         NOTHING if attempt.started_at is None else stamp(attempt.started_at),
         stamp(attempt.ended_at),
         plain(attempt.worker or NOTHING),
         CAUSES.get(attempt.cause, plain(attempt.cause)),
-        last_line(attempt.tail, 300),
-        format_html("{}{}", block(attempt.tail), _log(attempt.log)),
+        last_line(tail, 300),
+        format_html("{}{}", block(tail), _log(attempt.log)),
     )
 
 
 def _log(lines: str | None) -> str:
-    return format_html("<p>{}</p>{}", gettext("What it has logged"), block(lines)) if lines else ""
+    return format_html("<p>{}</p>{}", gettext("Log lines"), block(lines)) if lines else ""

@@ -1,42 +1,57 @@
-"""How values of other programs become text on a page: escaped, cut, with times people can read."""
+"""Values as text on a page: escaped, cut to a length, with readable times; and columns of a model as such text."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
+from django.contrib import admin
+from django.db.models import Model
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
+from jobqueue.payload import JSON
+from jobqueue.validation import readable_key
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 SHOWN_CHARS = 20_000
 NOTHING = "-"
 
-# Controls, lone surrogates (no UTF-8 for them) and what turns the direction of text round: it can make a page lie.
+# Control characters, lone surrogates (which UTF-8 cannot encode), and characters that reverse the direction of text,
+# which can make a page show something else than is stored.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
+class Row(Protocol):
+    """A row of a page, with the database's time."""
+
+    now: datetime
+
+
 def plain(text: object, limit: int = SHOWN_CHARS) -> str:
-    """`text` cut to `limit`, its deceiving characters spelled out as \\u202e; never marked as safe."""
+    """`text` cut to `limit` characters, with the invisible ones as escapes such as \\u202e; never marked as safe."""
     found = str.__str__(text) if isinstance(text, str) else str(text)
     more = "..." if len(found) > limit else ""
-    # A copy that is a plain str: a SafeString would walk through every later escape.
+    # A copy that is a plain str: a SafeString would pass every later escape unchanged.
     return _INVISIBLE.sub(lambda m: m[0].encode("unicode_escape", "surrogatepass").decode(), found[:limit]) + more
 
 
 def block(text: object) -> str:
-    """Text of many lines."""
+    """Text of several lines."""
     return format_html('<pre class="jobqueue-text">{}</pre>', plain(text))
 
 
-def pretty(value: Any) -> str:
-    """Indented JSON, or why it cannot be read."""
+def pretty(value: JSON) -> str:
+    """Indented JSON, or the error if it cannot be read."""
     if value is None:
         return NOTHING
     if isinstance(value, PayloadError):
@@ -44,45 +59,86 @@ def pretty(value: Any) -> str:
     try:
         return block(json.dumps(value, indent=2, ensure_ascii=False))
     except RecursionError:
-        # Only the encoder that indents is written in Python; what could be decoded fits the other one.
+        # Only the encoder that indents is limited: it is written in Python.
         return block(json.dumps(value, ensure_ascii=False))
 
 
 def badge(kind: str, text: str) -> str:
-    """A state: the word says it, the colour only helps."""
+    """A state as a coloured word."""
     return format_html('<span class="jobqueue-state jobqueue-{}">{}</span>', kind, text)
 
 
 def last_line(text: str | None, limit: int = 120) -> str:
-    """The last line of an error; it names the exception."""
+    """The last line of an error, which names the exception."""
     lines = (text or "").strip().splitlines()
     return plain(lines[-1], limit) if lines else NOTHING
 
 
 def span(seconds: float) -> str:
-    """A duration without its direction; tenths of seconds only where they tell something."""
+    """A duration without its sign; tenths of seconds only below ten seconds."""
     size = abs(seconds)
     return format_seconds(size if size < 10 else float(round(size)))
 
 
 def relative(instant: datetime, now: datetime) -> str:
-    """in 5m 3s, 12s ago"""
+    """`instant` seen from `now`, such as "in 5m 3s" or "12s ago"."""
     seconds = (instant - now).total_seconds()
     return (gettext("in %(time)s") if seconds > 0 else gettext("%(time)s ago")) % {"time": span(seconds)}
 
 
 def moment(instant: datetime | None, now: datetime) -> str:
-    """2026-01-31 12:01:07 UTC (5m 3s ago)"""
+    """`instant` in UTC and seen from `now`, such as "2026-01-31 12:01:07 UTC (5m 3s ago)"."""
     if instant is None:
         return NOTHING
     return f"{stamp(instant)} UTC ({relative(instant, now)})"
 
 
 def stamp(instant: datetime) -> str:
-    """2026-01-31 12:01:07 in UTC, whatever the site's zone."""
+    """`instant` in UTC, such as "2026-01-31 12:01:07"."""
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def label(model: Any, field: str) -> Any:
+def label(model: type[Model], field: str) -> StrOrPromise:
     """The title of a model's field."""
-    return model._meta.get_field(field).verbose_name
+    return next(known for known in model._meta.fields if known.name == field).verbose_name
+
+
+def moment_of(model: type[Model], field: str) -> Callable[..., str]:
+    """A column that shows an instant with moment()."""
+
+    @admin.display(description=label(model, field))
+    def show(self: object, row: Row) -> str:
+        return moment(getattr(row, field), row.now)
+
+    return show
+
+
+def name_of(model: type[Model], field: str) -> Callable[..., str]:
+    """A column that shows a name that another program chose."""
+
+    @admin.display(description=label(model, field))
+    def show(self: object, row: Row) -> str:
+        return plain(getattr(row, field) or NOTHING)
+
+    return show
+
+
+def key_of(model: type[Model], field: str) -> Callable[..., str]:
+    """A column that shows a key as text."""
+
+    @admin.display(description=label(model, field))
+    def show(self: object, row: Row) -> str:
+        key = getattr(row, field)
+        return plain(readable_key(key)) if key else NOTHING
+
+    return show
+
+
+def json_of(model: type[Model], field: str) -> Callable[..., str]:
+    """A column that shows a value as indented JSON."""
+
+    @admin.display(description=label(model, field))
+    def show(self: object, row: Row) -> str:
+        return pretty(getattr(row, field))
+
+    return show

@@ -1,127 +1,116 @@
-"""Idempotency records in the admin: what is remembered, until when; deleting one lets its key be used anew."""
+"""The list of idempotency records and the page of a record. Deleting a record lets its key be used again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, TypedDict
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import badge, label, moment, plain, pretty
-from jobqueue.admin.readonly import NewestFirst, ReadOnlyAdmin
+from jobqueue.admin.formatting import badge, json_of, label, moment_of, name_of, plain
+from jobqueue.admin.readonly import ConditionFilter, NewestFirst, ReadOnlyAdmin
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobQueueError
 from jobqueue.idempotency.keys import stored
 from jobqueue.models import IdempotencyRecord
 
 
+class Facts(TypedDict):
+    """What pages read with a record: the database's time."""
+
+    now: datetime
+
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+    ShownRecord = WithAnnotations[IdempotencyRecord, Facts]
+
+
 class _Hex(bytes):
-    """A digest that is written as hexadecimal digits: in addresses, in Django's history."""
+    """A digest that Django writes in hexadecimal digits, in URLs and in its history."""
 
     def __str__(self) -> str:
         return self.hex()
 
 
 class LastToExpireFirst(NewestFirst):
-    """In the order of the index on expires_at; digests have none that means anything."""
+    """A list in the order of the index on expires_at; the order of the digests has no meaning."""
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Whatever ?o= says."""
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         return ["-expires_at", "-pk"]
 
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """The columns of the list."""
-        rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters).defer("result")
-        return rows
-
-    def url_for_result(self, result: Any) -> str:
-        """By the digest in hexadecimal digits."""
+    def url_for_result(self, result: Model) -> str:
+        """The URL of a record, with its digest in hexadecimal digits."""
         page = f"{self.model_admin.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
         return reverse(page, args=[bytes(result.pk).hex()])
 
 
-class ExpiryFilter(admin.SimpleListFilter):
-    """Whether it still counts."""
+class ExpiryFilter(ConditionFilter):
+    """Whether a record has expired, by the database's clock."""
 
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Two."""
-        return [("kept", _("kept")), ("expired", _("expired"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """By the database's clock."""
-        conditions = {None: {}, "kept": {"expires_at__gt": UtcNow()}, "expired": {"expires_at__lte": UtcNow()}}
-        if self.value() not in conditions:
-            raise IncorrectLookupParameters
-        return queryset.filter(**conditions[self.value()])
-
-
-def _moment(field: str) -> Callable[[Any, Any], str]:
-    @admin.display(description=label(IdempotencyRecord, field))
-    def show(self: Any, record: Any) -> str:
-        return moment(getattr(record, field), record.now)
-
-    return show
+    labels = {"kept": _("kept"), "expired": _("expired")}
+    conditions = {"kept": {"expires_at__gt": UtcNow()}, "expired": {"expires_at__lte": UtcNow()}}
 
 
 @admin.register(IdempotencyRecord)
 class IdempotencyRecordAdmin(ReadOnlyAdmin):
-    """List and page of records."""
+    """Idempotency records; the result is only read for users with jobqueue.view_payload."""
 
     list_display = ("key_label", "state", "created", "expires")
     list_display_links = ("key_label",)
+    list_defer = ("result",)
     list_filter = (ExpiryFilter,)
     actions = None
     search_fields = ("digest",)
     search_help_text = _('Exact key; of several parts as a JSON list: ["refund", 42]')
-    created, expires = _moment("created_at"), _moment("expires_at")
+    created = moment_of(IdempotencyRecord, "created_at")
+    expires = moment_of(IdempotencyRecord, "expires_at")
+    key_label = name_of(IdempotencyRecord, "label")
+    result_json = json_of(IdempotencyRecord, "result")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        """The list's class."""
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[LastToExpireFirst]:
         return LastToExpireFirst
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """The result for those who may see payloads."""
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         content = ["result_json"] if request.user.has_perm("jobqueue.view_payload") else []
-        return ["key_label", "state", "created", "expires", "digest_hex", *content]
+        return "key_label", "state", "created", "expires", "digest_hex", *content
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """All of them."""
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return self.get_fields(request, obj)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """The result is not even read for those who may not see it."""
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows = super().get_queryset(request)
         return rows if request.user.has_perm("jobqueue.view_payload") else rows.defer("result")
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """By the digest in hexadecimal digits."""
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
+        """The record whose digest is `object_id` in hexadecimal digits."""
         try:
             digest = bytes.fromhex(object_id)
         except ValueError:
             return None
         found = self.get_queryset(request).filter(pk=digest).first()
-        if found is not None:
+        if isinstance(found, IdempotencyRecord):
             found.digest = _Hex(found.digest)
-            # Django's own words, for a deletion and in its history, show it as it is.
+            # Django shows the label as it is, on the page of a deletion and in its history.
             found.label = plain(found.label)
         return found
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """By the digest of the key: one row of the primary key."""
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        """Find the record of a key by its digest, the primary key."""
         term = search_term.strip()
         if not term:
             return queryset, False
-        keys: list[Any] = [term]
+        keys: list[object] = [term]
         try:
             parts = json.loads(term)
         except (ValueError, RecursionError):
@@ -138,27 +127,16 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
                 continue
         return queryset.filter(pk__in=digests), False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """jobqueue.delete_idempotencyrecord"""
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return request.user.has_perm("jobqueue.delete_idempotencyrecord")
 
-    @admin.display(description=label(IdempotencyRecord, "label"))
-    def key_label(self, record: Any) -> str:
-        """The beginning of the key."""
-        return plain(record.label)
-
     @admin.display(description=_("state"))
-    def state(self, record: Any) -> str:
-        """kept or expired"""
+    def state(self, record: ShownRecord) -> str:
+        """Whether the record has expired."""
         alive = record.expires_at > record.now
         return badge("done", gettext("kept")) if alive else badge("canceled", gettext("expired"))
 
     @admin.display(description=label(IdempotencyRecord, "digest"))
-    def digest_hex(self, record: Any) -> str:
-        """SHA-256 of the key."""
+    def digest_hex(self, record: IdempotencyRecord) -> str:
+        """The SHA-256 of the key."""
         return bytes(record.digest).hex()
-
-    @admin.display(description=label(IdempotencyRecord, "result"))
-    def result_json(self, record: Any) -> str:
-        """Indented JSON."""
-        return pretty(record.result)

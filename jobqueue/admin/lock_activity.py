@@ -1,14 +1,15 @@
-"""Lock activity in the admin: one page of what locks did, what they do now, and what was found before."""
+"""One page about locks: statistics, the present state on the server, and earlier findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.translation import gettext
@@ -17,20 +18,24 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.formatting import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.admin.readonly import ReadOnlyAdmin
 from jobqueue.conf import load
+from jobqueue.db.lock_facts import LockWait
 from jobqueue.lockstats import report
 from jobqueue.lockstats.counters import OTHER
 from jobqueue.lockstats.report import LockSummary, ServerLocks
 from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.models import LockFinding, LockStat
 
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
 KEYS_SHOWN = 25
 ROWS_SHOWN = 20
-RANGES: dict[str, tuple[int, Any]] = {
+RANGES: dict[str, tuple[int, StrOrPromise]] = {
     "15m": (900, _("15 minutes")),
     "1h": (3600, _("1 hour")),
     "24h": (86400, _("24 hours")),
 }
-KINDS: dict[str, Any] = {
+KINDS: dict[str, StrOrPromise] = {
     "mutex": _("mutex"),
     "lease lock": _("lease lock"),
     "named lock": _("named lock"),
@@ -43,7 +48,7 @@ COUNTER_NAMES = (
     _("failure rate"),
     _("wait, mean and longest"),
     _("held, mean and longest"),
-    _("came back after its end"),
+    _("expired while held"),
 )
 
 
@@ -52,27 +57,26 @@ class Table:
     """One section of the page."""
 
     title: str
-    head: tuple[Any, ...]
-    rows: list[tuple[Any, ...]]
-    #: what is said below it, and instead of it when it is empty
-    note: str = ""
-    empty: str = ""
+    head: tuple[StrOrPromise, ...]
+    rows: list[tuple[object, ...]]
+    note: str = ""  # the text below the table
+    empty: str = ""  # the text instead of a table without rows
 
 
 @admin.register(LockStat)
 class LockActivityAdmin(ReadOnlyAdmin):
-    """The page; there is nothing to open in it. Statements and deadlock reports are for those who may see findings."""
+    """The page. Only users with jobqueue.view_lockfinding see statements and deadlock reports."""
 
     list_display_links = None
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """The page, over the chosen range."""
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The page with the statistics of the chosen range."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         chosen = request.GET.get("range", "1h")
         chosen = chosen if chosen in RANGES else "1h"
         using = load().database
-        tables = _figures(RANGES[chosen][0], using)
+        tables = _statistics(RANGES[chosen][0], using)
         problems: tuple[str, ...] = ()
         if request.user.has_perm("jobqueue.view_lockfinding"):
             server = report.read_server(using=using)
@@ -91,12 +95,12 @@ class LockActivityAdmin(ReadOnlyAdmin):
         }
         return TemplateResponse(request, "admin/jobqueue/lock_activity.html", context)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The page is about all locks: no page of one row."""
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only the page about all locks exists; there is no page of one row."""
         return obj is None and bool(super().has_view_permission(request))
 
 
-def _figures(seconds: int, using: str) -> list[Table]:
+def _statistics(seconds: int, using: str) -> list[Table]:
     kinds = report.read_kinds(seconds=seconds, using=using)
     keys = report.read_keys(seconds=seconds, limit=KEYS_SHOWN, using=using)
     held: Any = report.read_held(limit=ROWS_SHOWN, using=using)
@@ -105,14 +109,14 @@ def _figures(seconds: int, using: str) -> list[Table]:
             gettext("Kinds of locks"),
             (_("kind of lock"), *COUNTER_NAMES),
             [(KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in kinds],
-            empty=gettext("No lock was asked for in this time."),
+            empty=gettext("No lock was requested in this period."),
         ),
         Table(
             gettext("Most contended keys"),
             (_("lock key"), _("kind of lock"), *COUNTER_NAMES),
             [(_key(one), KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in keys],
             note=gettext("Keys that callers had to wait for come first. The statistics are up to ten seconds old."),
-            empty=gettext("No lock was asked for in this time."),
+            empty=gettext("No lock was requested in this period."),
         ),
         Table(
             gettext("Lease locks held now"),
@@ -131,7 +135,7 @@ def _key(one: LockSummary) -> str:
     return gettext("(all other keys)") if one.key == OTHER else plain(one.key)
 
 
-def _cells(one: LockSummary) -> Iterable[Any]:
+def _cells(one: LockSummary) -> Iterable[object]:
     counters = one.counters
     yield counters.acquired
     yield counters.contended
@@ -148,7 +152,7 @@ def _server(server: ServerLocks) -> list[Table]:
         titles = (_("waiting session"), _("time waited"), _("locked record"), _("its statement"))
         tables.append(
             Table(
-                gettext("Sessions that wait for a lock now"),
+                gettext("Sessions waiting for a lock now"),
                 (*titles, _("held by session"), _("its statement"), _("transaction open for")),
                 [
                     (wait.waiting, span(wait.seconds), plain(f"{wait.locked} ({wait.mode})"),
@@ -161,38 +165,38 @@ def _server(server: ServerLocks) -> list[Table]:
     if server.slow is not None:
         tables.append(
             Table(
-                gettext("Statements by the time they waited for locks"),
-                (_("statement"), _("runs"), _("waited for locks"), _("of the whole time")),
+                gettext("Statements by lock wait time"),
+                (_("statement"), _("runs"), _("lock wait time"), _("total time")),
                 [
                     (plain(slow.statement), slow.runs, span(slow.lock_seconds), span(slow.total_seconds))
                     for slow in server.slow
                 ],
-                note=gettext("As the server counts, since its start or the last reset."),
+                note=gettext("Counted by the server since it started or was last reset."),
                 empty=gettext("None."),
             )
         )
     if server.deadlocks is not None:
-        rows = [(gettext("deadlocks since the server counts"), server.deadlocks)]
-        tables.append(Table(gettext("Deadlocks"), (_("what was counted"), _("number")), list(rows)))
+        rows = [(gettext("deadlocks since the server began to count"), server.deadlocks)]
+        tables.append(Table(gettext("Deadlocks"), (_("counter"), _("total")), list(rows)))
     return tables
 
 
-def _age(wait: Any) -> str:
+def _age(wait: LockWait) -> str:
     return NOTHING if wait.blocking_seconds is None else span(wait.blocking_seconds)
 
 
 def _found(using: str) -> list[Table]:
     titles = {
-        LockFinding.Kind.DEADLOCK: gettext("Stories of deadlocks"),
-        LockFinding.Kind.WAIT: gettext("Lock waits that were seen"),
-        LockFinding.Kind.SLOW: gettext("Slow locking statements that were seen"),
-        LockFinding.Kind.TTL: gettext("Locks that end before their job must"),
+        LockFinding.Kind.DEADLOCK: gettext("Deadlock reports"),
+        LockFinding.Kind.WAIT: gettext("Observed lock waits"),
+        LockFinding.Kind.SLOW: gettext("Observed slow locking statements"),
+        LockFinding.Kind.TTL: gettext("Locks that may expire while their job runs"),
     }
     tables = []
     for kind, title in titles.items():
         rows = report.read_findings(kind, limit=ROWS_SHOWN, using=using)
         cells = [(relative(row.last_seen_at, row.now), _text(row)) for row in rows]  # type: ignore[attr-defined]
-        tables.append(Table(title, (_("last seen"), _("what was seen")), list(cells), empty=gettext("None.")))
+        tables.append(Table(title, (_("last seen"), _("details")), list(cells), empty=gettext("None.")))
     return tables
 
 

@@ -1,52 +1,58 @@
-"""The outbox in the admin: what waits, what was sent, and what somebody must look at."""
+"""The list of outbox events and the page of an event."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.helpers import ActionForm
-from django.db.models import QuerySet
-from django.db.models.functions import Right
-from django.http import HttpRequest
+from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from jobqueue.admin.actions import apply
-from jobqueue.admin.formatting import NOTHING, badge, block, label, last_line, moment, plain, pretty, relative
-from jobqueue.admin.outbox_states import INDEXES, ORDERS, EventStateFilter, blocks_key, state_of, what_next, words
-from jobqueue.admin.readonly import NewestFirst
-from jobqueue.admin.verb_admin import VerbAdmin
+from jobqueue.admin.formatting import NOTHING, badge, block, json_of, key_of, last_line, moment_of, name_of, relative
+from jobqueue.admin.outbox_states import (
+    INDEXES,
+    ORDERS,
+    EventStateFilter,
+    blocks_key,
+    state_label,
+    state_of,
+    what_next,
+)
+from jobqueue.admin.verb_admin import VerbAdmin, VerbList
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import discard as discard_event
-from jobqueue.outbox import retry as retry_event
+from jobqueue.outbox import operator
 from jobqueue.outbox.lanes import key_lane
-from jobqueue.validation import KEY_BYTES, readable_key
 
-ERROR_TAIL_CHARS = 500
+if TYPE_CHECKING:
+    from jobqueue.admin.outbox_states import ShownEvent
+
 BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "dead_letter": "failed", "sent": "done"}
 
 
 class ReasonForm(ActionForm):
-    """The bar of actions, with a line for the reason of a discard."""
+    """The form of the actions, with a field for the reason of a discard."""
 
     reason = forms.CharField(label=_("Reason:"), required=False, max_length=500)
 
 
 @admin.action(description=_("Retry dead letters"), permissions=["retry"])
-def retry(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """They are delivered again, with all their attempts."""
-    apply(model_admin, request, queryset, "retry", retry_event, _events)
+def retry(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Deliver dead letters again, with new attempts."""
+    apply(model_admin, request, queryset, "retry", operator.retry, _events)
 
 
 @admin.action(description=_("Discard dead letters (never delivered)"), permissions=["discard"])
-def discard(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-    """They are never delivered, and their keys go on."""
-    verb = partial(discard_event, reason=request.POST.get("reason", "").strip())
+def discard(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Never deliver these dead letters; later events of their keys no longer wait for them."""
+    verb = partial(operator.discard, reason=request.POST.get("reason", "").strip())
     apply(model_admin, request, queryset, "discard", verb, _events)
 
 
@@ -54,119 +60,86 @@ def _events(changed: int) -> str:
     return ngettext("%(n)d event changed.", "%(n)d events changed.", changed) % {"n": changed}
 
 
-def _moment(field: str) -> Callable[[Any, Any], str]:
-    @admin.display(description=label(OutboxEvent, field))
-    def show(self: Any, event: Any) -> str:
-        return moment(getattr(event, field), event.now)
+class EventList(VerbList):
+    """The events of one state in the order of the index for that state."""
 
-    return show
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
+        return [*ORDERS.get(request.GET.get(EventStateFilter.parameter_name, ""), ["-pk"])]
 
-
-class EventList(NewestFirst):
-    """Without payloads and whole errors; the events of one state in the order of that state's index."""
-
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Whatever ?o= says."""
-        return ORDERS.get(request.GET.get(EventStateFilter.parameter_name, ""), ["-pk"])
-
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """The columns of the list."""
-        rows: Any = super().get_queryset(request, exclude_parameters).defer("payload", "last_error")
-        slim: QuerySet[Any] = rows.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        rows = super().get_queryset(request, exclude_parameters)
         index = INDEXES.get(request.GET.get(EventStateFilter.parameter_name, ""))
-        # A table of delivered events looks to optimizers as if it were quicker to read it from its end.
-        return slim if index is None or self.query else vendor(slim.db).force_index(slim, index)
+        # Where most events are delivered, optimizers prefer to read the table from its end.
+        return rows if index is None or self.query else vendor(rows.db).force_index(rows, index)
 
 
 @admin.register(OutboxEvent)
 class OutboxEventAdmin(VerbAdmin):
-    """List and page of events."""
+    """Events; the list does not read payloads and whole errors."""
 
     list_display = ("id", "state", "topic_name", "key_text", "when", "attempts", "note")
+    list_defer = ("payload", "last_error")
     list_filter = (EventStateFilter,)
     actions = (retry, discard)
     action_form = ReasonForm
     search_fields = ("id",)
-    search_help_text = _("Exact event id, or the key of events that wait")
+    search_help_text = _("Exact event id, or the key of waiting events")
     fieldsets = (
         (None, {"fields": ("state", "next", "topic_name", "key_text", "attempts", "error_text")}),
         (_("Times"), {"fields": ("created", "due", "processed", "failed")}),
     )
     content = (_("Payload"), {"fields": ("payload_json",)})
     content_columns = ("payload",)
-    short = {"retry": _("Retry"), "discard": _("Discard")}
-    created, due = _moment("created_at"), _moment("due_at")
-    processed, failed = _moment("processed_at"), _moment("failed_at")
+    button_labels = {"retry": _("Retry"), "discard": _("Discard")}
+    created, due = moment_of(OutboxEvent, "created_at"), moment_of(OutboxEvent, "due_at")
+    processed, failed = moment_of(OutboxEvent, "processed_at"), moment_of(OutboxEvent, "failed_at")
+    topic_name, key_text = name_of(OutboxEvent, "topic"), key_of(OutboxEvent, "key")
+    payload_json = json_of(OutboxEvent, "payload")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        """The list's class."""
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[VerbList]:
         return EventList
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """A number is an event's id; anything else a key, whose events have an index while they wait."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.isascii() and term.isdigit() and len(term) < 19:
-            by_id = queryset.filter(pk=int(term))
-            if by_id.exists():
-                return by_id, False
-        key = term.encode("utf-8", "replace")
-        if len(key) > KEY_BYTES:
-            return queryset.none(), False
-        return queryset.filter(lane=key_lane(key), key=key), False
+    def with_key(self, request: HttpRequest, rows: QuerySet[OutboxEvent], key: bytes) -> QuerySet[OutboxEvent]:
+        """The waiting events of this key; other events have no index on it."""
+        return rows.filter(lane=key_lane(key), key=key)
 
-    def verbs_for(self, row: Any) -> tuple[str, ...]:
-        """Only dead letters can be retried or discarded."""
+    def verbs_for(self, row: ShownEvent) -> tuple[str, ...]:
+        """Retry and discard for dead letters; none for other events."""
         return ("retry", "discard") if state_of(row) == "dead_letter" else ()
 
-    def words_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
-        """Each with its state."""
+    def states_of(self, rows: QuerySet[ShownEvent]) -> list[tuple[int, str]]:
         states = rows.only("lane", "due_at", "lock_token", "processed_at", "failed_at")
         return [(event.pk, state_of(event)) for event in states]
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        """A line for the reason, beside the button that asks for one."""
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show a field for the reason beside the button of a discard."""
         context["reason_for"] = "discard"
         return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description=_("state"))
-    def state(self, event: Any) -> str:
-        """One word, and whether the key waits."""
-        return badge(BADGES.get(state_of(event), "canceled"), words(event))
-
-    @admin.display(description=_("topic"))
-    def topic_name(self, event: Any) -> str:
-        """As it was published."""
-        return plain(event.topic)
-
-    @admin.display(description=_("key"))
-    def key_text(self, event: Any) -> str:
-        """As text where it is text."""
-        return plain(readable_key(event.key)) if event.key else NOTHING
+    def state(self, event: ShownEvent) -> str:
+        """The state, and whether the event blocks its key."""
+        return badge(BADGES.get(state_of(event), "canceled"), state_label(event))
 
     @admin.display(description=_("when"))
-    def when(self, event: Any) -> str:
-        """How far the instant that matters in this state."""
+    def when(self, event: ShownEvent) -> str:
+        """The time to or since the instant that matters in this state."""
         waits = None if blocks_key(event) else event.due_at
         return relative(event.processed_at or event.failed_at or waits or event.created_at, event.now)
 
     @admin.display(description=_("last error"))
-    def note(self, event: Any) -> str:
-        """Its last line."""
+    def note(self, event: ShownEvent) -> str:
+        """The last line of the last error."""
         return last_line(event.error_tail)
 
     @admin.display(description=_("last error"))
-    def error_text(self, event: Any) -> str:
-        """The whole."""
+    def error_text(self, event: ShownEvent) -> str:
+        """The whole last error."""
         return block(event.last_error) if event.last_error else NOTHING
 
-    @admin.display(description=_("payload"))
-    def payload_json(self, event: Any) -> str:
-        """Indented JSON."""
-        return pretty(event.payload)
-
     @admin.display(description=_("what happens next"))
-    def next(self, event: Any) -> str:
-        """One sentence."""
+    def next(self, event: ShownEvent) -> str:
+        """A sentence on what happens to the event next."""
         return what_next(event)

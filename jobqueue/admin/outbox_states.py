@@ -1,34 +1,46 @@
-"""The words for an event's state: one vocabulary for list, filter and page."""
+"""The state of an event as pages show it, and the filter for it."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, TypedDict
 
-from django.contrib.admin import SimpleListFilter
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import QuerySet
-from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import span
+from jobqueue.admin.readonly import ConditionFilter
+from jobqueue.models import OutboxEvent
 
-LABELS: dict[str, Any] = {
+
+class Facts(TypedDict):
+    """What pages read with an event: the database's time and, in the list, the end of its last error."""
+
+    now: datetime
+    error_tail: str | None
+
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise, WithAnnotations
+
+    ShownEvent = WithAnnotations[OutboxEvent, Facts]
+
+LABELS: dict[str, StrOrPromise] = {
     "waiting": _("waiting"),
     "later": _("waiting, not yet due"),
-    "leased": _("with a relay"),
+    "leased": _("leased by a relay"),
     "dead_letter": _("dead letter"),
     "sent": _("sent"),
     "discarded": _("discarded"),
 }
-#: what the filter offers, as the rows tell it without the clock
+#: the choices of the filter: the states that do not depend on the clock
 CONDITIONS: dict[str, dict[str, bool]] = {
     "waiting": {"lane__isnull": False, "failed_at__isnull": True},
     "dead_letter": {"failed_at__isnull": False, "processed_at__isnull": True},
     "sent": {"processed_at__isnull": False, "failed_at__isnull": True},
     "discarded": {"failed_at__isnull": False, "processed_at__isnull": False},
 }
-#: what serves each of them: waiting ones by key or topic, the first one first; others by their end, the last one first
+#: state -> the index that serves its list: waiting events in the order of delivery, others in the order of their end
 INDEXES = {
     "waiting": "ix_outbox_lane",
     "dead_letter": "ix_outbox_failed",
@@ -43,29 +55,15 @@ ORDERS: dict[str, list[str]] = {
 }
 
 
-class EventStateFilter(SimpleListFilter):
+class EventStateFilter(ConditionFilter):
     """Waiting, dead letter, sent or discarded."""
 
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Those of LABELS that need no clock."""
-        return [(name, LABELS[name]) for name in CONDITIONS]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows in the chosen state."""
-        value = self.value()
-        if value is None:
-            return queryset
-        if value not in CONDITIONS:
-            # An unknown state must not mean "all": the next click may be an action on what is listed.
-            raise IncorrectLookupParameters
-        return queryset.filter(**CONDITIONS[value])
+    labels = LABELS
+    conditions = CONDITIONS
 
 
-def state_of(event: Any) -> str:
-    """The key in LABELS for an event that was read with `now`."""
+def state_of(event: ShownEvent) -> str:
+    """The key in LABELS of an event."""
     if event.failed_at is not None:
         return "dead_letter" if event.processed_at is None else "discarded"
     if event.processed_at is not None:
@@ -75,29 +73,29 @@ def state_of(event: Any) -> str:
     return "later" if event.lock_token is None else "leased"
 
 
-def blocks_key(event: Any) -> bool:
-    """Whether it is a dead letter and later events of its key wait for it."""
+def blocks_key(event: ShownEvent) -> bool:
+    """Whether the event is a dead letter for which later events of its key wait."""
     return state_of(event) == "dead_letter" and event.lane is not None
 
 
-def words(event: Any) -> str:
-    """The state, and whether the key waits."""
+def state_label(event: ShownEvent) -> str:
+    """The state, and whether the event blocks its key."""
     text = str(LABELS[state_of(event)])
-    return gettext("%(state)s, its key waits") % {"state": text} if blocks_key(event) else text
+    return gettext("%(state)s, blocks its key") % {"state": text} if blocks_key(event) else text
 
 
-def what_next(event: Any) -> str:
-    """What will happen to an event if nobody interferes."""
+def what_next(event: ShownEvent) -> str:
+    """A sentence on what happens to an event next if nobody changes it."""
     state = state_of(event)
     if state == "sent":
-        return gettext("Nothing: it was delivered. It is deleted when it is old enough.")
+        return gettext("Nothing: it was delivered. It is deleted after the retention time.")
     if state == "discarded":
-        return gettext("Nothing: it was discarded. It is deleted when it is old enough.")
+        return gettext("Nothing: it was discarded. It is deleted after the retention time.")
     if state == "dead_letter":
         return _dead_letter(event)
     time = {"time": span((event.due_at - event.now).total_seconds())} if event.due_at else {}
     if state == "leased":
-        return gettext("A relay has it for %(time)s more; if that falls silent, another one takes it.") % time
+        return gettext("A relay is delivering it. If that relay stops, another one takes it in %(time)s.") % time
     if event.key is None:
         text = gettext("A relay delivers it.")
     else:
@@ -105,12 +103,12 @@ def what_next(event: Any) -> str:
     return text if state == "waiting" else text + " " + gettext("Not before %(time)s from now.") % time
 
 
-def _dead_letter(event: Any) -> str:
+def _dead_letter(event: ShownEvent) -> str:
     if blocks_key(event):
-        return gettext("Nothing, until somebody retries or discards it; later events of its key wait for that.")
+        return gettext("Nothing, until it is retried or discarded. Later events of its key wait for that.")
     if event.key is not None:
         return gettext(
-            "Nothing, until somebody retries or discards it. Later events of its key have gone on: retried, it "
-            "may come after them."
+            "Nothing, until it is retried or discarded. Later events of its key do not wait, so a retry may deliver it "
+            "after them."
         )
-    return gettext("Nothing, until somebody retries or discards it.")
+    return gettext("Nothing, until it is retried or discarded.")

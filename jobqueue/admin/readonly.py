@@ -1,115 +1,147 @@
-"""What the admin pages of our tables share: no editing, no counting of big tables, the queue's own database."""
+"""What all admin pages share: they edit nothing, never count a large table, and read the queue's own database."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
 if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[Any]
-    _Paginator = Paginator[Any]
+    from django_stubs_ext import StrOrPromise
+
+    _ModelAdmin = admin.ModelAdmin[Model]
+    _Paginator = Paginator[Model]
 else:
     _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
 
-#: no page counts or pages further than this; COUNT(*) and OFFSET cost what they pass over
+#: pages count and list no more rows than this: COUNT(*) and OFFSET read every row that they pass
 COUNT_CAP = 10_000
 
 
 class CappedPaginator(_Paginator):
-    """Counts up to COUNT_CAP and no further."""
+    """Counts up to COUNT_CAP rows."""
 
     @cached_property
     def count(self) -> int:
-        """The number of rows, or COUNT_CAP when there are more."""
-        rows: Any = self.object_list
-        return int(rows.order_by().values("pk")[:COUNT_CAP].count())
+        """The number of rows, or COUNT_CAP if there are more."""
+        rows = self.object_list
+        assert isinstance(rows, QuerySet)
+        return rows.order_by().values("pk")[:COUNT_CAP].count()
 
 
 class NewestFirst(ChangeList):
-    """A list in the order of the primary key only: sorting by anything else would read the whole table."""
+    """A list that is always in the order of the primary key: any other order would read the whole table."""
 
     full_result_count: int | None
+    model_admin: ReadOnlyAdmin
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Whatever ?o= says."""
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         return ["-pk"]
 
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        rows: QuerySet[Model] = super().get_queryset(request, exclude_parameters)
+        return rows.defer(*self.model_admin.list_defer)
+
     def get_results(self, request: HttpRequest) -> None:
-        """Never more than a page, and no link "Show all" where all is shown."""
+        """Read one page at most, and offer no link "Show all" if all rows are shown."""
         super().get_results(request)
         if not self.multi_page:
-            # Django reads all rows where the count fits one page; since the count there may be many more.
+            # Django reads all rows if the count fits one page; by now there may be many more rows.
             self.result_list = self.result_list[: self.list_per_page]
         if not self.query and not self.has_active_filters:
             self.full_result_count = self.result_count
 
 
+class ConditionFilter(admin.SimpleListFilter):
+    """A filter with one condition for each choice."""
+
+    title = _("state")
+    parameter_name = "state"
+    labels: Mapping[str, StrOrPromise]
+    conditions: Mapping[str, Mapping[str, object]]
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, StrOrPromise]]:
+        return [(name, self.labels[name]) for name in self.conditions]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in self.conditions:
+            # An unknown value must not mean "all": the next click may be an action on the listed rows.
+            raise IncorrectLookupParameters
+        return queryset.filter(**self.conditions[value])
+
+
 class ReadOnlyAdmin(_ModelAdmin):
-    """Rows can be looked at; verbs are actions."""
+    """Shows rows; nothing can be added, changed or deleted."""
 
     paginator = CappedPaginator
     show_full_result_count = False
-    # The counts beside the filters' choices would each read the whole table.
+    # The counts beside the choices of a filter would read the whole table, each of them.
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_max_show_all = 0
     sortable_by = ()
-    list_display_links: Any = ("id",)
+    list_display_links: tuple[str, ...] | None = ("id",)
+    #: large columns that the list does not read
+    list_defer: tuple[str, ...] = ()
     change_list_template = "admin/jobqueue/change_list.html"
 
     class Media:
         css = {"all": ("jobqueue/admin.css",)}
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """The rows on the queue's database, with the database's time as `now`."""
-        rows: QuerySet[Any] = super().get_queryset(request).using(load().database).annotate(now=UtcNow())
+        rows: QuerySet[Model] = super().get_queryset(request).using(load().database).annotate(now=UtcNow())
         return rows
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The list's class."""
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return NewestFirst
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Our own filters only: ?payload__contains= would tell what the page does not show, and read every row."""
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow our own filters only: ?payload__contains= would reveal hidden content, and read every row."""
         return lookup in {getattr(kind, "parameter_name", None) for kind in self.list_filter}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Jobs come from enqueue()."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """State changes through the actions only."""
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Rows go by pruning."""
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """The list, with the cap for its note."""
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         return super().changelist_view(request, {**(extra_context or {}), "count_cap": COUNT_CAP})
 
-    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
-        """The page, named by its id: names come from other programs and may be long, or mislead."""
-        mine = {"subtitle": self.row_name(object_id)}
-        return super().change_view(request, object_id, form_url, mine | (extra_context or {}))
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The page of a row, titled with its id: other programs choose names, which may be long or misleading."""
+        own = {"subtitle": self.row_name(object_id)}
+        return super().change_view(request, object_id, form_url, own | (extra_context or {}))
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
-        """Who did what, named as on the page."""
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         name = self.row_name(object_id)
-        mine = {"title": gettext("Change history: %s") % name, "row_name": name}
-        return super().history_view(request, object_id, mine | (extra_context or {}))
+        own = {"title": gettext("Change history: %s") % name, "row_name": name}
+        return super().history_view(request, object_id, own | (extra_context or {}))
 
     def row_name(self, object_id: object) -> str:
-        """job 5, for titles and breadcrumbs."""
+        """The row in titles and breadcrumbs, such as "job 5"."""
         return f"{self.opts.verbose_name} {object_id}"

@@ -1,80 +1,119 @@
-"""Admin pages whose rows have verbs: actions in the list, buttons on the page, a permission for each."""
+"""Admin pages whose rows have verbs: actions in the list, buttons on the page of a row, a permission for each verb."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import SuspiciousOperation
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponseRedirect
+from django.db.models import Model, QuerySet
+from django.db.models.functions import Right
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from jobqueue.admin.readonly import ReadOnlyAdmin
+from jobqueue.admin.readonly import NewestFirst, ReadOnlyAdmin
+from jobqueue.validation import KEY_BYTES
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 LOG_BATCH = 100
+ERROR_TAIL_CHARS = 500
+
+
+class VerbList(NewestFirst):
+    """A list with the end of the last error as `error_tail`."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        rows = super().get_queryset(request, exclude_parameters)
+        found: QuerySet[Model] = rows.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        return found
 
 
 class VerbAdmin(ReadOnlyAdmin):
-    """Rows with an integer key, verbs, and content that only jobqueue.view_payload shows."""
+    """Rows with an integer key, verbs, and content that only users with jobqueue.view_payload see."""
 
-    #: the fieldset with the content, shown second, and the columns it is read from
+    #: the fieldset with the content, which is shown second, and the columns that it reads
     content: Any = None
     content_columns: tuple[str, ...] = ()
-    #: verb -> what its button says
-    short: Mapping[str, Any] = {}
+    #: verb -> label of its button
+    button_labels: Mapping[str, StrOrPromise] = {}
 
     def verbs_for(self, row: Any) -> tuple[str, ...]:
-        """The verbs that can change this row now; the functions they call decide again."""
+        """The verbs that can change this row now; the functions they call check that again."""
         raise NotImplementedError
 
-    def words_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
-        """The key and, for the history, the state of each of these rows."""
+    def states_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
+        """The primary key of each row, and its state for the history."""
         raise NotImplementedError
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """The content is not even read for those who may not see it."""
-        rows: QuerySet[Any] = super().get_queryset(request)
+    def with_key(self, request: HttpRequest, rows: QuerySet[Any], key: bytes) -> QuerySet[Any]:
+        """The rows with this key, found by an index."""
+        raise NotImplementedError
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
+        return VerbList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        """Find a row by its id if the term is one, else rows by their key."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if term.isascii() and term.isdigit() and len(term) < 19:
+            by_id = queryset.filter(pk=int(term))
+            if by_id.exists():
+                return by_id, False
+        key = term.encode("utf-8", "replace")
+        return queryset.none() if len(key) > KEY_BYTES else self.with_key(request, queryset, key), False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        """The rows; the content is not even read for users who may not see it."""
+        rows = super().get_queryset(request)
         return rows if self.shows_content(request) else rows.defer(*self.content_columns)
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """With the content for those who may see it."""
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         own: Any = self.fieldsets
         return (own[0], self.content, *own[1:]) if self.shows_content(request) else own
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """All of them."""
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
         return [name for _title, options in self.get_fieldsets(request, obj) for name in options["fields"]]
 
     def shows_content(self, request: HttpRequest) -> bool:
-        """jobqueue.view_payload"""
+        """Whether this user may see payloads and results."""
         return request.user.has_perm("jobqueue.view_payload")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """jobqueue.retry_job"""
+        """Whether this user may retry rows."""
         return request.user.has_perm("jobqueue.retry_job")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """jobqueue.discard_job"""
+        """Whether this user may discard rows."""
         return request.user.has_perm("jobqueue.discard_job")
 
-    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
-        """The page, with a button for each verb this user may use."""
-        mine = {"permitted": list(self.get_actions(request))}
-        return super().change_view(request, object_id, form_url, mine | (extra_context or {}))
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        own = {"permitted": list(self.get_actions(request))}
+        return super().change_view(request, object_id, form_url, own | (extra_context or {}))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        """Offer the verbs that can change this row now."""
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show a button for each verb that can change this row now and that this user may use."""
         row = context.get("original")
-        can = self.verbs_for(row) if row is not None else ()
-        context["verbs"] = [(name, self.short[name]) for name in can if name in context["permitted"]]
+        verbs = self.verbs_for(row) if row is not None else ()
+        context["verbs"] = [(name, self.button_labels[name]) for name in verbs if name in context["permitted"]]
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """Do it; from a row's page, go back there."""
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Run the action; return to the page of the row if the button on that page was used."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in chosen):
             raise SuspiciousOperation("a selected id is not a number")
@@ -85,7 +124,7 @@ class VerbAdmin(ReadOnlyAdmin):
         return response
 
     def log_verb(self, request: HttpRequest, changed: Sequence[tuple[int, str]]) -> None:
-        """Who did what to which row and in which state it was, in Django's own history."""
+        """Record in Django's history which rows this user changed, each with a text."""
         kind = ContentType.objects.get_for_model(self.model, for_concrete_model=False).pk
         entries = [
             LogEntry(

@@ -251,7 +251,7 @@ class Migration(migrations.Migration):
                 ('contended', models.BigIntegerField(default=0, verbose_name='had to wait')),
                 ('failed', models.BigIntegerField(default=0, verbose_name='not acquired')),
                 ('released', models.BigIntegerField(default=0, verbose_name='released')),
-                ('reentries', models.BigIntegerField(default=0, verbose_name='came back after its end')),
+                ('reentries', models.BigIntegerField(default=0, verbose_name='expired while held')),
                 ('wait_us', models.BigIntegerField(default=0, verbose_name='time waited')),
                 ('wait_us_max', models.BigIntegerField(default=0, verbose_name='longest wait')),
                 ('held_us', models.BigIntegerField(default=0, verbose_name='time held')),

@@ -23,7 +23,7 @@ class LockStat(models.Model):
     contended = models.BigIntegerField(_("had to wait"), default=0)
     failed = models.BigIntegerField(_("not acquired"), default=0)
     released = models.BigIntegerField(_("released"), default=0)
-    reentries = models.BigIntegerField(_("came back after its end"), default=0)
+    reentries = models.BigIntegerField(_("expired while held"), default=0)
     wait_us = models.BigIntegerField(_("time waited"), default=0)
     wait_us_max = models.BigIntegerField(_("longest wait"), default=0)
     held_us = models.BigIntegerField(_("time held"), default=0)

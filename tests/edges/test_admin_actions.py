@@ -40,7 +40,7 @@ def test_the_state_table(verb, before):
     expected = AFTER.get((verb, before))
     if expected is None:
         assert row(job_id) == was
-        assert "0 jobs changed. 1 was left as it is" in said(response)
+        assert "0 jobs changed. 1 was not changed" in said(response)
         assert not LogEntry.objects.exists()
         return
     assert state(job_id) == expected
@@ -70,9 +70,9 @@ def test_a_page_offers_exactly_the_verbs_that_change_something(name):
     client, was = root(), row(job_id)
     page = text_of(client.get(job_page(job_id)))
     assert f'<span class="jobqueue-state jobqueue-{name}">{LABELS[name]}</span>' in page
-    offered = [v for v in actions.SHORT if f'value="{v}" formaction' in page]
+    offered = [v for v in actions.BUTTONS if f'value="{v}" formaction' in page]
     assert sorted(offered) == sorted(VERBS[name])
-    for verb in set(actions.SHORT) - set(offered):
+    for verb in set(actions.BUTTONS) - set(offered):
         act(client, verb, job_id)
         assert row(job_id) == was, verb
 
@@ -90,7 +90,7 @@ def test_actions_stop_at_their_limit_and_say_so(monkeypatch):
     ids = make_jobs(5)
     response = act(root(), "cancel", *ids[:1], select_across="1")
     assert [state(i) for i in ids] == ["CANCELED"] * 3 + ["READY"] * 2
-    assert "3 jobs changed. Only the first 3 were taken" in said(response)
+    assert "3 jobs changed. Only the first 3 were processed" in said(response)
     assert LogEntry.objects.count() == 3
 
 

@@ -21,7 +21,7 @@ def test_the_page_shows_progress_expiry_options_and_what_was_logged():
         "3 / 4 (75 %): rows",
         "in 1h 0m",
         "&quot;timeout_seconds&quot;: 77",
-        "What it has logged",
+        "Log lines",
         "low on paper",
     ):
         assert text in page, text
@@ -34,7 +34,7 @@ def test_without_any_of_it_the_page_is_as_quiet():
     made = tasks.greet.enqueue("ann", 1)
     fail(claim_one("default"), error=ValueError("no"))
     page = text_of(viewer().get(job_page(made.id)))
-    assert "What it has logged" not in page
+    assert "Log lines" not in page
     assert "&lt;pre" not in page
 
 

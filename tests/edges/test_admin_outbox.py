@@ -72,10 +72,10 @@ def remember(key, result=None, ttl_seconds=60):
     [
         ("waiting", ">waiting<", "delivers it when all earlier events of its key are delivered"),
         ("later", "not yet due", "Not before"),
-        ("leased", "with a relay", "another one takes it"),
+        ("leased", "leased by a relay", "another one takes it"),
         ("sent", ">sent<", "it was delivered"),
-        ("dead_letter", "dead letter, its key waits", "later events of its key wait for that"),
-        ("dead letter, key went on", ">dead letter<", "it may come after them"),
+        ("dead_letter", "dead letter, blocks its key", "Later events of its key wait for that"),
+        ("dead letter, key went on", ">dead letter<", "a retry may deliver it after them"),
         ("discarded", ">discarded<", "it was discarded"),
     ],
 )
@@ -121,7 +121,7 @@ def test_retry_makes_only_dead_letters_due_again():
     client = watcher("retry_job")
     act(client, "retry", bad, waiting, sent, path=EVENTS)
     page = text_of(client.get(EVENTS))
-    assert "1 event changed. 2 were left as they are" in page
+    assert "1 event changed. 2 were not changed" in page
     row = OutboxEvent.objects.get(pk=bad)
     assert (row.failed_at, row.attempts) == (None, 0)
     assert row.lane is not None

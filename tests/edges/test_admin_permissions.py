@@ -163,7 +163,7 @@ def test_a_row_that_a_worker_holds_is_changed_only_by_asking_or_releasing():
     after = job(job_id)
     assert after.cancel_requested_at is not None
     assert (after.lock_token, after.locked_by, state(job_id)) == (lease.token, "w", "PROCESSING")
-    assert "running, asked to stop" in text_of(client.get(JOBS))
+    assert "running, stop requested" in text_of(client.get(JOBS))
     act(client, "release", job_id)
     assert state(job_id) in ("READY", "CANCELED")
     assert job(job_id).lock_token is None
@@ -178,7 +178,7 @@ def test_pages_and_actions_use_the_queues_own_database(settings, monkeypatch, rf
     used = []
     monkeypatch.setattr(actions.transitions, "cancel", lambda job_id, using: used.append(using) or True)
     chosen, page = MagicMock(), Mock()
-    page.words_of.return_value = [(1, "READY"), (2, "READY")]
+    page.states_of.return_value = [(1, "READY"), (2, "READY")]
     actions.cancel(page, request, chosen)
     assert used == ["elsewhere"] * 2
     page.log_verb.assert_called_once()

@@ -85,7 +85,7 @@ def root_again():
 
 def test_an_empty_page_says_so():
     page = text_of(root().get(PAGE))
-    assert page.count("No lock was asked for in this time.") == 2
+    assert page.count("No lock was requested in this period.") == 2
     assert "None." in page
 
 
@@ -159,7 +159,7 @@ def test_the_page_is_korean(settings):
         "임대 락",
         "롤백됨",
         "교착 상태",
-        "작업보다 먼저 끝나는 락",
+        "작업이 실행되는 동안 만료될 수 있는 락",
     ):
         assert text in page, text
     if VENDOR in ("sqlite", "postgres", "mariadb"):
