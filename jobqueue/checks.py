@@ -59,8 +59,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
     if used and find_spec("redis") is None:
         text = (
-            f"{' and '.join(used)}: a Redis URL, and redis-py is not installed. Nobody can be rung, workers only poll, "
-            "and redis_lock() fails."
+            f"{' and '.join(used)}: a Redis URL, and redis-py is not installed. No wake-ups are sent, "
+            "workers only poll, and redis_lock() fails."
         )
         messages.append(checks.Error(text, hint='Run: pip install "jobqueue[redis]"', id="jobqueue.E004"))
     return messages

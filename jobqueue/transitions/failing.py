@@ -66,7 +66,7 @@ def _check(error: object, delay_seconds: object) -> None:
 
 
 def failed_columns(text: str, cause: FailureCause, attempts: Any) -> dict[str, Any]:
-    """What every failed attempt writes, whatever state follows."""
+    """The columns that every failed attempt writes, whatever state follows."""
     changes = {"attempts": attempts, "last_error": text, "cause": cause.value, "updated_at": UtcNow()}
     if cause is FailureCause.LOST:
         changes["crashes"] = one_more("crashes")

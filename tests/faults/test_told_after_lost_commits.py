@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: what comes after it, signals and rings, comes all the same, and once."""
+"""A commit whose answer is lost: what comes after it, signals and wake-ups, comes all the same, and once."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def heard():
 
 
 @pytest.fixture
-def rung(monkeypatch):
-    """The queues for which this process has rung."""
+def notified(monkeypatch):
+    """The queues for which this process has sent wake-ups."""
     queues = []
     monkeypatch.setattr(wakeup, "_callback", lambda queue, using: queues.append(queue))
     return queues
@@ -102,13 +102,13 @@ ENQUEUES = {
     [pytest.param(COMMIT, marks=finding("A14"), id="commit"), pytest.param("INSERT INTO .job_queue", id="insert")],
 )
 @pytest.mark.parametrize("name", ENQUEUES)
-def test_a_keyed_enqueue_that_finds_its_own_jobs_tells_of_them_once(name, needle, heard, rung):
+def test_a_keyed_enqueue_that_finds_its_own_jobs_tells_of_them_once(name, needle, heard, notified):
     with cutting_proxy() as proxy:
         proxy.cut(needle)
         ids = ENQUEUES[name]()
         assert proxy.cuts == 1
     assert sorted(heard) == [("enqueued", job_id) for job_id in sorted(set(ids))]
-    assert set(rung) == {"q"}
+    assert set(notified) == {"q"}
     assert Job.objects.count() == len(set(ids))
 
 
@@ -122,27 +122,27 @@ def test_a_keyed_enqueue_whose_commit_answer_was_lost_lets_its_ordering_key_go_o
     assert claim_one().job_id == ids[0]
 
 
-def test_a_keyed_enqueue_tells_nothing_of_a_job_that_was_there(heard, rung):
+def test_a_keyed_enqueue_tells_nothing_of_a_job_that_was_there(heard, notified):
     job_id = make_job(dedupe_key=b"k")
-    del heard[:], rung[:]
+    del heard[:], notified[:]
     with cutting_proxy() as proxy:
         proxy.cut(r"SELECT")
         assert enqueue("q", 1, dedupe_key="k") == job_id
         assert proxy.cuts == 1
-    assert heard == rung == []
+    assert heard == notified == []
 
 
 @finding("A14")
-def test_the_next_job_of_a_key_is_rung_for_though_the_answer_to_its_opening_was_lost(rung):
+def test_the_next_job_of_a_key_is_rung_for_though_the_answer_to_its_opening_was_lost(notified):
     _, second = (enqueue("q", n, ordering_key="k") for n in range(2))
     lease = claim_one()
-    del rung[:]
+    del notified[:]
     with cutting_proxy() as proxy:
         # The ack is one statement that commits by itself.
         proxy.cut(COMMIT)
         ack(lease)
         assert proxy.cuts == 1
-    assert rung == ["q"]
+    assert notified == ["q"]
     assert claim_one().job_id == second
 
 

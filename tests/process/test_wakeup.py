@@ -1,4 +1,4 @@
-"""A worker that polls once a minute starts a job at once when it is rung, and polls when nobody can ring."""
+"""A worker that polls once a minute starts a job at once when it is notified, and polls when no wake-up is sent."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ AT_ONCE = 10.0  # seconds: far less than a poll, however patient
 
 
 class Messenger:
-    """How workers of this test are rung."""
+    """How workers of this test are notified."""
 
     def __init__(self, value):
         self.value = value
@@ -46,7 +46,7 @@ class Messenger:
 
 @pytest.fixture(autouse=True)
 def patient_bells(monkeypatch):
-    """A ring that is given up on a busy machine would be the last for ten seconds."""
+    """A wake-up that is given up on a busy machine would be the last for ten seconds."""
     monkeypatch.setattr("jobqueue.wakeup.redis.WAIT_SECONDS", 20.0)
 
 

@@ -24,7 +24,7 @@ NOBODY = "redis://127.0.0.1:1/0"
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """A process that has rung for nothing yet."""
+    """A process that has notified of nothing yet."""
     monkeypatch.setattr(wakeup, "_notified_at", {})
     monkeypatch.setattr(wakeup, "_callback", None)
     # On a busy machine a server of one's own takes its time, and twenty enqueues as well.
@@ -35,7 +35,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def notified(fresh):
-    """The queues that this process was rung for."""
+    """The queues that this process was notified of."""
     heard = []
     wakeup.on_notify(lambda queue, using: heard.append(queue))
     return heard

@@ -1,4 +1,4 @@
-"""The monitor's thread that listens for rings."""
+"""The monitor's thread that receives wake-ups."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ class Deaf:
     """A messenger whose sessions end before anything was heard, and wake-up pipes that count who is woken."""
 
     def __init__(self):
-        self.listened, self.rung, self.thrice = itertools.count(1), 0, threading.Event()
+        self.listened, self.notified, self.thrice = itertools.count(1), 0, threading.Event()
 
     def subscribe(self):
         if next(self.listened) > 3:
@@ -30,7 +30,7 @@ class Deaf:
         """Nothing to close."""
 
     def wake(self):
-        self.rung += 1
+        self.notified += 1
 
 
 @pytest.fixture
@@ -44,4 +44,4 @@ def deaf(monkeypatch):
 def test_who_begins_to_listen_looks_once_for_what_was_rung_before(deaf):
     listener.Listener(Options(Selection(), "default"), deaf).start()
     assert deaf.thrice.wait(patient(20))
-    assert deaf.rung == 3
+    assert deaf.notified == 3

@@ -1,4 +1,4 @@
-"""Which child a ring wakes."""
+"""Which child a wake-up reaches."""
 
 import os
 import threading
@@ -33,7 +33,7 @@ def rooms(scoreboard, *values):
 
 
 def woken(scoreboard):
-    """Which children have a ring waiting; it is taken."""
+    """Which children have a wake-up waiting; it is taken."""
     found = []
     for index, (read, _) in enumerate(scoreboard.wakeups._pipes):
         os.set_blocking(read, False)

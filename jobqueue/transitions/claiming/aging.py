@@ -1,4 +1,4 @@
-"""Jobs that have waited too long below fuller priorities, in queues with STARVE_SECONDS. Takes nothing itself."""
+"""Priority aging: jobs that have waited longer than the queue's STARVE_SECONDS. Builds queries and takes nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _next_look: dict[tuple[str, str], float] = {}
 
 
 def look_is_due(queue: str, *, using: str) -> bool:
-    """Whether this process has not looked for a second, in a queue with STARVE_SECONDS."""
+    """Whether the queue has STARVE_SECONDS and this process last looked more than a second ago."""
     return _seconds(queue) is not None and time.monotonic() >= _next_look.get((using, queue), 0.0)
 
 
 def aged_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
     """(priority, its jobs that have been due for longer than STARVE_SECONDS, oldest first), lowest priority first.
 
-    Nothing where the queue has no such setting. Else this process looks once a second: two non-locking index seeks
+    Yields nothing without that setting, or if this process looked less than a second ago. Two non-locking index seeks
     per priority level.
     """
     seconds = _seconds(queue)

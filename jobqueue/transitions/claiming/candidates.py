@@ -27,8 +27,8 @@ LEVEL = Slot("level", Job._meta.get_field("priority"))
 def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:
     """The due jobs of one queue and one priority level, in the order they are taken.
 
-    Equality on every column of ix_pick before run_at: the range holds only rows that may be taken, in index order,
-    so LIMIT n reads and locks n of them. A textbook ORDER BY priority DESC sorts, and so locks, the whole backlog.
+    Equality on every column of ix_pick before run_at, so the range holds only rows that may be taken, in index order,
+    and LIMIT n reads and locks n of them. ORDER BY priority DESC would sort, and so lock, the whole backlog.
     """
     rows = Job.objects.using(using).filter(
         queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()
@@ -37,11 +37,11 @@ def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:
 
 
 class Head(NamedTuple):
-    """The highest priority that waits in a queue."""
+    """The highest priority of the waiting jobs of a queue."""
 
     queue: str
-    level: int | None  # None: nobody looked, but a job was committed there a moment ago
-    all_due: bool  # its last job is due, and so are all of this level; False: perhaps none is
+    level: int | None  # None: not looked up, but a job was committed there a moment ago
+    all_due: bool  # the last job of this level is due, so all are; False: perhaps none is
 
 
 def top_due(queue: Any, *, using: str) -> JobQuerySet:
@@ -61,8 +61,8 @@ def heads(queues: Sequence[str], *, using: str) -> list[Head]:
 def due_levels(queue: str, *, using: str, surely: int | None = None, head: Head | None = None) -> Iterator[int]:
     """The priorities of `queue` that have due jobs, highest first; two index seeks per level, or one if all are due.
 
-    Levels that hold only delayed or gated jobs are passed over without a lock. `surely` is a level that need not be
-    asked for due jobs: the last claim took a full batch from it. `head` is what heads() said a moment ago.
+    Levels that hold only delayed or gated jobs are skipped without a lock. `surely` is a level that is assumed to have
+    due jobs, because the last claim took a full batch from it. `head` is what heads() returned a moment ago.
     """
     found: Sequence[tuple[Any, ...]] = (
         [head] if head and head.level is not None else _top_level(using).rows(queue=queue)
@@ -90,7 +90,7 @@ def _any_due(using: str) -> Prepared:
 
 
 def waiting(using: str) -> JobQuerySet:
-    """The jobs of the slot QUEUE that wait, due or not."""
+    """The waiting jobs of the slot QUEUE, due or not."""
     return Job.objects.using(using).filter(queue=QUEUE, status=Job.Status.READY, gate=0)
 
 
@@ -102,7 +102,7 @@ def highest(rows: JobQuerySet, using: str) -> Prepared:
 
 
 def _last(rows: JobQuerySet, using: str) -> JobQuerySet:
-    """In the order of the index's columns in reverse, or the database sorts."""
+    """In the reverse order of all columns of the index; else the database sorts."""
     return vendor(using).force_index(rows.order_by("-priority", "-run_at", "-id"), INDEX)
 
 

@@ -1,8 +1,8 @@
-"""How a worker looks for queues and their heads again and again without walking over the same history each time.
+"""How a worker finds queues and their heads repeatedly without reading the same old index entries each time.
 
 While any transaction keeps an old snapshot open, the index entries of the jobs that were claimed since cannot be
-purged, and whoever looks at an empty queue walks over all of them. What took long is not done again at once: until
-then only what has come since is looked for, at the priorities that are known.
+purged, and a look at an empty queue reads all of them. A look that took long is not repeated at once: until then, only
+newer jobs are looked for, at the priorities that are known.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from jobqueue.db.prepared import Prepared
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import LEVEL, Head
 
-#: whole looks take a tenth of a poller's time at most, and are never further apart than this. Jobs that come back with
-#: an old run_at, that were committed late, or that have a priority which was never seen here, wait so long at most
+#: Complete looks take at most a tenth of a poller's time, and are at most this far apart. Jobs with an old run_at, that
+#: were committed late, or of a priority never seen here, wait this long at most.
 SHARE, PAUSE_SECONDS_MAX = 10, 10.0
-#: a look that took less is done with every poll
+#: A look that took less is repeated with every poll.
 QUICK_SECONDS = 0.01
-#: '*': under load the names of queues are looked up so often, and a queue that was idle is found so late
+#: '*': under load the names of queues are looked up this often, and an idle queue is found this late.
 BUSY_SECONDS = 0.2
-#: '*': a queue that had jobs so lately is looked at also where its name need not be looked up
+#: '*': a queue that had jobs within this time is looked at without looking up its name.
 RECENT_SECONDS = 60.0
-# A transaction may commit a job so long after its run_at, and a look need not be a whole one to find it.
+# A job that is committed this long after its run_at is still found by a look for newer jobs.
 _COMMIT_SECONDS = 1.0
 _QUEUES_MAX = 10_000
 _AGE = Slot("age", FloatField())
 
 
 def pause_seconds(took: float) -> float:
-    """How long a look that took so many seconds is not done again."""
+    """For how long a look that `took` this many seconds is not repeated."""
     return 0.0 if took < QUICK_SECONDS else min(PAUSE_SECONDS_MAX, SHARE * took)
 
 
 class WaitingNames:
-    """The names of queues in which jobs wait, for a poller that serves all."""
+    """The names of queues with waiting jobs, for a poller that serves all queues."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class WaitingNames:
         self._had_jobs: dict[str, float] = {}
 
     def find(self, using: str) -> Iterable[str]:
-        """Looked up each time; under load, and where that takes long, less often: then those of lately come with them.
+        """Looked up each time; less often under load or where that is slow, and then with the names of recent queues.
 
-        A queue that was idle may be missing for BUSY_SECONDS, or as long as a slow look is not done again.
+        A queue that was idle may be missing for BUSY_SECONDS, or for as long as a slow look is not repeated.
         """
         begun = time.monotonic()
         if begun < self._good_until:
@@ -63,38 +63,38 @@ class WaitingNames:
         return self._names
 
     def lately(self) -> Iterable[str]:
-        """Those of the last look, and those that had jobs a short while ago."""
+        """The names of the last look, and of queues that had jobs within RECENT_SECONDS."""
         oldest = time.monotonic() - RECENT_SECONDS
         self._had_jobs = {name: seen_at for name, seen_at in self._had_jobs.items() if seen_at >= oldest}
         return {*self._names, *self._had_jobs}
 
     def had_jobs(self, queues: Iterable[str]) -> None:
-        """Jobs wait there now."""
+        """Remember that jobs wait in these queues now."""
         self._had_jobs |= dict.fromkeys(queues, time.monotonic())
 
     def forget(self) -> None:
-        """The next look is not spared."""
+        """Look up the names at the next call."""
         self._good_until = 0.0
 
 
 @dataclass(slots=True)
 class _Whole:
-    """What the last whole look at a queue found, which began at `begun` (monotonic)."""
+    """The result of the last complete look at a queue, which began at `begun` (monotonic)."""
 
-    level: int | None  # nothing waited above this one; None: nothing at all
+    level: int | None  # nothing waited above this level; None: nothing waited
     begun: float
     good_until: float
 
 
 class Heads:
-    """The memory of one poller."""
+    """The heads of the queues of one poller, with a memory."""
 
     def __init__(self) -> None:
         self._whole: dict[str, _Whole] = {}
         self._levels: dict[str, set[int]] = {}
 
     def of(self, queues: Sequence[str], *, using: str) -> list[Head]:
-        """As candidates.heads(); where that takes long, some may be missing for a while: see PAUSE_SECONDS_MAX."""
+        """As candidates.heads(), but where that is slow some may be missing for a while: see PAUSE_SECONDS_MAX."""
         now = time.monotonic()
         known = [queue for queue in queues if queue in self._whole and now < self._whole[queue].good_until]
         rest = [queue for queue in queues if queue not in known]
@@ -114,7 +114,7 @@ class Heads:
         return found
 
     def _look_since(self, queues: Sequence[str], now: float, using: str) -> list[Head]:
-        """The highest of what came since the whole look, and of what waited then or below that."""
+        """The heads of newer jobs, and of those that waited at the last complete look or below."""
         below: list[dict[str, Any]] = [
             {"queue": queue, "level": whole.level} for queue, whole in self._of(queues) if whole.level is not None
         ]
@@ -126,7 +126,7 @@ class Heads:
         ]
         waiting = _heads(_from_level(using), below)
         for run in below:
-            # What was seen then may have gone; then the next look need not walk over it.
+            # Jobs that are gone need not be read again by the next look.
             head = waiting.get(run["queue"])
             self._whole[run["queue"]].level = head.level if head else None
         return list((waiting | _heads(_new_in_level(using), above)).values())

@@ -1,4 +1,4 @@
-"""READY -> PROCESSING by one statement, where an UPDATE can lock, write and return rows: one round trip, not four."""
+"""READY -> PROCESSING by UPDATE ... RETURNING, which locks, writes and returns rows: one round trip instead of four."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jobqueue.validation import SECONDS_MAX
 
 logger = logging.getLogger("jobqueue.transitions")
 
-#: what RETURNING gives after the write: a Row, and when the lease ends
+#: the columns to return after the write: those of a Row, and the end of the lease
 _ELSE: dict[str, str | Expression] = {
     "due_at": Selected("run_at"),
     "made_at": Selected("created_at"),

@@ -1,4 +1,4 @@
-"""The monitor's thread that hears rings from other processes and wakes children. Without it they only poll."""
+"""The monitor's thread that receives wake-ups from other processes and wakes children, which otherwise only poll."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class WakeupPipes:
             self._wake(next((index for index in able if index != self._last), self._last))
 
     def watch(self, index: int, wake: Callable[[], None]) -> None:
-        """Call wake() for every ring of child `index`, from a thread that sleeps in read()."""
+        """Call wake() for every wake-up of child `index`, from a thread that sleeps in read()."""
         threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
 
     def _able(self) -> list[int]:
@@ -52,7 +52,7 @@ class WakeupPipes:
 
     def _wake(self, index: int) -> None:
         self._woken_at[index], self._last = time.monotonic(), index
-        # Full: whoever should read it is stopped, and has rings enough for when it goes on.
+        # Full: the child does not read at present, and enough wake-ups are waiting for it.
         with suppress(BlockingIOError):
             os.write(self._pipes[index][1], b"!")
 
