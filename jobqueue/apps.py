@@ -15,11 +15,10 @@ class JobQueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Register system checks and the log receivers."""
-        from jobqueue import checks
-        from jobqueue import log_format as log_events
+        from jobqueue import checks, log_format
         from jobqueue.lockstats.recorder import record_deadlock
         from jobqueue.signals import transaction_retried
 
         checks.register()
-        log_events.connect()
+        log_format.connect()
         transaction_retried.connect(record_deadlock, dispatch_uid="jobqueue.locks")

@@ -9,7 +9,7 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 from jobqueue import enqueue
-from jobqueue.admin import formatting as shown
+from jobqueue.admin import formatting
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import PayloadError
 from jobqueue.models import JobAttempt, Worker
@@ -87,7 +87,7 @@ def test_a_safe_string_is_escaped_like_any_other():
     assert text_of(client.get(job_page(job_id))).count("&lt;script&gt;") >= 4
 
 
-@pytest.mark.parametrize("make", [shown.plain, shown.block, shown.pretty, shown.last_line])
+@pytest.mark.parametrize("make", [formatting.plain, formatting.block, formatting.pretty, formatting.last_line])
 def test_nothing_walks_through_the_escape_in_memory(make):
     made = make(SafeString(SCRIPT))
     assert not isinstance(made, SafeString) or SCRIPT not in made
@@ -95,7 +95,7 @@ def test_nothing_walks_through_the_escape_in_memory(make):
 
 @pytest.mark.parametrize("character", ["\x00", "\x1b", "\x9b", "\u202e", "\u2066", "\u200f", "\u2028", "\ud800", "\r"])
 def test_deceiving_characters_are_spelled_out(character):
-    made = shown.plain(f"a{character}b")
+    made = formatting.plain(f"a{character}b")
     assert character not in made
     assert made.isprintable()
     made.encode()
@@ -106,17 +106,17 @@ ORDINARY = ["a\nb\tc", "\ud55c\uad6d\uc5b4", "\U0001f469\u200d\U0001f467", "e\u0
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_stays_as_it_is(text):
-    assert shown.plain(text) == text
+    assert formatting.plain(text) == text
 
 
 def test_a_payload_that_cannot_be_read_is_said_so():
-    assert "cannot be read" in shown.pretty(PayloadError("the stored JSON cannot be read: <b>"))
-    assert "<b>" not in shown.pretty(PayloadError("<b>"))
+    assert "cannot be read" in formatting.pretty(PayloadError("the stored JSON cannot be read: <b>"))
+    assert "<b>" not in formatting.pretty(PayloadError("<b>"))
 
 
 def test_json_that_is_deeper_than_the_indenting_encoder_goes_is_shown():
     deep = json.loads("[" * 900 + "]" * 900)
-    assert "[[[" in shown.pretty(deep).replace("\n", "").replace(" ", "")
+    assert "[[[" in formatting.pretty(deep).replace("\n", "").replace(" ", "")
 
 
 def test_lone_surrogates_of_other_programs_do_not_break_the_page(vendor_name):

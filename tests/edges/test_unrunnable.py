@@ -7,8 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from jobqueue import task
-from jobqueue.tasks import registry
-from jobqueue.tasks import versions as upcasting
+from jobqueue.tasks import registry, versions
 from tests.app import tasks
 from tests.edges.command_helpers import refused
 from tests.factories import make_in_state, make_job, set_columns
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    for owner, name in [(registry, "_tasks"), (registry, "_aliases"), (upcasting, "_upcasters")]:
+    for owner, name in [(registry, "_tasks"), (registry, "_aliases"), (versions, "_upcasters")]:
         monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
 
 

@@ -18,6 +18,7 @@ from jobqueue.transitions import (
     discard,
     fail,
     held_by,
+    operator,
     reap,
     release,
     release_many,
@@ -25,7 +26,6 @@ from jobqueue.transitions import (
     retry,
     snooze,
 )
-from jobqueue.transitions import operator as operating
 from tests.app.tasks import keyed, ordered
 from tests.factories import claim_one, expire, job, make_due, set_columns, state, undone
 
@@ -436,7 +436,7 @@ def test_a_retry_that_is_refused_for_its_dedupe_key_leaves_no_place(monkeypatch,
     set_columns(first, finished_at=UtcNowPlus(-5))
     assert enqueue("q", 2, dedupe_key="d") != first
     # As if the enqueue had been committed between the look and the write.
-    monkeypatch.setattr(operating, "_take_key_back", lambda job, using: True)
+    monkeypatch.setattr(operator, "_take_key_back", lambda job, using: True)
     assert retry(first) is False
     assert places() == []
 

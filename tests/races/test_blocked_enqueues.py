@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from jobqueue import enqueue, enqueue_many
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
-from jobqueue.producer import enqueueing as producer
+from jobqueue.producer import enqueueing
 from tests.app.tasks import add
 from tests.marks import committed, finding
 from tests.patience import patient
@@ -26,7 +26,7 @@ def short(monkeypatch):
     """A wait that tests can wait for; how long it is besides is no matter of theirs."""
     global _tests
     _tests += 1
-    monkeypatch.setattr(producer, "KEY_WAIT_SECONDS", LIMIT_SECONDS, raising=False)
+    monkeypatch.setattr(enqueueing, "KEY_WAIT_SECONDS", LIMIT_SECONDS, raising=False)
 
 
 def key():
@@ -127,7 +127,7 @@ def test_the_callers_own_limit_is_as_it_was_afterwards(busy):
 
 @ONE_WRITER
 def test_a_shorter_limit_of_the_caller_holds(monkeypatch):
-    monkeypatch.setattr(producer, "KEY_WAIT_SECONDS", 600, raising=False)
+    monkeypatch.setattr(enqueueing, "KEY_WAIT_SECONDS", 600, raising=False)
 
     def work():
         set_lock_timeout(1)
