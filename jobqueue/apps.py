@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The app configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register system checks and the log receivers."""
+        """Register the system checks, and the receivers that write log lines and lock statistics."""
         from jobqueue import checks, log_format
         from jobqueue.lockstats.recorder import record_deadlock
         from jobqueue.signals import transaction_retried

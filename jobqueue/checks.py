@@ -1,6 +1,6 @@
-"""System checks: what can be wrong before the first job is lost.
+"""System checks of the settings and of the queue's database.
 
-Settings checks run always; checks tagged "database" look at the server and run with `check --database ALIAS`.
+Checks of settings always run. Those tagged "database" ask the server and run with `check --database ALIAS`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 
 SKEW_SECONDS = 5.0
-#: the highest id of Django's lookups, other languages and PostgreSQL; MySQL's column holds twice as much
+#: the largest id that Django's lookups, other languages and PostgreSQL take; MySQL's column holds twice as much
 ID_MAX = 2**63 - 1
 _NEAR = ID_MAX // 10 * 9
-# Bulk inserts and acks put as many texts into one statement.
+# Bulk inserts and acks put texts of up to this total length into one statement.
 _STATEMENT_BYTES = 4 * 1024 * 1024
 
 
 def register() -> None:
-    """Called by the AppConfig."""
+    """Register the checks; called by the AppConfig."""
     checks.register(check_settings, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
-    # Only with --deploy: the first migrate runs the other database checks before it has made the table.
+    # Only with --deploy, because the first migrate runs the other database checks before the table exists.
     checks.register(check_tables, checks.Tags.database, deploy=True)
 
 
-def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """E001 a bad JOBQUEUE setting, E002 its DATABASE is no alias, E003 heartbeat x 3 is not below the lease, E004 no
-    redis-py for its WAKEUP or REDIS_URL.
+def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
+    or REDIS_URL needs redis-py, which is not installed.
     """
     found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
     messages: list[checks.CheckMessage] = []
@@ -59,16 +59,16 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
     if used and find_spec("redis") is None:
         text = (
-            f"{' and '.join(used)}: a Redis URL, and redis-py is not installed. No wake-ups are sent, "
-            "workers only poll, and redis_lock() fails."
+            f"{' and '.join(used)} is a Redis URL, but redis-py is not installed: workers get no wake-ups, "
+            "so they only poll, and redis_lock() fails."
         )
         messages.append(checks.Error(text, hint='Run: pip install "jobqueue[redis]"', id="jobqueue.E004"))
     return messages
 
 
-def check_sqlite(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """W010 SQLite without IMMEDIATE transactions, W011 without WAL."""
-    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """W010 SQLite without IMMEDIATE transactions, W011 SQLite without a write-ahead log."""
+    alias = _conf().database
     entry: dict[str, Any] = settings.DATABASES.get(alias, {})
     if "sqlite" not in entry.get("ENGINE", "") or ":memory:" in str(entry.get("NAME", "")):
         return []
@@ -77,9 +77,9 @@ def check_sqlite(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         messages.append(
             checks.Warning(
-                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail at "
-                'once with "database is locked".',
-                hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of some seconds.',
+                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
+                'immediately with "database is locked".',
+                hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds.',
                 id="jobqueue.W010",
             )
         )
@@ -95,24 +95,28 @@ def check_sqlite(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 
 
 def check_database(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[checks.CheckMessage]:
-    """Everything that needs a look at the server: I010, E01x and W02x, for the queue's database only."""
-    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+    """The checks that ask the server, for the queue's database only: I010, E01x and W02x."""
+    alias = _conf().database
     if alias not in (databases or ()):
         return []
     try:
-        return list(_look(alias))
+        return list(_check_server(alias))
     except Error as error:
-        return [checks.Warning(f"The queue's database {alias!r} could not be looked at: {error}", id="jobqueue.W020")]
+        return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
 
 
-def _look(alias: str) -> Iterable[checks.CheckMessage]:
+def _conf() -> conf.Settings:
+    return conf.read(getattr(settings, "JOBQUEUE", {}))[0]
+
+
+def _check_server(alias: str) -> Iterable[checks.CheckMessage]:
     connection = connections[alias]
     found = vendor(alias)
     if not found.supported:
         yield checks.Error(
-            f"{connection.vendor} cannot hold the queue: it is not known to claim rows safely.",
+            f"{connection.vendor} cannot hold the queue: it is not known that claims are safe on it.",
             hint="Use MySQL 8.0.17+, MariaDB 10.6+, PostgreSQL 14+ or SQLite 3.35+.",
             id="jobqueue.E010",
         )
@@ -121,7 +125,7 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
         f"The queue's database {alias!r} is {found.describe(connection)}; workers claim by {found.claim_form}.",
         id="jobqueue.I010",
     )
-    packet = packet_problem(connection, conf.read(getattr(settings, "JOBQUEUE", {}))[0])
+    packet = packet_problem(connection, _conf())
     for code, text, hint in [*problems(alias), *([packet] if packet else [])]:
         kind = checks.Error if code.startswith("E") else checks.Warning
         yield kind(text, hint=hint, id=f"jobqueue.{code}")
@@ -129,13 +133,13 @@ def _look(alias: str) -> Iterable[checks.CheckMessage]:
     if skew > SKEW_SECONDS:
         yield checks.Warning(
             f"The clocks of this host and of the database server {alias!r} differ by {skew:.0f} s.",
-            hint="Leases and due times use the database's clock only and stay right; times in logs will not match.",
+            hint="Leases and due times use the database's clock and are not affected; times in logs will differ.",
             id="jobqueue.W024",
         )
 
 
 def problems(alias: str) -> list[Problem]:
-    """What is wrong with the server, the session, the indexes and the ids of `alias`."""
+    """The problems of the server, the session, the indexes and the ids of `alias`."""
     return [
         *vendor(alias).problems(connections[alias], Job._meta.db_table),
         *_missing_indexes(alias),
@@ -144,67 +148,70 @@ def problems(alias: str) -> list[Problem]:
 
 
 def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> Problem | None:
-    """What is wrong if the longest payload or result cannot be sent."""
+    """The problem if the longest payload or result cannot be sent to the server."""
     limit = vendor(connection.alias).max_statement_bytes(connection)
     sizes = {"MAX_PAYLOAD_BYTES": settings.max_payload_bytes, "MAX_RESULT_BYTES": settings.max_result_bytes}
     name = max(sizes, key=sizes.__getitem__)
-    # JSON of nothing but quotes is twice as long when it is sent.
+    # JSON that consists of quotes is twice as long when it is sent.
     needed = 2 * sizes[name] + _STATEMENT_BYTES
     if limit is None or limit >= needed:
         return None
     return Problem(
         "W027",
         f"max_allowed_packet is {limit}: a statement with {name} = {sizes[name]} bytes can be longer, and the server "
-        "cuts the connection for it. Such a job is not enqueued, or ends FAILED although its work is done.",
+        "closes the connection then. Such a job is not enqueued, or ends FAILED although its work is done.",
         f"SET GLOBAL max_allowed_packet = {needed} (and in the server's configuration), or lower JOBQUEUE['{name}'].",
     )
 
 
 def _missing_indexes(alias: str) -> Iterator[Problem]:
+    if not _has_table(alias):
+        return
     connection, table = connections[alias], Job._meta.db_table
     with connection.cursor() as cursor:
-        if table not in connection.introspection.table_names(cursor):
-            return
         present = connection.introspection.get_constraints(cursor, table)
     wanted = {index.name for index in Job._meta.indexes} | {"uq_queue_dedupe"}
     for name in sorted(wanted - set(present)):
         yield Problem(
             "E012",
-            f"The index {name} is missing on {table}: claims would read, and lock, far more than they take.",
-            "Somebody dropped it; create it again as docs/reference/sql.md shows.",
+            f"The index {name} is missing on {table}: claims would read and lock far more rows than they take.",
+            "It was dropped; create it again as docs/reference/sql.md shows.",
         )
 
 
 def _id_range(alias: str) -> Iterator[Problem]:
-    connection, table = connections[alias], Job._meta.db_table
-    with connection.cursor() as cursor:
-        if table not in connection.introspection.table_names(cursor):
-            return
-    following = vendor(alias).next_id(connection, table)
-    hint = "Somebody has raised the table's counter; set it back, see docs/reference/checks.md."
+    if not _has_table(alias):
+        return
+    table = Job._meta.db_table
+    following = vendor(alias).next_id(connections[alias], table)
+    hint = "The table's counter was raised by hand; set it back, see docs/reference/checks.md."
     if following > ID_MAX:
-        text = f"The next id of {table} is {following}, above {ID_MAX}: such jobs could be neither renewed nor acked."
+        text = f"The next id of {table} is {following}, above {ID_MAX}: such jobs can be neither renewed nor acked."
         yield Problem("E014", text, hint)
     elif following > _NEAR:
-        text = f"The next id of {table} is {following}; jobs above {ID_MAX} could be neither renewed nor acked."
+        text = f"The next id of {table} is {following}; jobs above {ID_MAX} can be neither renewed nor acked."
         yield Problem("W026", text, hint)
 
 
+def _has_table(alias: str) -> bool:
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        return Job._meta.db_table in connection.introspection.table_names(cursor)
+
+
 def check_tables(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[checks.CheckMessage]:
-    """W021 the tables have not been made."""
-    alias = conf.read(getattr(settings, "JOBQUEUE", {}))[0].database
+    """W021 the tables do not exist."""
+    alias = _conf().database
     if alias not in (databases or ()):
         return []
     try:
-        with connections[alias].cursor() as cursor:
-            present = connections[alias].introspection.table_names(cursor)
+        if _has_table(alias):
+            return []
     except Error:
-        # Reported as W020.
+        # check_database() reports it as W020.
         return []
-    table = Job._meta.db_table
-    if table in present:
-        return []
+    text = f"The table {Job._meta.db_table} does not exist on {alias!r}."
     hint = f"Run: python manage.py migrate --database {alias}"
-    return [checks.Warning(f"The table {table} is not there on {alias!r}.", hint=hint, id="jobqueue.W021")]
+    return [checks.Warning(text, hint=hint, id="jobqueue.W021")]

@@ -1,4 +1,4 @@
-"""Durations as people type them: 500ms, 10s, 2m, 1h, a bare number means seconds."""
+"""Durations as text: 500ms, 10s, 2m, 1h; a number without a unit means seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_seconds(text: str, *, zero: bool = False) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """A short reading of a duration: 38ms, 1.2s, 4m 10s, 2h 5m, 3d 4h."""
+    """A duration as short text: 38ms, 1.2s, 4m 10s, 2h 5m, 3d 4h."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 60:

@@ -1,4 +1,4 @@
-"""Every error the product raises: one tree, each message says what happened, what happens next, what to do."""
+"""The exceptions of the package, in one tree. Each message says what happened, what follows, and what to do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 
 class JobQueueError(Exception):
-    """Root of the tree. Not raised itself."""
+    """The base class of all exceptions of the package; never raised itself."""
 
 
 class InvalidValue(JobQueueError, ValueError):
-    """An argument of the right type has a value that is refused. Nothing was written."""
+    """An argument has the right type but a wrong value. Nothing was written."""
 
 
 class InvalidType(JobQueueError, TypeError):
@@ -26,11 +26,11 @@ class PayloadError(JobQueueError, TypeError, ValueError):
 
 
 class PayloadTooLarge(PayloadError):
-    """The encoded payload is over JOBQUEUE["MAX_PAYLOAD_BYTES"]. Nothing was written."""
+    """The encoded payload is longer than JOBQUEUE["MAX_PAYLOAD_BYTES"]. Nothing was written."""
 
 
 class ResultError(PayloadError):
-    """A result cannot be stored. The job's effect has happened, so the job ends FAILED and is not retried."""
+    """The result of a job cannot be stored. The job ends FAILED and is not retried, because its work is done."""
 
 
 class UnknownTask(JobQueueError):
@@ -50,76 +50,76 @@ class LeaseLost(JobQueueError):
 
 
 class JobCanceled(JobQueueError):
-    """Raise it inside a job to stop for a cancel request: the job ends CANCELED. Also the cause of canceled results."""
+    """Raised by a job that stops for a cancel request: the job ends CANCELED. Also the error in a canceled result."""
 
 
 class JobExpired(JobQueueError):
-    """The job had not begun when its expires_at came, so it was not run. What is written as the error."""
+    """The job had not started when its expires_at passed, so it was not run. Only stored as the job's error."""
 
 
 class JobLost(JobQueueError):
-    """The worker that ran the job died or its lease ran out before it answered."""
+    """The process that ran the job died, or its lease expired during the run. Only stored as the job's error."""
 
 
 class SoftTimeout(JobQueueError):
-    """Raised inside a job that has run for longer than its timeout_seconds; catch it to clean up, then let it out."""
+    """Raised inside a job that runs for longer than its timeout_seconds. Catch it to clean up, then re-raise it."""
 
 
 class HardTimeout(JobQueueError):
-    """The job ran for longer than its hard_timeout_seconds, so its worker process was killed."""
+    """The job ran for longer than its hard_timeout_seconds, so its process was killed. Only stored as its error."""
 
 
 class TransactionRequired(JobQueueError):
-    """The call only makes sense inside transaction.atomic() of its database. Nothing was written."""
+    """The call must be made inside transaction.atomic() on its database. Nothing was written."""
 
 
 class InsideTransaction(JobQueueError, RuntimeError):
-    """The call must commit by itself and so refuses to run inside an open transaction. Nothing was written."""
+    """The call commits by itself, so it cannot be made inside an open transaction. Nothing was written."""
 
 
 class TransactionLeftOpen(JobQueueError, RuntimeError):
-    """A synchronous call of a coroutine job returned inside a transaction. The transaction was undone."""
+    """A synchronous call of a coroutine job returned inside a transaction. The transaction was rolled back."""
 
     def __init__(self, aliases: list[str]) -> None:
         super().__init__(
-            f"a call made through sync_to_async returned inside a transaction on {', '.join(aliases)}; it was undone, "
-            "because other coroutine jobs use the same connection next. "
+            f"a call made through sync_to_async returned inside a transaction on {', '.join(aliases)}. It was rolled "
+            "back, because other coroutine jobs use the same connection next. "
             "Put the whole transaction into one function, and call that."
         )
 
 
 class LockNotAcquired(JobQueueError):
-    """Somebody else held the lock until timeout_seconds had passed. Nothing was written."""
+    """Another holder had the lock until timeout_seconds had passed. Nothing was written."""
 
 
 class LockAlreadyHeld(JobQueueError, RuntimeError):
-    """The thread or task that asks holds this lock itself, and locks are not re-entrant. Nothing changed.
+    """The calling thread or task holds this lock already; locks are not re-entrant. Nothing was changed.
 
-    A mistake of the program: waiting could not help, so it is no LockNotAcquired, and fails a job that lets it out.
+    This is an error in the program, not a LockNotAcquired, because waiting cannot help. It fails the job.
     """
 
 
 class LockNotHeld(JobQueueError):
-    """Release or renewal by somebody who does not hold the lock: never acquired, or released before. No change."""
+    """release() or renew() of a lock that is not held: never acquired, or already released. Nothing was changed."""
 
 
 class LockLost(LockNotHeld):
-    """The lock ended under its holder: it ran out, or its connection broke. Others may have held it since."""
+    """The lock was lost while it was held: it expired, or its connection broke. Others may have held it since then."""
 
 
 class StaleSnapshot(JobQueueError):
-    """The mutex was had, but reads of this transaction would show the state before its last holder's commit.
+    """The mutex was acquired, but this transaction would read the state from before the last holder's commit.
 
-    The transaction must be rolled back and begun again, with the mutex (on SQLite: or once()) before its first read.
+    Roll the transaction back and begin it again, with the mutex (on SQLite: or once()) before its first read.
     """
 
 
 class StaleFence(JobQueueError):
-    """A newer fence has written here already, so this one was refused. Nothing was written."""
+    """A holder with a newer fence has written already. Nothing was written."""
 
 
 class BatchErrors(JobQueueError):
-    """Raise it in a batch handler: the jobs that `errors` names failed, each with its error; all others are done.
+    """Raised by a batch handler: the jobs in `errors` failed, each with its own error; all other jobs are done.
 
     `errors` is a dict of exceptions by job id. Raises InvalidType for anything else.
     """
@@ -132,38 +132,38 @@ class BatchErrors(JobQueueError):
 
 
 class InProgress(JobQueueError):
-    """Somebody else is working under this idempotency key right now. Nothing was written; ask again later."""
+    """Another call with this idempotency key is still running. Nothing was written; try again later."""
 
 
 class KeyReused(JobQueueError, ValueError):
-    """The idempotency key belongs to another request, so this one was refused. Nothing was written."""
+    """The idempotency key was used for a different request. Nothing was written."""
 
 
 class DestinationDown(JobQueueError):
-    """A destination of events could not be reached. Nothing is charged for it; the relay tries again until it is back.
+    """A destination of events could not be reached. The relay tries again until it can; no attempt is used.
 
-    A destination of your own, or a subscriber, may raise it.
+    Your own destinations and subscribers may raise it.
     """
 
 
 class WrongDatabase(JobQueueError, ValueError):
-    """The work and the queue are in different databases, so they cannot share one commit."""
+    """The work and the queue are in different databases, so one commit cannot include both."""
 
 
 class DatabaseBusy(JobQueueError):
-    """The database refused the same transaction several times (deadlock, lock wait). Nothing was written."""
+    """The same transaction failed several times with transient errors (deadlock, lock wait). Nothing was written."""
 
 
 class OutcomeUnknown(JobQueueError):
-    """The connection broke while a commit was under way: it may or may not have happened.
+    """The connection broke during a commit, so the commit may or may not have happened.
 
-    Repeat the call with the same dedupe_key: it adds nothing if the first one was committed.
+    Repeat the call with the same dedupe_key: it adds no second job if the first call was committed.
     """
 
 
 class DedupeConflict(JobQueueError):
-    """Another transaction holds the dedupe key and this transaction's snapshot cannot see it. Retry the transaction."""
+    """Another transaction has the dedupe key, but this transaction's snapshot cannot see it. Retry the transaction."""
 
 
 class NotSupported(JobQueueError, ValueError):
-    """The database or this version cannot do what was asked; the message says what to use instead."""
+    """The database, or its version, does not support the call; the message says what to use instead."""

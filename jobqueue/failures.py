@@ -68,7 +68,7 @@ def summary(error: BaseException | str) -> str:
 
 
 def describe(error: BaseException | str) -> str:
-    """The text kept as last_error: the traceback of an exception (without local variables), or the given text."""
+    """The text for last_error: the traceback of an exception (without local variables), or the given text."""
     if isinstance(error, str):
         return storable(error or "failed without a message")
     try:
@@ -84,12 +84,12 @@ def dotted_path(named: type | Callable[..., object]) -> str:
 
 
 def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
-    """`text` that every database stores: no NUL, no lone surrogate, cut in the middle to limit_bytes."""
+    """`text` as every database can store it: without NUL and lone surrogates, cut in the middle to limit_bytes."""
     raw = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
     if len(raw) <= limit_bytes:
         return raw.decode()
     note = f"\n... {len(raw) - limit_bytes} bytes left out ...\n".encode() if limit_bytes > 1000 else b"..."
-    # The end of a traceback names the error, the beginning names the job: keep both.
+    # Keep both ends: the beginning of a traceback names the job, the end names the error.
     tail = (limit_bytes - len(note)) // 2
     head = limit_bytes - len(note) - tail
     return (raw[:head] + note + raw[-tail:]).decode("utf-8", "ignore")
@@ -97,7 +97,7 @@ def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        # A plain str: what __str__ gives may be a subclass whose methods raise.
+        # A plain str: __str__ may return a subclass whose methods raise.
         return str.__str__(str(error))
     except BaseException:
         return "(its message could not be printed)"

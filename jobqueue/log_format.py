@@ -1,4 +1,4 @@
-"""The one module that words log lines; a receiver of signals."""
+"""Log lines about jobs, written by receivers of signals, and the formatters of the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobqueue.signals import RunOutcome, attempt_ended, job_reaped, lease_lost
 jobs = logging.getLogger("jobqueue.jobs")
 logger = logging.getLogger("jobqueue")
 
-#: how loud each outcome is
+#: log level of each outcome; INFO for others
 _LEVELS = {
     RunOutcome.RETRY: logging.WARNING,
     RunOutcome.PARKED: logging.WARNING,
@@ -26,18 +26,18 @@ _LEVELS = {
 
 
 def connect() -> None:
-    """Listen to what happens outside workers, too."""
+    """Connect the receivers that write log lines in every process."""
     lease_lost.connect(on_lease_lost, dispatch_uid="jobqueue.log")
     job_reaped.connect(on_job_reaped, dispatch_uid="jobqueue.log")
 
 
 def connect_jobs() -> None:
-    """One line per finished run: asked for by runworker only, for it costs throughput."""
+    """Connect the receiver that writes a line per run. Only runworker does this, because it costs throughput."""
     attempt_ended.connect(on_attempt_ended, dispatch_uid="jobqueue.log")
 
 
 def on_attempt_ended(sender: type, **facts: Any) -> None:
-    """ok    mail  emails.tasks.send_welcome  #81237  try 1/5  wait 38ms  ran 212ms"""
+    """Log a line such as: ok    mail  emails.tasks.send_welcome  #81237  try 1/5  wait 38ms  ran 212ms"""
     level = _LEVELS.get(facts["outcome"], logging.INFO)
     if not jobs.isEnabledFor(level):
         return
@@ -60,9 +60,9 @@ def on_attempt_ended(sender: type, **facts: Any) -> None:
 
 
 def on_lease_lost(sender: type, **facts: Any) -> None:
-    """A former holder was refused."""
+    """Log that a former holder of a lease was refused."""
     logger.warning(
-        "job %d: the %s of %s was refused, its lease had ended; the job belongs to somebody else now",
+        "job %d: the %s of %s was refused because its lease had ended; another holder may have the job now",
         facts["job_id"],
         facts["verb"],
         one_line(facts["worker"]),
@@ -71,9 +71,9 @@ def on_lease_lost(sender: type, **facts: Any) -> None:
 
 
 def on_job_reaped(sender: type, **facts: Any) -> None:
-    """A lease ran out."""
+    """Log that a lease has expired."""
     logger.info(
-        "job %d: the lease of %s ran out in attempt %d",
+        "job %d: the lease of %s expired in attempt %d",
         facts["job_id"],
         one_line(facts["worker"]),
         facts["attempt"],
@@ -82,12 +82,12 @@ def on_job_reaped(sender: type, **facts: Any) -> None:
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks and control characters: names and messages cannot forge a log line."""
+    """`text` without line breaks and control characters, so that names and messages cannot forge a log line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in storable(text, 2000))
 
 
 class TextFormatter(logging.Formatter):
-    """12:01:07.412 message, coloured by level where the stream is a terminal."""
+    """Lines such as "12:01:07.412 message", coloured by level if `style` is given."""
 
     def __init__(self, style: Style | None = None) -> None:
         super().__init__("%(message)s")
@@ -95,7 +95,6 @@ class TextFormatter(logging.Formatter):
         self._paint = {logging.ERROR: found.ERROR, logging.WARNING: found.WARNING}
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it if there is one."""
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         text = super().format(record)
         paint = self._paint.get(record.levelno)
@@ -103,12 +102,11 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """One JSON object per line: time, level, logger, message, traceback and the extra KEYS that the record has."""
 
     KEYS = ("event", "job_id", "queue", "handler", "attempt", "worker", "duration_ms")
 
     def format(self, record: logging.LogRecord) -> str:
-        """time, level, logger, message and the fixed extra keys that are there."""
         fields: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),

@@ -1,7 +1,7 @@
-"""Signals about jobs: sent after the write, with ids, never rows. Sender is the Job or Worker model class.
+"""Signals about jobs. They are sent after the write and carry ids, not rows; the sender is the Job or Worker model.
 
-Receivers are called with send_robust: what they raise is logged and does not reach the worker.
-Inside a caller's transaction a signal is sent before that transaction commits.
+Receivers are called with send_robust(), which logs what they raise, so that it does not reach the worker. Inside a
+caller's transaction a signal is sent before that transaction commits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ job_canceled = Signal()  # job_id, queue, task, using
 job_parked = Signal()  # job_id, queue, task, reason, using: READY again without using an attempt
 job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease expired
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
-# Deadlock, lock wait or lost connection; the transaction is redone.
+# After a deadlock, a lock wait or a lost connection; the transaction is run again.
 transaction_retried = Signal()  # using, code, attempt, error
 # One run in a worker has ended and is settled; `outcome` is a RunOutcome.
 attempt_ended = Signal()  # outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error

@@ -42,7 +42,7 @@ def left():
     return Job.objects.exclude(status__in=(2, 3, 4)).count()
 
 
-REFUSED = "was refused, its lease had ended"
+REFUSED = "was refused because its lease had ended"
 
 
 def frozen_past_its_leases(worker):
