@@ -1,1 +1,1 @@
-"""What the management commands share: arguments, environment defaults, log lines."""
+"""What the management commands use: arguments, set-up of the process, and the sub-commands of `jobs`."""

@@ -1,21 +1,28 @@
-"""Argument types, and defaults from JOBQUEUE_WORKER_<OPTION>."""
+"""Argument types, options that several commands have, and defaults from JOBQUEUE_WORKER_<OPTION>."""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
+from argparse import Action, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import connections
+
+from jobqueue.conf import load
 from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import InvalidValue
 
+#: exit statuses: wrong usage, no usable database, wrong settings, and what was looked for exists
+USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 2, 3, 4, 5
 ENV_PREFIX = "JOBQUEUE_WORKER_"
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
 def duration(text: str) -> float:
-    """A duration above 0, in seconds."""
+    """The seconds of a duration above 0."""
     try:
         return parse_seconds(text)
     except InvalidValue as error:
@@ -23,7 +30,7 @@ def duration(text: str) -> float:
 
 
 def duration_or_zero(text: str) -> float:
-    """A duration of at least 0, in seconds."""
+    """The seconds of a duration of at least 0."""
     try:
         return parse_seconds(text, zero=True)
     except InvalidValue as error:
@@ -31,7 +38,7 @@ def duration_or_zero(text: str) -> float:
 
 
 def duration_range(text: str) -> tuple[float, float]:
-    """50ms..200ms, or one duration for both ends."""
+    """The seconds of both ends of a range such as 50ms..200ms; one duration stands for both."""
     low, dots, high = text.partition("..")
     first = duration(low)
     last = duration(high) if dots else first
@@ -41,7 +48,7 @@ def duration_range(text: str) -> tuple[float, float]:
 
 
 def count(most: int) -> Callable[[str], int]:
-    """A whole number from 1 to `most`."""
+    """An argument type for whole numbers from 1 to `most`."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
@@ -52,7 +59,7 @@ def count(most: int) -> Callable[[str], int]:
 
 
 def size(text: str) -> int:
-    """Bytes: 512M, 2G, or a bare number of bytes."""
+    """The bytes of a size such as 512M or 2G, or a number of bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     if not (number.isascii() and number.isdigit() and 0 < int(number) < 2**40):
@@ -60,8 +67,38 @@ def size(text: str) -> int:
     return int(number) * unit
 
 
+def add_database(parser: ArgumentParser) -> None:
+    """Add --database."""
+    parser.add_argument("--database", default=None, metavar="ALIAS", help="default: JOBQUEUE['DATABASE']")
+
+
+def add_json(parser: ArgumentParser, meaning: str = "print one JSON object") -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help=meaning)
+
+
+def database_of(given: Mapping[str, Any]) -> str:
+    """The alias of --database, or of JOBQUEUE. Raises CommandError: status 2 for the option, 4 for the settings."""
+    try:
+        configured = load().database
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error), returncode=MISCONFIGURED) from None
+    known = ", ".join(sorted(connections.settings))
+    if given["database"] is None:
+        if configured not in connections.settings:
+            raise CommandError(
+                f"JOBQUEUE['DATABASE'] = {configured!r} is not in DATABASES ({known}). Nothing was done; correct the "
+                "setting.",
+                returncode=MISCONFIGURED,
+            )
+        return configured
+    if given["database"] not in connections.settings:
+        raise CommandError(f"--database {given['database']!r} is not in DATABASES ({known})", returncode=USAGE)
+    return str(given["database"])
+
+
 def env_defaults(parser: ArgumentParser) -> None:
-    """Take defaults from the environment: flag > environment > settings. A bad value is a usage error."""
+    """Take defaults from the environment, which a flag overrides. A wrong value is a usage error."""
     for action in parser._actions:
         flag = next((o for o in action.option_strings if o.startswith("--")), None)
         name = ENV_PREFIX + flag[2:].upper().replace("-", "_") if flag else None
@@ -70,7 +107,7 @@ def env_defaults(parser: ArgumentParser) -> None:
             parser.set_defaults(**{action.dest: _from_env(parser, action, name, os.environ[name])})
 
 
-def _from_env(parser: ArgumentParser, action: Any, name: str, text: str) -> Any:
+def _from_env(parser: ArgumentParser, action: Action, name: str, text: str) -> object:
     if action.nargs == 0:
         if text.lower() not in _TRUE | _FALSE:
             parser.error(f"{name}={text!r}: write 1 or 0")
@@ -78,7 +115,7 @@ def _from_env(parser: ArgumentParser, action: Any, name: str, text: str) -> Any:
             return action.const
         return not action.const if action.default is None else action.default
     try:
-        value = action.type(text) if action.type else text
+        value = action.type(text) if callable(action.type) else text
     except (ArgumentTypeError, ValueError, TypeError) as error:
         parser.error(f"{name}: {error}")
     if action.choices and value not in action.choices:

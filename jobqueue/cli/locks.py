@@ -1,4 +1,4 @@
-"""jobs locks: what locks did, who waits for whom now, deadlocks."""
+"""jobs locks: print lock statistics, sessions that wait for a lock now, and deadlocks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from django.core.management.base import OutputWrapper
 from django.utils import translation
 
-from jobqueue.cli.arguments import count, duration
+from jobqueue.cli.arguments import add_database, add_json, count, duration
 from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
 from jobqueue.lockstats.counters import OTHER
@@ -21,17 +22,17 @@ from jobqueue.models import LockFinding
 
 
 def declare(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the options."""
     parser.add_argument(
-        "--since", type=duration, default=3600.0, metavar="D", help="age of the statistics (default 1h)"
+        "--since", type=duration, default=3600.0, metavar="D", help="period of the statistics (default 1h)"
     )
     parser.add_argument("--limit", type=count(1000), default=20, metavar="N", help="rows of each list (default 20)")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--database", default=None, metavar="ALIAS")
+    add_json(parser)
+    add_database(parser)
 
 
-def run(out: Any, using: str, given: dict[str, Any]) -> int:
-    """Print it; the exit status."""
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    """Print everything. Returns the exit status."""
     seconds, limit = given["since"], given["limit"]
     server = report.read_server(using=using, limit=limit)
     kinds = report.read_kinds(seconds=seconds, using=using)
@@ -43,9 +44,9 @@ def run(out: Any, using: str, given: dict[str, Any]) -> int:
         return 0
     if given["verbosity"] == 0:
         return 0
-    # The words of the terminal are English, as everywhere on the command line.
+    # English, as everything on the command line.
     with translation.override(None):
-        for line in [*_figures(seconds, kinds, keys), *_held(held), *_server(server), *_found(found)]:
+        for line in [*_statistics(seconds, kinds, keys), *_held(held), *_server(server), *_found(found)]:
             out.write(line)
     return 0
 
@@ -88,12 +89,12 @@ def _counters_of(one: LockSummary) -> dict[str, Any]:
     return {"kind": one.kind, **asdict(one.counters), "failure_rate": round(one.failure_rate, 4)}
 
 
-def _figures(seconds: float, kinds: list[LockSummary], keys: list[LockSummary]) -> Iterator[str]:
+def _statistics(seconds: float, kinds: list[LockSummary], keys: list[LockSummary]) -> Iterator[str]:
     yield f"Locks of the last {format_seconds(seconds)}"
     for one in kinds:
         yield "  " + _line(one, f"{one.kind}s")
     if not kinds:
-        yield "  none was asked for"
+        yield "  none"
     yield "Most contended keys"
     for one in keys:
         key = "(all other keys)" if one.key == OTHER else one.key
@@ -118,7 +119,7 @@ def _held(held: Any) -> Iterator[str]:
 
 
 def _server(server: ServerLocks) -> Iterator[str]:
-    yield "Sessions that wait for a lock now"
+    yield "Sessions waiting for a lock now"
     for wait in server.waits or []:
         yield "  " + one_line(
             f"{wait.waiting} for {format_seconds(wait.seconds)}  {wait.locked} ({wait.mode})  {wait.waiting_statement}"
@@ -126,11 +127,11 @@ def _server(server: ServerLocks) -> Iterator[str]:
         age = "" if wait.blocking_seconds is None else f", open for {format_seconds(wait.blocking_seconds)}"
         yield "    " + one_line(f"held by {wait.blocking}{age}: {blocker(wait)}")
     if server.slow:
-        yield "Statements by the time they waited for locks"
+        yield "Statements by lock wait time"
         for slow in server.slow:
             yield "  " + one_line(f"{format_seconds(slow.lock_seconds)}  {slow.runs} runs  {slow.statement}")
     if server.deadlocks is not None:
-        yield f"Deadlocks since the server counts: {server.deadlocks}"
+        yield f"Deadlocks since the server began to count: {server.deadlocks}"
     for problem in server.problems:
         yield one_line(f"Not shown: {problem}")
 

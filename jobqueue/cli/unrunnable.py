@@ -1,4 +1,4 @@
-"""jobs unrunnable: which waiting jobs the code at hand cannot run."""
+"""jobs unrunnable: list the waiting jobs that the code of this process cannot run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
+from django.core.management.base import OutputWrapper
+
+from jobqueue.cli.arguments import FOUND, add_database, add_json
 from jobqueue.log_format import one_line
 from jobqueue.tasks import registry
 from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
 
-FOUND = 5
-
 
 def declare(parser: ArgumentParser) -> None:
-    """Its options."""
-    parser.add_argument("--fail-if-any", action="store_true", help=f"exit with {FOUND} if there are some")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--database", default=None, metavar="ALIAS")
+    """Add the options."""
+    parser.add_argument("--fail-if-any", action="store_true", help=f"exit {FOUND} if there are any")
+    add_json(parser)
+    add_database(parser)
 
 
-def run(out: Any, using: str, given: dict[str, Any]) -> int:
-    """Print them; the exit status."""
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    """Print the kinds of such jobs. Returns the exit status."""
     list(registry.discover())
     found = find_unrunnable(using=using)
     if given["json"]:

@@ -1,4 +1,4 @@
-"""runworker's options: how they are declared, and how they become Options."""
+"""The options of runworker: their declaration, and the Options made of them."""
 
 from __future__ import annotations
 
@@ -9,58 +9,65 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from jobqueue.cli.arguments import count, duration, duration_or_zero, duration_range, env_defaults, size
-from jobqueue.cli.database import database_of
+from jobqueue.cli.arguments import (
+    USAGE,
+    add_database,
+    count,
+    database_of,
+    duration,
+    duration_or_zero,
+    duration_range,
+    env_defaults,
+    size,
+)
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.validation import check_worker
 from jobqueue.worker.shared.queue_choice import Selection, parse
 from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, PER_CHILD, Options, default_name
 
-USAGE = 2
-
 
 def declare(parser: ArgumentParser) -> None:
-    """Add every option."""
+    """Add all options, with defaults from the environment."""
     add = parser.add_argument
     add("queue", nargs="*", metavar="QUEUE", help="queues to serve, as with --queues; none = all")
     add("--queues", default=None, metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
-    add("--database", default=None, metavar="ALIAS", help="database of the queue (default: JOBQUEUE['DATABASE'])")
+    add_database(parser)
     add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
     add("--async-concurrency", type=count(10_000), default=100, metavar="N", help="coroutine jobs per process (100)")
     add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
-    add("--no-adaptive", action="store_true", help="never lower the concurrency when database or dependencies fail")
+    add("--no-adaptive", action="store_true", help="keep the concurrency when the database or dependencies fail")
     add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
-    add("--lease", type=duration, default=None, help="how long a claim lasts (default: JOBQUEUE['LEASE_SECONDS'])")
-    add("--heartbeat", type=duration, default=None, help="how often leases are renewed (default: lease / 4)")
+    add("--lease", type=duration, default=None, help="length of a lease (default: JOBQUEUE['LEASE_SECONDS'])")
+    add("--heartbeat", type=duration, default=None, help="time between renewals of a lease (default: lease / 4)")
     add("--batch-size", type=count(1000), default=100, metavar="N", help="most jobs of one claim (default 100)")
-    add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, drawn at random")
+    add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, chosen at random")
     add("--once", action="store_true", help="run at most one job, then exit")
     add("--drain", action="store_true", help="exit when nothing is due")
     add("--max-jobs", type=count(10**9), default=None, metavar="N", help="exit after starting N jobs")
-    add("--max-time", type=duration, default=None, help="exit after this long")
-    add("--max-rss", type=size, default=None, metavar="512M", help="replace a child that grew beyond this")
-    add("--max-connections", type=count(10**6), default=None, metavar="N", help="refuse to start if it may need more")
+    add("--max-time", type=duration, default=None, help="exit after this time")
+    add("--max-rss", type=size, default=None, metavar="512M", help="replace a child that uses more memory")
+    add("--max-connections", type=count(10**6), default=None, metavar="N", help="do not start if more might be opened")
     add("--recycle-jobs", type=count(10**9), default=None, metavar="N", help="replace a child after N runs")
-    add("--recycle-time", type=duration, default=None, metavar="1h", help="replace a child after this long")
-    add("--idle-exit", type=duration, default=None, help="exit when idle for this long")
+    add("--recycle-time", type=duration, default=None, metavar="1h", help="replace a child after this time")
+    add("--idle-exit", type=duration, default=None, help="exit after being idle for this time")
     add("--shutdown-timeout", type=duration_or_zero, default=30.0, help="time to finish after a signal (default 30s)")
-    add("--on-timeout", choices=["release", "wait"], default="release", help="after that: kill and give back, or wait")
+    add("--on-timeout", choices=["release", "wait"], default="release", help="then: kill and release jobs, or wait")
     add("--db-retry", type=duration, default=None, help="exit 75 if the database stays unreachable (default: never)")
     add("--fail-on-error", action="store_true", help="exit 5 if a job failed")
-    add("--no-reaper", action="store_true", help="leave lapsed leases to other workers and reap_leases")
+    add("--no-reaper", action="store_true", help="leave expired leases to other workers and reap_leases")
     add("--reload", action="store_true", default=None, help="restart when code changes (default: DEBUG)")
     add("--no-reload", action="store_false", dest="reload", help="never restart for changed code")
-    add("--probe-port", type=count(65535), default=None, metavar="N", help="answer /live /ready /metrics over HTTP")
+    add("--probe-port", type=count(65535), default=None, metavar="N", help="serve /live, /ready and /metrics over HTTP")
     add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
-    add("--dry-run", action="store_true", help="print what would be claimed, claim nothing")
+    add("--dry-run", action="store_true", help="print the jobs that would be claimed, and exit")
     env_defaults(parser)
     parser.set_defaults(queues_of_env=parser.get_default("queues"))
 
 
 def build(given: dict[str, Any]) -> Options:
-    """The Options of parsed arguments. Raises CommandError (exit status 2) for what contradicts itself."""
+    """The Options of parsed arguments. Raises CommandError (exit status 2) for options that contradict each other."""
     lease, heartbeat = _lease(given)
     database = database_of(given)
     once = given["once"]
@@ -109,7 +116,7 @@ def _lease(given: dict[str, Any]) -> tuple[float, float]:
     conf = load()
     lease, heartbeat = given["lease"] or conf.lease_seconds, given["heartbeat"]
     if heartbeat is None:
-        # A configured heartbeat belongs to the configured lease; another lease gets its own quarter.
+        # HEARTBEAT_SECONDS belongs to LEASE_SECONDS; another lease gets a quarter of its own.
         heartbeat = conf.renew_seconds if given["lease"] is None else lease / 4
     if not lease > 3 * heartbeat:
         raise CommandError(
@@ -122,7 +129,7 @@ def _lease(given: dict[str, Any]) -> tuple[float, float]:
 def _selection(given: dict[str, Any]) -> Selection:
     queues, positional = given["queues"], given["queue"]
     if positional and queues is given["queues_of_env"]:
-        # What is typed comes before the environment.
+        # Queues on the command line override those of the environment.
         queues = None
     try:
         return parse([*positional, *([queues] if queues is not None else [])])

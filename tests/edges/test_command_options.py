@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from jobqueue.cli import pidfile, worker_options
+from jobqueue.cli import process, worker_options
 from tests.edges.command_helpers import options, refused
 
 
@@ -115,26 +115,26 @@ def test_help_names_every_option_and_no_secret(capsys, settings):
 class TestPidfile:
     def test_it_is_there_while_it_is_held(self, tmp_path):
         path = tmp_path / "pid"
-        with pidfile.held(str(path)):
+        with process.pid_file(str(path)):
             assert path.read_text() == f"{os.getpid()}\n"
         assert not path.exists()
 
     def test_a_place_that_cannot_be_written_is_a_usage_error(self, tmp_path):
         with pytest.raises(CommandError) as refused:
-            with pidfile.held(str(tmp_path / "missing" / "pid")):
+            with process.pid_file(str(tmp_path / "missing" / "pid")):
                 pass
         assert refused.value.returncode == 2
 
     def test_none_needs_none(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        with pidfile.held(None):
+        with process.pid_file(None):
             assert not list(tmp_path.iterdir())
 
     def test_a_living_worker_is_not_replaced(self, tmp_path):
         path = tmp_path / "pid"
         path.write_text(f"{os.getppid()}\n")
         with pytest.raises(CommandError, match="is running") as refused:
-            with pidfile.held(str(path)):
+            with process.pid_file(str(path)):
                 pass
         assert refused.value.returncode == 2
         assert path.read_text() == f"{os.getppid()}\n"
@@ -143,5 +143,5 @@ class TestPidfile:
     def test_what_a_dead_worker_left_is_replaced(self, tmp_path, left):
         path = tmp_path / "pid"
         path.write_text(left)
-        with pidfile.held(str(path)):
+        with process.pid_file(str(path)):
             assert path.read_text() == f"{os.getpid()}\n"

@@ -59,8 +59,8 @@ def test_only_keys_that_are_held_up_with_stuck():
     ack(claim_one())
     dead, *_ = enqueue_many("p", range(3), ordering_key="dead")
     kill_head("p")
-    assert run("--stuck").splitlines() == [f"3  p  dead  failed  first #{dead}", "1 ordering keys are held up"]
-    assert run("--stuck", "--queue", "q").splitlines() == ["0 ordering keys are held up"]
+    assert run("--stuck").splitlines() == [f"3  p  dead  failed  first #{dead}", "1 ordering keys are blocked"]
+    assert run("--stuck", "--queue", "q").splitlines() == ["0 ordering keys are blocked"]
 
 
 def test_a_halted_key_is_held_up_although_its_job_was_retried(settings):
@@ -94,7 +94,7 @@ def test_json_has_stable_names():
 def test_resume_lets_a_key_go_on(key, word):
     _dead, second = enqueue_many("q", range(2), ordering_key=key)
     kill_head()
-    assert run("resume", "q", word).endswith("of queue q goes on\n")
+    assert run("resume", "q", word).endswith("of queue q is resumed\n")
     assert claim_one().job_id == second
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue import log_format as log_events
-from jobqueue.cli import logs
+from jobqueue.cli import process
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 from tests.patience import patient
 
@@ -162,7 +162,7 @@ def fresh(monkeypatch):
     [(0, "WARNING", False), (1, "INFO", True), (2, "DEBUG", True), (3, "DEBUG", True)],
 )
 def test_verbosity(fresh, verbosity, level, per_job):
-    logs.set_up(verbosity, "text", None)
+    process.set_up_logging(verbosity, "text", None)
     assert logging.getLevelName(fresh.level) == level
     assert bool(log_events.attempt_ended.receivers) == per_job
     assert len(fresh.handlers) == 1
@@ -171,14 +171,14 @@ def test_verbosity(fresh, verbosity, level, per_job):
 
 @pytest.mark.parametrize(("form", "kind"), [("text", TextFormatter), ("json", JsonFormatter), ("auto", JsonFormatter)])
 def test_the_format_follows_the_option(fresh, form, kind):
-    logs.set_up(1, form, None)
+    process.set_up_logging(1, form, None)
     assert type(fresh.handlers[0].formatter) is kind
 
 
 def test_the_projects_own_handlers_are_left_alone(fresh):
     own = logging.NullHandler()
     fresh.addHandler(own)
-    logs.set_up(1, "json", None)
+    process.set_up_logging(1, "json", None)
     assert fresh.handlers == [own]
     assert fresh.propagate
 
@@ -195,9 +195,9 @@ own = {"LOGGING": console} if sys.argv[2] == "own" else {}
 settings.configure(DEBUG=sys.argv[1] == "debug", INSTALLED_APPS=apps, DATABASES=databases, TASKS=backend, **own)
 import django
 django.setup()
-from jobqueue.cli import logs
+from jobqueue.cli import process
 from jobqueue.signals import job_done, send
-logs.set_up(1, "text", None)
+process.set_up_logging(1, "text", None)
 def broken(**facts):
     raise ValueError("receiver is broken")
 job_done.connect(broken)

@@ -1,4 +1,4 @@
-"""python manage.py reap_leases: end expired leases, delete ended locks and old rows."""
+"""python manage.py reap_leases: end expired leases, delete expired locks and old rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import Error, connections
 
-from jobqueue.cli.arguments import count, duration
-from jobqueue.cli.database import database_of
+from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper
@@ -22,21 +21,20 @@ from jobqueue.maintenance.cleaner import CLEANERS
 
 
 class Command(BaseCommand):
-    """Any number may run at once. Exit status 0, also with nothing to do; 3 no database, 4 bad settings."""
+    """Several may run at once. Exit status: 0 done, also with nothing to do; 3 no usable database, 4 wrong settings."""
 
-    help = "End leases that ran out: their jobs are READY again, or FAILED when no attempt is left."
+    help = "End expired leases: their jobs are READY again, or FAILED if no attempt is left. Delete old rows."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
-        parser.add_argument("--interval", type=duration, default=None, help="repeat until SIGTERM; default: one pass")
-        parser.add_argument("--limit", type=count(100_000), default=1000, metavar="N", help="leases per transaction")
-        parser.add_argument("--dry-run", action="store_true", help="count, change nothing")
-        parser.add_argument("--json", action="store_true", help="one JSON object per pass")
-        parser.add_argument("--database", default=None, metavar="ALIAS")
+        add = parser.add_argument
+        add("--interval", type=duration, default=None, help="repeat after this time until SIGTERM (default: one pass)")
+        add("--limit", type=count(100_000), default=1000, metavar="N", help="leases per transaction (default 1000)")
+        add("--dry-run", action="store_true", help="count, but change nothing")
+        add_json(parser, "print one JSON object per pass")
+        add_database(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Run one pass, or one per interval."""
         stop = threading.Event()
         using = database_of(given)
         if given["interval"] is not None:
@@ -49,7 +47,7 @@ class Command(BaseCommand):
                 self.stderr.write(f"the database {using!r} cannot be used: {error}. Nothing was reaped in this pass.")
                 connections[using].close()
                 if given["interval"] is None:
-                    sys.exit(3)
+                    sys.exit(NO_DATABASE)
             if given["interval"] is None or stop.wait(given["interval"]):
                 return
 
@@ -57,7 +55,7 @@ class Command(BaseCommand):
         if given["dry_run"]:
             expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
             facts: dict[str, int] = {"expired": expired, "locks": ended}
-            text = f"{expired} leases have run out, {ended} locks have ended"
+            text = f"{expired} leases and {ended} locks have expired"
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)

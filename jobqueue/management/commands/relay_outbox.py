@@ -1,4 +1,4 @@
-"""python manage.py relay_outbox: deliver events until told to stop."""
+"""python manage.py relay_outbox: deliver events until a signal, or with --drain until nothing is due."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
 from django.db import Error
 
-from jobqueue.cli import logs, streams
-from jobqueue.cli.arguments import count, duration, duration_or_zero
-from jobqueue.cli.database import database_of
+from jobqueue.cli.arguments import (
+    MISCONFIGURED,
+    NO_DATABASE,
+    add_database,
+    add_json,
+    count,
+    database_of,
+    duration,
+    duration_or_zero,
+)
+from jobqueue.cli.process import open_missing_streams, set_up_logging
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
@@ -34,15 +42,15 @@ from jobqueue.worker.shared import stack_dump
 
 logger = logging.getLogger("jobqueue.outbox")
 
-NO_DATABASE, MISCONFIGURED, DATABASE_LOST = 3, 4, 75
-#: how long --drain waits for a database that became unreachable
+DATABASE_LOST = 75
+#: time that --drain waits for a database that became unreachable
 DRAIN_RETRY_SECONDS = 30.0
-#: how much longer than DELIVERY_SECONDS code may hold the interpreter's lock
+#: time beyond DELIVERY_SECONDS for which code may hold the interpreter's lock
 HELD_SECONDS = 10.0
 
 
 def topics(text: str) -> list[str]:
-    """a,b"""
+    """The topics of text such as "a,b"."""
     try:
         return [check_topic(part) for part in text.split(",")]
     except InvalidValue as error:
@@ -50,36 +58,32 @@ def topics(text: str) -> list[str]:
 
 
 class Command(BaseCommand):
-    """Any number may run at once. Exit status: 0 stopped or drained, 1 a subscriber held the interpreter's lock, 2
-    usage, 3 no database or tables at the start, 4 bad settings, 75 the database was lost during --drain, 128 + N forced
-    by a second signal N.
+    """Several may run at once. Exit status: 0 stopped or drained, 1 a subscriber held the interpreter's lock, 2 usage,
+    3 no database or tables at the start, 4 wrong settings, 75 the database was lost during --drain, 128 + N ended by a
+    second signal N.
     """
 
-    help = "Deliver the events of the outbox. Stops after the delivery under way on SIGTERM and SIGINT."
+    help = "Deliver the events of the outbox. On SIGTERM and SIGINT, finish the current delivery and stop."
     requires_system_checks: list[str] = []
     _is_process = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
-        parser.add_argument("--topics", type=topics, default=None, metavar="a,b", help="only these; default: all")
-        parser.add_argument("--batch-size", type=count(10_000), default=None, metavar="N", help="events of one claim")
-        parser.add_argument("--interval", type=duration, default=0.5, help="wait when nothing is due (default 500ms)")
-        parser.add_argument("--drain", action="store_true", help="exit when nothing is due")
-        parser.add_argument(
-            "--shutdown-timeout", type=duration_or_zero, default=10.0, metavar="D",
-            help="time for the delivery under way after a signal (default 10s)",
-        )  # fmt: skip
-        parser.add_argument("--database", default=None, metavar="ALIAS")
-        parser.add_argument("--json", action="store_true", help="one JSON object when a round is over, and at the end")
+        add = parser.add_argument
+        add("--topics", type=topics, default=None, metavar="a,b", help="only these topics (default: all)")
+        add("--batch-size", type=count(10_000), default=None, metavar="N", help="events of one claim")
+        add("--interval", type=duration, default=0.5, help="time between polls when idle (default 500ms)")
+        add("--drain", action="store_true", help="exit when nothing is due")
+        add("--shutdown-timeout", type=duration_or_zero, default=10.0, help="time to finish after a signal (10s)")
+        add_database(parser)
+        add_json(parser, "print one JSON object after each round, and at the end")
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run as a process of its own, which may replace itself."""
+        """Note that this process runs only the command, and so may restart itself."""
         self._is_process = True
         super().run_from_argv(argv)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Relay until a signal, or with --drain until nothing is due."""
-        streams.open_missing()
+        open_missing_streams()
         stop = Event()
         using = database_of(given)
         try:
@@ -93,7 +97,7 @@ class Command(BaseCommand):
             )
         except ImproperlyConfigured as error:
             self._exit(str(error), MISCONFIGURED)
-        logs.set_up(given["verbosity"], "auto", self.style)
+        set_up_logging(given["verbosity"], "auto", self.style)
         list(registry.discover())
         try:
             retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
@@ -136,16 +140,16 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _counts(relay)))
-        # A closed terminal must not leave events leased to a relay that is gone.
+        # Closing the terminal must not kill this process while it holds leases on events.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
         stack_dump.print_at_sigquit(Shutdown(stop, relay, shutdown_seconds).on_signal)
 
     def _guard(self, watching: bool) -> None:
-        """Set a C timer that ends this process if the watch of its deliveries cannot run for so long."""
+        """Set or cancel a C timer that ends the process if a delivery holds the interpreter's lock for too long."""
         limit = load().outbox_settings.delivery_seconds
         if not self._is_process or limit is None:
             return
-        # faulthandler needs a file descriptor to print to; without one there is no timer.
+        # faulthandler needs a file descriptor for its output; without one there is no timer.
         with suppress(Exception):
             if watching:
                 faulthandler.dump_traceback_later(limit + HELD_SECONDS, exit=True)
@@ -153,7 +157,7 @@ class Command(BaseCommand):
                 faulthandler.cancel_dump_traceback_later()
 
     def _replace(self, stop: Event, thread: int) -> None:
-        """Restart the process under the same id: the thread of a delivery that was given up may hang for ever."""
+        """Restart the process under the same id, because the thread of an abandoned delivery may hang for ever."""
         if not self._is_process:
             interrupt(thread)
             return
@@ -162,12 +166,12 @@ class Command(BaseCommand):
             os._exit(0)
         logger.warning("restarting this relay")
         try:
-            _keep_no_file_open()
-            # A subscriber may have blocked signals in this thread's parent, and exec would keep them blocked.
+            _close_files_at_exec()
+            # A subscriber may have blocked signals, and exec() keeps them blocked.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         except OSError as error:
-            logger.critical("this relay cannot be restarted (%s); it ends", error)
+            logger.critical("this relay cannot be restarted (%s); it exits", error)
             os._exit(1)
 
     def _exit(self, text: str, status: int) -> NoReturn:
@@ -180,18 +184,18 @@ def _counts(relay: Relay) -> str:
 
 
 class Shutdown:
-    """Handles signals while the main thread may hang in a delivery."""
+    """Handles signals, also while the main thread hangs in a delivery."""
 
     def __init__(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
         self._stop, self._relay, self._shutdown_seconds = stop, relay, shutdown_seconds
         self._signaled = False
 
     def on_signal(self, number: int) -> None:
-        """Begin the shutdown; a second signal exits at once. Called by a thread of its own."""
+        """Begin the shutdown; exit at once at the second signal. Called in a thread of its own."""
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
         if self._signaled:
-            # At once: leases expire by themselves.
+            # Nothing to release: leases expire by themselves.
             os._exit(128 + number)
         self._signaled = True
         self._stop.set()
@@ -210,8 +214,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def _keep_no_file_open() -> None:
-    """Close all files at exec: a database session that stayed open would keep its locks."""
+def _close_files_at_exec() -> None:
+    """Let exec() close all files: a database session that stays open keeps its locks."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
             with suppress(OSError):

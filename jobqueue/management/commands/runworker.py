@@ -1,4 +1,4 @@
-"""python manage.py runworker: work until told to stop."""
+"""python manage.py runworker: run jobs until a signal or an option ends the worker."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, OutputWrapper
 from django.db import Error
 
-from jobqueue.cli import dry_run, logs, pidfile, streams, worker_options
-from jobqueue.worker.monitor.preflight import MISCONFIGURED, UNREACHABLE
+from jobqueue.cli import worker_options
+from jobqueue.cli.arguments import MISCONFIGURED, NO_DATABASE
+from jobqueue.cli.process import open_missing_streams, pid_file, set_up_logging
+from jobqueue.log_format import one_line
+from jobqueue.transitions.claiming import candidates
+from jobqueue.worker.shared.worker_options import Options
 from jobqueue.worker.supervisor import Supervisor
+
+DRY_RUN_JOBS = 20
 
 
 class Command(BaseCommand):
-    """Exit status: 0 done, 1 unexpected, 2 usage, 3 no database or tables, 4 configuration, 5 --fail-on-error and a
-    job failed, 75 the database was unreachable for longer than --db-retry, 128 + N forced by a second signal N.
+    """Exit status: 0 done, 1 unexpected error, 2 usage, 3 no database or tables, 4 wrong settings, 5 a job failed and
+    --fail-on-error, 75 the database was unreachable for longer than --db-retry, 128 + N ended by a second signal N.
     """
 
     help = "Run jobs: a supervisor with child processes and threads. Stops gracefully on SIGTERM and SIGINT."
-    # The monitor process checks what a worker needs, so that this one never opens a connection.
+    # The monitor process checks the database, so that this process never opens a connection.
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Every option is also JOBQUEUE_WORKER_<OPTION>."""
         worker_options.declare(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Build the options, run the supervisor, exit with its status."""
-        streams.open_missing()
+        open_missing_streams()
         try:
             options = worker_options.build(given)
         except ImproperlyConfigured as error:
@@ -38,13 +42,30 @@ class Command(BaseCommand):
             sys.exit(MISCONFIGURED)
         if given["dry_run"]:
             try:
-                dry_run.show(options, self.stdout)
+                show_due(options, self.stdout)
             except Error as error:
                 self.stderr.write(f"the queue on {options.database!r} cannot be read: {error}. Is it migrated?")
-                sys.exit(UNREACHABLE)
+                sys.exit(NO_DATABASE)
             return
-        logs.set_up(given["verbosity"], given["log_format"], self.style)
-        with pidfile.held(given["pidfile"]):
+        set_up_logging(given["verbosity"], given["log_format"], self.style)
+        with pid_file(given["pidfile"]):
             status = Supervisor(options).run()
         if status:
             sys.exit(status)
+
+
+def show_due(options: Options, out: OutputWrapper) -> None:
+    """Print the jobs that the worker would claim first, in order; lock and change nothing."""
+    using, left = options.database, DRY_RUN_JOBS
+    for queue in options.selection.names(using):
+        for level in candidates.due_levels(queue, using=using):
+            for job in candidates.due(queue, level, using=using).only("id", "task", "run_at", "attempts")[:left]:
+                line = f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}"
+                # Plain SQL may have written any name.
+                out.write(one_line(line) + "\n")
+                left -= 1
+            if left <= 0:
+                out.write("... and perhaps more\n")
+                return
+    if left == DRY_RUN_JOBS:
+        out.write(f"nothing is due on queues {options.selection}\n")

@@ -1,0 +1,105 @@
+"""What a command sets up that runs as a process of its own: standard streams, log lines, a pid file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from django.conf import settings
+from django.core.management.base import CommandError
+from django.core.management.color import Style
+from django.utils.log import RequireDebugTrue
+
+from jobqueue.cli.arguments import USAGE
+from jobqueue.log_format import JsonFormatter, TextFormatter, connect_jobs
+from jobqueue.worker.shared.processes import pid_exists
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed.
+
+    Otherwise the next socket gets one of these numbers, and a library that writes to stderr writes into that socket.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # open() returns the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, and drops a line that cannot be written.
+
+    The reader may be gone, a job may have closed the stream, or a signal may arrive during a write. The report of such
+    an error, on stderr, can fail too, and must not raise in the code that logs.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):
+            super().handleError(record)
+
+
+def set_up_logging(verbosity: int, log_format: str, style: Style) -> None:
+    """Write the log lines of the logger "jobqueue" to stderr, unless the project has configured that logger.
+
+    Verbosity 0 logs warnings and errors, 1 also a line per job, 2 and 3 debug lines.
+    """
+    logger = logging.getLogger("jobqueue")
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
+    logger.setLevel(level)
+    if level <= logging.INFO:
+        connect_jobs()
+    if not logger.handlers:
+        handler = LogHandler(sys.stderr)
+        as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+        handler.setFormatter(JsonFormatter() if as_json else TextFormatter(style if sys.stderr.isatty() else None))
+        logger.addHandler(handler)
+        logger.propagate = False
+    # Django logs here what receivers of signals raise; without DEBUG its default LOGGING does not show that.
+    receivers = logging.getLogger("django.dispatch")
+    if not _shows_errors(receivers):
+        receivers.handlers += logger.handlers
+
+
+def _shows_errors(logger: logging.Logger) -> bool:
+    """Whether a stream handler writes the errors of `logger`."""
+    found: logging.Logger | None = logger
+    while found is not None:
+        for handler in found.handlers:
+            hidden = not settings.DEBUG and any(isinstance(one, RequireDebugTrue) for one in handler.filters)
+            if isinstance(handler, logging.StreamHandler) and handler.level <= logging.ERROR and not hidden:
+                return True
+        found = found.parent if found.propagate else None
+    return False
+
+
+@contextmanager
+def pid_file(name: str | None) -> Iterator[None]:
+    """Keep this process's id in file `name` within the block. Raises CommandError if it names a running process."""
+    if name is None:
+        yield
+        return
+    path = Path(name)
+    with suppress(OSError, ValueError):
+        other = int(path.read_text())
+        if other != os.getpid() and pid_exists(other):
+            raise CommandError(
+                f"{path}: worker {other} is running; stop it first, or use another --pidfile", returncode=USAGE
+            )
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        raise CommandError(f"--pidfile {path}: {error.strerror}", returncode=USAGE) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
