@@ -47,8 +47,8 @@ class Verdict:
         return not self.crossed and not self.sold_twice
 
     @property
-    def words(self) -> str:
-        """The verdict for people."""
+    def text(self) -> str:
+        """The verdict as text."""
         if self.not_run:
             return f"not run: {self.not_run}"
         faults = [
@@ -60,7 +60,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, object]:
         """Everything, for --json."""
-        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.words}
+        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
 
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:

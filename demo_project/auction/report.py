@@ -7,7 +7,7 @@ from django.db import connection
 
 from demo_project.auction.race import Verdict
 from demo_project.auction.rules import THINK_SECONDS
-from demo_project.demo.chart import Bar, race_svg
+from demo_project.demo.chart import draw_race, race_bar
 from demo_project.demo.tables import table
 
 _HEAD = ["strategy", "commits", "commits/s", "refused", "crossed", "sold twice", "retried", "verdict"]
@@ -35,13 +35,13 @@ def notes() -> str:
 
 def as_svg(title: str, verdicts: Sequence[Verdict]) -> str:
     """Commits per second as bars, red where the rules were broken."""
-    bars = [Bar(v.strategy, None if v.not_run else v.per_second, v.kept, v.words) for v in verdicts]
-    return race_svg(title, bars)
+    bars = [race_bar(v.strategy, None if v.not_run else v.per_second, kept=v.kept, text=v.text) for v in verdicts]
+    return draw_race(title, bars)
 
 
 def _line(verdict: Verdict) -> list[object]:
     if verdict.not_run:
-        return [verdict.strategy, *["-"] * 6, verdict.words]
+        return [verdict.strategy, *["-"] * 6, verdict.text]
     return [
         verdict.strategy,
         verdict.commits,
@@ -50,5 +50,5 @@ def _line(verdict: Verdict) -> list[object]:
         verdict.crossed,
         verdict.sold_twice,
         sum(verdict.errors.values()),
-        verdict.words,
+        verdict.text,
     ]

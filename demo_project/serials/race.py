@@ -53,8 +53,8 @@ class Verdict:
         return not (self.duplicates or self.greedy or out_of_turn or self.unsold > self.refused)
 
     @property
-    def words(self) -> str:
-        """The verdict for people."""
+    def text(self) -> str:
+        """The verdict as text."""
         if self.not_run:
             return f"not run: {self.not_run}"
         faults = [
@@ -71,7 +71,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, object]:
         """Everything, for --json."""
-        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.words}
+        return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
 
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:

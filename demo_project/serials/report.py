@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from django.db import connection
 
-from demo_project.demo.chart import Bar, race_svg
+from demo_project.demo.chart import draw_race, race_bar
 from demo_project.demo.tables import table
 from demo_project.serials.race import Verdict
 from demo_project.serials.strategies import THINK_SECONDS
@@ -52,13 +52,14 @@ def notes(verdicts: Sequence[Verdict]) -> str:
 
 def as_svg(title: str, verdicts: Sequence[Verdict]) -> str:
     """Numbers handed out per second as bars, red where one was sold twice or never."""
-    bars = [Bar(v.strategy, None if v.not_run else 1000 / (v.ms_per_number or 1), v.kept, v.words) for v in verdicts]
-    return race_svg(title, bars)
+    rates = [None if v.not_run else 1000 / (v.ms_per_number or 1) for v in verdicts]
+    bars = [race_bar(v.strategy, rate, kept=v.kept, text=v.text) for v, rate in zip(verdicts, rates, strict=True)]
+    return draw_race(title, bars)
 
 
 def _line(verdict: Verdict) -> list[object]:
     if verdict.not_run:
-        return [verdict.strategy, *["-"] * 8, verdict.words]
+        return [verdict.strategy, *["-"] * 8, verdict.text]
     errors = sum(verdict.errors.values())
     waits = "-" if verdict.lock_waits is None else verdict.lock_waits
     return [
@@ -71,7 +72,7 @@ def _line(verdict: Verdict) -> list[object]:
         _Figure(verdict.ms_per_number),
         waits,
         errors,
-        verdict.words,
+        verdict.text,
     ]
 
 

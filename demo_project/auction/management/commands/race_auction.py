@@ -41,7 +41,7 @@ class Command(BaseCommand):
         for verdict in race.run(names, shape):
             verdicts.append(verdict)
             if not given["json"] and given["verbosity"] > 0:
-                self.stderr.write(f"{verdict.strategy}: {verdict.words}")
+                self.stderr.write(f"{verdict.strategy}: {verdict.text}")
         if given["svg"]:
             given["svg"].write_text(as_svg(f"The auction: {title}", verdicts))
         if given["json"]:
