@@ -1,1 +1,1 @@
-"""make bench: the queue beside hand-written SQL and other queues, on the same servers in the same run."""
+"""make bench: the queue compared with hand-written SQL and other queues, on the same servers in the same run."""

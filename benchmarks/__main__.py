@@ -21,7 +21,7 @@ from benchmarks.workers import ROOT
 
 
 def main() -> int:
-    """Exit status 0 when everything that was asked for was measured."""
+    """Exit status 0 if everything was measured that the options select."""
     options = _parser().parse_args()
     plan = _plan(options)
     begun = time.monotonic()
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", type=_some(MEASURES), default=list(MEASURES), metavar="MEASURE,...", help=", ".join(MEASURES))
     add("--db", type=_some(DATABASES), default=list(DATABASES), metavar="DB,...", help=", ".join(DATABASES))
     add("--quick", action="store_const", const="quick", dest="size", default="full", help="minutes instead of hours")
-    add("--tiny", action="store_const", const="tiny", dest="size", help="only to see that it works")
+    add("--tiny", action="store_const", const="tiny", dest="size", help="only to check that it works")
     add("--peers", default="auto", metavar="NAME,...", help="auto (all that are installed), none, or names")
     add("--add", action="store_true", help="keep what the last run measured and this one does not")
     add("--rounds", type=int, default=None, metavar="N", help="interleaved rounds")
@@ -77,7 +77,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _measure(kind: str, url: str, plan: Plan, out: Path) -> dict[str, Any]:
-    """One database in a process of its own: Django's settings are per process."""
+    """Measure one database in a process of its own, because Django's settings are per process."""
     here = {"BENCH_DB": kind, "BENCH_URL": url, "BENCH_NAME": f"jobqueue_bench_{os.getpid()}"}
     given = {"BENCH_PLAN": json.dumps(plan.as_json()), "BENCH_OUT": str(out)}
     env = {**os.environ, **here, **given, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
@@ -92,7 +92,7 @@ def _about(size: str, plan: Plan) -> dict[str, Any]:
     import django
 
     commit = _git("describe", "--always")
-    # What a run has written itself is no change to what the next one measures.
+    # Files that a run writes itself do not change what the next run measures.
     if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results"):
         commit += "-dirty"
     return {
@@ -120,7 +120,7 @@ def _date(record: dict[str, Any]) -> None:
 
 
 def keep(last: dict[str, Any], record: dict[str, Any]) -> None:
-    """Add to `record` the measures of `last` that it does not have, each with the date of its own run."""
+    """Add to `record` the measures that only `last` has, each with the date of its run."""
     for kind, old in last["databases"].items():
         new = record["databases"].setdefault(kind, {**old, "measures": {}, "errors": {}, "dates": {}})
         again = new["dates"].keys() | new.get("peers", {}).keys()
@@ -137,7 +137,7 @@ def _save(record: dict[str, Any], folder: Path) -> Path:
     path = folder / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     text = json.dumps(record, indent=1) + "\n"
     path.write_text(text)
-    # The one that the page shows, and the only one that is kept in git.
+    # The record of the page, and the only one that is kept in git.
     (folder / "last.json").write_text(text)
     return path
 

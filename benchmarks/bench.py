@@ -1,4 +1,4 @@
-"""One database made ready for measuring, and what every measure needs of it."""
+"""A database that is ready for measuring, and what every measure needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bench:
         create_table(target)
 
     def start(self) -> None:
-        """Build, and open the connection that watches."""
+        """Build the database, and open the connection that counts finished jobs."""
         self.build()
         self.connection = self.target.connect()
 
@@ -68,7 +68,7 @@ class Bench:
     def load(
         self, table: str, count: int, *, delayed: int = 0, task: str = "benchmarks.tasks.noop", queue: str = ""
     ) -> None:
-        """Empty a table and put `count` due jobs into it."""
+        """Empty a table and insert `count` due jobs."""
         empty(self.target, self.connection, table)
         if delayed:
             fill(self.target, self.connection, table, delayed, delayed=True, queue=queue or "bench")
@@ -76,11 +76,11 @@ class Bench:
         refresh(self.target, self.connection, table)
 
     def finished(self, table: str) -> Callable[[], int]:
-        """Counts committed finishes."""
+        """A function that counts committed finishes."""
         return self.counting(f"SELECT COUNT(*) FROM {table} WHERE status = 2")
 
     def counting(self, sql: str) -> Callable[[], int]:
-        """Runs a statement that counts."""
+        """A function that runs a counting statement."""
         return lambda: int(rows(self.connection, sql)[0][0])
 
     def watch(self, table: str, total: int, seconds: float | None = None) -> workers.Watch:
@@ -103,19 +103,19 @@ class Bench:
         return workers.rate(samples, jobs)
 
     def check_once(self) -> None:
-        """No job of a drain was handed out twice."""
+        """Raise if a job of a drain started twice."""
         sql = f"SELECT COUNT(*) FROM {OURS} WHERE status = 2 AND fence <> 1"
         twice = rows(self.connection, sql)[0][0]
         if twice:
             raise AssertionError(f"{twice} jobs were claimed more than once")
 
     def say(self, text: str) -> None:
-        """One line of progress."""
+        """Print a line of progress."""
         print(f"{time.strftime('%H:%M:%S')} {self.target.kind}: {text}", file=sys.stderr, flush=True)
 
 
 def alternate(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
-    """Run all contestants in turn, forwards and backwards, `rounds` times; their values round by round."""
+    """Run all contestants in turn, forwards and backwards, `rounds` times. Returns their values by round."""
     found: dict[str, list[Any]] = {name: [] for name in contestants}
     for number in range(rounds):
         names = list(contestants)

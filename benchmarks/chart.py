@@ -12,7 +12,7 @@ _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL", "sql
 
 
 def write(record: dict[str, Any], folder: Path) -> dict[str, str]:
-    """One chart per measure that has one; measure -> file name."""
+    """Write a chart for each measure that has one. Returns the file names by measure."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for measure, (title, find) in _CHARTS.items():

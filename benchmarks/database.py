@@ -1,4 +1,4 @@
-"""python -m benchmarks.database: measure one database; the record as JSON to the file named by BENCH_OUT."""
+"""python -m benchmarks.database: measure one database, and write the record as JSON to the file BENCH_OUT."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def measure(plan: Plan) -> dict[str, Any]:
-    """Every measure of the plan; one that breaks is recorded as such and does not stop the others."""
+    """Run every measure of the plan. An error is recorded and does not stop the other measures."""
     target = from_environment()
     with tempfile.TemporaryDirectory(prefix="jobqueue-bench-") as folder:
         bench = Bench(target, plan, Path(folder))

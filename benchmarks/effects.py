@@ -1,4 +1,4 @@
-"""16 bytes per started job: its number and the machine's monotonic clock. Needs nothing but Python."""
+"""A file of 16 bytes per started job: its number and the machine's monotonic clock. Needs only Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _open: dict[str, int] = {}
 
 
 def effect(number: int) -> None:
-    """Append one record; about two microseconds."""
+    """Append one record; takes about two microseconds."""
     path = os.environ["BENCH_EFFECTS"]
     if path not in _open:
         _open[path] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -20,7 +20,7 @@ def effect(number: int) -> None:
 
 
 def count(path: str | None = None) -> int:
-    """How many jobs have started."""
+    """The number of jobs that have started."""
     try:
         return os.stat(path or os.environ["BENCH_EFFECTS"]).st_size // _RECORD.size
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def count(path: str | None = None) -> int:
 
 
 def read(path: Path) -> dict[int, float]:
-    """When each job first started."""
+    """The first start of each job."""
     found: dict[int, float] = {}
     data = path.read_bytes() if path.exists() else b""
     for number, started in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):

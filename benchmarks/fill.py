@@ -1,4 +1,4 @@
-"""Fill a job table with INSERT ... SELECT: a million rows in seconds, not through anybody's API."""
+"""Fill a job table with INSERT ... SELECT: a million rows in seconds, without the API of a queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAYLOAD = '{"args": [], "kwargs": {}}'
 
 
 def make_numbers(target: Target) -> None:
-    """The helper table with 0 ... 9,999."""
+    """Create the helper table with the numbers 0 to 9,999."""
     connection = target.connect()
     execute(connection, "CREATE TABLE bench_numbers (n INT NOT NULL PRIMARY KEY)")
     digit = "(" + " UNION ALL ".join(f"SELECT {i}{' AS n' if i == 0 else ''}" for i in range(10)) + ")"
@@ -35,7 +35,7 @@ def fill(
     finished: bool = False,
     delayed: bool = False,
 ) -> None:
-    """Add `count` due jobs; or finished ones; or such as are due tomorrow, of five priorities."""
+    """Insert `count` jobs that are due, that are finished, or that are due tomorrow, with five priorities."""
     now = datetime.now(UTC)
     zone = "+00" if target.kind == "postgres" else ""
     when = now + timedelta(days=1) if delayed else now - timedelta(hours=1)
@@ -56,20 +56,20 @@ def fill(
 
 
 def empty(target: Target, connection: Any, table: str) -> None:
-    """Remove all rows."""
+    """Delete all rows."""
     execute(connection, f"DELETE FROM {table}" if target.kind == "sqlite" else f"TRUNCATE TABLE {table}")
 
 
 def refresh(target: Target, connection: Any, table: str) -> None:
-    """Fresh statistics, as a table of that size would have them, and what was filled in written to disk.
+    """Update the statistics of the table, and let the server write changed pages to disk.
 
-    Otherwise the server writes it while it is measured: the more the larger the table is.
+    Otherwise the server would write them during the measurement, and more of them in a larger table.
     """
     statement = {"postgres": "VACUUM ANALYZE {}", "sqlite": "ANALYZE {}"}.get(target.kind, "ANALYZE TABLE {}")
     cursor = execute(connection, statement.format(table))
     if target.mysql_like:
         cursor.fetchall()
-        # Made for copying the files of a table, so it writes all changed pages first.
+        # This statement prepares a table for a copy of its files, so it writes all changed pages.
         execute(connection, f"FLUSH TABLES {table} FOR EXPORT")
         execute(connection, "UNLOCK TABLES")
     elif target.kind == "postgres":

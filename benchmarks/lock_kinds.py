@@ -1,4 +1,4 @@
-"""python -m benchmarks.lock_kinds KIND PROCESSES SECONDS: processes on one key; prints how often they held it.
+"""python -m benchmarks.lock_kinds KIND PROCESSES SECONDS: print how often processes got the lock of one key.
 
 Processes are forked after Django is set up and before anything is connected.
 """
@@ -21,7 +21,7 @@ REDIS_URL = "JOBQUEUE_TEST_REDIS_URL"
 
 
 def kinds(target_kind: str) -> list[str]:
-    """The contestants of a database: ours first, then those that are compared to."""
+    """The contestants of a database, ours first."""
     found = ["mutex", "lease_lock"]
     if target_kind != "sqlite":
         found += ["named_lock", "bare"]
@@ -31,7 +31,7 @@ def kinds(target_kind: str) -> list[str]:
 
 
 def main(kind: str, processes: int, seconds: float) -> None:
-    """Print the sum of all processes."""
+    """Run the processes and print the sum of their counts."""
     import django
 
     django.setup()
@@ -55,7 +55,7 @@ def main(kind: str, processes: int, seconds: float) -> None:
 
 
 def count(connect: Callable[[], Callable[[], Any]], starting: float, seconds: float) -> int:
-    """How often this process held the lock."""
+    """Count how often this process gets the lock."""
     hold = connect()
     hold()
     time.sleep(max(0.0, starting - time.monotonic()))

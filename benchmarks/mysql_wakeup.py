@@ -2,8 +2,8 @@
 
 python -m benchmarks.mysql_wakeup URL [JOBS]
 
-Prints milliseconds from the return of the committed INSERT to the moment a listening session knows, what ringing adds
-to the enqueuer, and what an accident does. The result is in docs/adr/0008-wakeup.md. Nothing imports this.
+Prints the milliseconds from the return of the committed INSERT to the end of the SLEEP, what the wake-up costs the
+enqueuer, and what a wake-up by a stale number does. The result is in docs/adr/0008-wakeup.md. No module imports this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.05
 
 
 class Sleeper(threading.Thread):
-    """Waits for rings on a connection of its own; notes when each SLEEP ended early."""
+    """Waits for wake-ups on a connection of its own, and records when each SLEEP ended early."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -31,33 +31,33 @@ class Sleeper(threading.Thread):
         self.woken: list[float] = []
 
     def run(self) -> None:
-        """Sleep, note, sleep again."""
+        """Sleep and record in a loop."""
         while True:
             try:
                 run(self.connection, "SELECT SLEEP(3600)")
             except MySQLdb.Error as error:
-                # 1317 is how MariaDB says that the query was killed; MySQL answers 1.
+                # MariaDB raises error 1317 for a killed query; MySQL returns 1.
                 if error.args[0] != 1317:
                     return
             self.woken.append(time.monotonic())
 
 
 def connect(url: str) -> Any:
-    """A bare connection in autocommit mode."""
+    """A driver connection in autocommit mode."""
     parts = urlsplit(url)
     words = {"user": unquote(parts.username or ""), "passwd": unquote(parts.password or "")}
     return MySQLdb.connect(host=parts.hostname, port=parts.port, db=parts.path.strip("/"), autocommit=True, **words)
 
 
 def run(connection: Any, sql: str) -> Any:
-    """Run one statement; its rows."""
+    """Run one statement. Returns its rows."""
     cursor = connection.cursor()
     cursor.execute(sql)
     return cursor.fetchall()
 
 
-def ring(connection: Any) -> int:
-    """Find sessions that sleep, as an enqueuer must that knows no worker, and end their statement; how many."""
+def wake(connection: Any) -> int:
+    """Find the sessions that sleep and end their statements, for an enqueuer that knows no worker. Returns how many."""
     found = run(
         connection,
         "SELECT id FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(CURRENT_USER(), '@', 1) "
@@ -69,14 +69,14 @@ def ring(connection: Any) -> int:
 
 
 def measure(url: str, jobs: int) -> None:
-    """Latency and cost, by number known beforehand and by looking it up."""
+    """Print latency and cost, with a known session number and with a look-up."""
     enqueuer, sleeper = connect(url), Sleeper(url)
     run(enqueuer, "DROP TABLE IF EXISTS wakeup_trial")
     run(enqueuer, "CREATE TABLE wakeup_trial (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload VARCHAR(100))")
     sleeper.start()
-    ways = {"id known": lambda: run(enqueuer, f"KILL QUERY {sleeper.number}"), "id looked up": lambda: ring(enqueuer)}
+    ways = {"id known": lambda: run(enqueuer, f"KILL QUERY {sleeper.number}"), "id looked up": lambda: wake(enqueuer)}
     for name, way in ways.items():
-        latency, inserts, rings, lost = [], [], [], 0
+        latency, inserts, costs, lost = [], [], [], 0
         for _ in range(jobs):
             time.sleep(PAUSE_SECONDS)
             seen = len(sleeper.woken)
@@ -86,21 +86,21 @@ def measure(url: str, jobs: int) -> None:
             way()
             done = time.monotonic()
             inserts.append((committed - begun) * 1000)
-            rings.append((done - committed) * 1000)
+            costs.append((done - committed) * 1000)
             time.sleep(PAUSE_SECONDS)
             if len(sleeper.woken) == seen:
                 lost += 1
             else:
                 latency.append((sleeper.woken[seen] - committed) * 1000)
         print(f"{name}: heard {percentiles(latency)} ms, INSERT {percentiles(inserts, (50,))} ms,", end=" ")
-        print(f"ring {percentiles(rings, (50, 99))} ms, lost {lost} of {jobs}")
+        print(f"wake-up {percentiles(costs, (50, 99))} ms, lost {lost} of {jobs}")
     hit = sum(accident(url, enqueuer) for _ in range(20))
-    print(f"a ring by a number that meanwhile belongs to another session ended its UPDATE {hit} times of 20")
+    print(f"a wake-up by a number that now belongs to another session ended its UPDATE {hit} times of 20")
     run(enqueuer, "DROP TABLE wakeup_trial")
 
 
 def accident(url: str, enqueuer: Any) -> int:
-    """After a restart of the server numbers come again: 1 if a ring by an old one ends a stranger's statement."""
+    """After a restart the server uses numbers again: 1 if a wake-up by an old number ends an unrelated statement."""
     stranger = connect(url)
     number = stranger.thread_id()
     failed: list[int] = []

@@ -1,4 +1,4 @@
-"""How much of everything one run does."""
+"""The sizes and times of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plan:
     rounds: int = 5
     drain_jobs: int = 40_000
     each_jobs: int = 8_000  # one committed ack per job
-    drain_seconds: float = 6.0  # whoever is slower is stopped here
+    drain_seconds: float = 6.0  # a slower contestant is stopped here
     delayed_jobs: int = 100_000
     worker_counts: tuple[int, ...] = (1, 2)
     enqueue_single: int = 500  # per contestant and round
@@ -31,7 +31,7 @@ class Plan:
     growth_claims: int = 20  # of 100 jobs, per table and contestant
     snapshot_jobs: int = 100_000
     memory_jobs: int = 1_000_000
-    idle_before_seconds: float = 60.0  # start-up, and looks that become fewer
+    idle_before_seconds: float = 60.0  # start-up, and polls that become fewer
     idle_seconds: float = 60.0
     idle_rounds: int = 2
     scaling: tuple[int, ...] = (1, 2, 4, 8)
@@ -39,7 +39,7 @@ class Plan:
     peer_jobs: int = 20_000
     outbox_events: int = 20_000  # per contestant and round
     key_jobs: int = 10_000  # with ordering keys, per contestant and round
-    key_seconds: float = 10.0  # whoever is slower is stopped here
+    key_seconds: float = 10.0  # a slower contestant is stopped here
     lock_seconds: float = 2.0  # per contestant and round
     lock_processes: tuple[int, ...] = (1, 4)
     only: tuple[str, ...] = MEASURES
@@ -79,7 +79,7 @@ QUICK = replace(
     key_seconds=5.0,
     lock_seconds=1.0,
 )
-# Shows that everything works; its figures mean nothing.
+# Only checks that everything works; its figures mean nothing.
 TINY = replace(
     QUICK,
     rounds=1,

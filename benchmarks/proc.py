@@ -11,7 +11,7 @@ _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def tree(pid: int) -> list[int]:
-    """`pid` and every living process below it."""
+    """`pid` and every running process below it."""
     found, todo = [], [pid]
     while todo:
         one = todo.pop()
@@ -23,7 +23,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the tree, of children that have ended as well."""
+    """User and system time of the tree, including children that have ended."""
     total = 0
     for one in tree(pid):
         with suppress(OSError):

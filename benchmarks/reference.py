@@ -1,4 +1,4 @@
-"""The reference: hand-written SQL through the bare driver, doing the same durable work on a table of its own."""
+"""The reference: hand-written SQL through the driver, which does the same durable work on its own table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOW = {
     "postgres": ("statement_timestamp()", "statement_timestamp() + interval '60 seconds'"),
     "sqlite": ("strftime('%Y-%m-%d %H:%M:%f', 'now')", "strftime('%Y-%m-%d %H:%M:%f', 'now', '60 seconds')"),
 }
-# The textbook's columns; the pick index is the order of the claim.
+# The usual columns; the index has the order of the claim.
 _TABLE = """
 CREATE TABLE {table} (
     id {id}, queue VARCHAR(64) NOT NULL, status SMALLINT NOT NULL DEFAULT 0, priority INT NOT NULL DEFAULT 0,
@@ -40,7 +40,7 @@ _INDEXES = {
 
 
 def create_table(target: Target) -> None:
-    """The reference's table."""
+    """Create the table of the reference."""
     family = "mysql" if target.mysql_like else target.kind
     connection = target.connect()
     words = {**_TYPES[family], "json": _JSON[target.kind], "now": _NOW[family][0], "table": REFERENCE}
@@ -51,10 +51,10 @@ def create_table(target: Target) -> None:
 
 
 class Reference:
-    """Enqueue, claim and finish, each as few statements as there can be."""
+    """Enqueue, claim and finish, each with as few statements as possible."""
 
     def __init__(self, target: Target) -> None:
-        """Open the connection and write the statements."""
+        """Open the connection and build the statements."""
         family = "mysql" if target.mysql_like else target.kind
         self.connection = target.connect()
         self.mark = "?" if target.kind == "sqlite" else "%s"
@@ -89,7 +89,7 @@ class Reference:
         execute(self.connection, sql, values)
 
     def claim(self, limit: int, queue: str = "bench") -> tuple[list[int], bytes]:
-        """Ids and their token; committed."""
+        """Claim jobs and commit. Returns their ids and the token."""
         token = os.urandom(16)
         execute(self.connection, self.begin)
         ids = [row[0] for row in rows(self.connection, self.pick, [queue, limit])]
@@ -100,7 +100,7 @@ class Reference:
         return ids, token
 
     def finish(self, ids: Sequence[int], token: bytes, result: str | None = None) -> int:
-        """One UPDATE, committed; how many."""
+        """Finish jobs with one UPDATE and commit. Returns how many."""
         text, values = "NULL", []
         if result is not None:
             when = " ".join([f"WHEN {self.mark} THEN {self.mark}{self.cast}"] * len(ids))

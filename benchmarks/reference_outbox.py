@@ -1,4 +1,4 @@
-"""The least that an outbox can be: rows, and a relay that claims 100 of them and marks them in one transaction."""
+"""A minimal outbox: rows, and a relay that claims 100 of them and marks them in one transaction."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def create_table(target: Target) -> None:
 
 
 class ReferenceOutbox:
-    """Publish and relay on a connection of its own; no keys, no leases, no attempts, nothing called in between."""
+    """Publish and relay on a connection of its own, without keys, leases, attempts and deliveries."""
 
     def __init__(self, target: Target) -> None:
-        """Open the connection and write the statements."""
+        """Open the connection and build the statements."""
         family = "mysql" if target.mysql_like else target.kind
         self.connection = target.connect()
         self.mark = "?" if target.kind == "sqlite" else "%s"
@@ -40,18 +40,18 @@ class ReferenceOutbox:
         self.end = f"UPDATE {TABLE} SET processed_at = {_NOW[family][0]} WHERE id IN ({{ids}})"
 
     def empty(self) -> None:
-        """Remove all rows."""
+        """Delete all rows."""
         execute(self.connection, self.wipe)
 
     def publish(self, payloads: Sequence[str], topic: str) -> None:
-        """One INSERT each, as a business transaction would; one commit."""
+        """Insert each event with an INSERT of its own, and commit once."""
         execute(self.connection, self.begin)
         for payload in payloads:
             execute(self.connection, self.add, [topic, payload])
         execute(self.connection, "COMMIT")
 
     def relay(self, limit: int) -> int:
-        """Claim and mark in one transaction; how many."""
+        """Claim and mark in one transaction. Returns how many."""
         execute(self.connection, self.begin)
         ids = [row[0] for row in rows(self.connection, self.pick, [limit])]
         if ids:

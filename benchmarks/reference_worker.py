@@ -1,4 +1,4 @@
-"""python -m benchmarks.reference_worker: claim, (do nothing,) finish, until stopped."""
+"""python -m benchmarks.reference_worker: claim and finish jobs until stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGAIN = {1213, 1205, 1020}
 
 
 def main() -> None:
-    """The loop of a textbook worker."""
+    """Run the loop of a minimal worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--each", action="store_true", help="one committed ack per job")
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def work(reference: Reference, options: Any) -> int:
-    """One batch; how many jobs."""
+    """Claim and finish one batch. Returns the number of jobs."""
     ids, token = reference.claim(options.batch)
     if options.stamp:
         for job_id in ids:
@@ -52,11 +52,11 @@ def work(reference: Reference, options: Any) -> int:
 
 
 def transient(error: Exception) -> bool:
-    """A deadlock or a busy database: again."""
+    """Whether the error is transient: a deadlock or a busy database."""
     return bool(error.args and error.args[0] in _AGAIN) or getattr(error, "sqlstate", "") in ("40001", "40P01")
 
 
 if __name__ == "__main__":
-    # The parent stops us by SIGTERM.
+    # The parent sends SIGTERM to end this process.
     os.environ.setdefault("BENCH_EFFECTS", os.devnull)
     main()

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: tables between two markers, so that the text around them stays."""
+"""Writes docs/benchmarks.md: tables between two markers, so that the text around them is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL", "sql
 
 
 def write(record: dict[str, Any], page: Path) -> None:
-    """Replace what stands between the markers; charts go to img/ beside the page."""
+    """Replace the text between the markers, and write the charts to img/ beside the page."""
     text = page.read_text() if page.exists() else _NEW
     if BEGIN not in text or END not in text:
         text = f"{text.rstrip()}\n\n{BEGIN}\n{END}\n"

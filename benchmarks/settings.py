@@ -1,4 +1,4 @@
-"""Django settings of everything that is measured: one database, and otherwise Django's and our defaults."""
+"""Django settings for all measures: one database, and otherwise the defaults of Django and of the package."""
 
 import os
 from pathlib import Path
@@ -17,14 +17,14 @@ if os.environ["BENCH_DB"] == "sqlite":
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": str(Path(os.environ["BENCH_URL"], os.environ["BENCH_NAME"] + ".sqlite3")),
-            # synchronous stays at SQLite's default, FULL: a commit is on the disk.
+            # synchronous has SQLite's default, FULL: a commit is on disk.
             "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL"},
         }
     }
 else:
     DATABASES = {"default": environ.Env.db_url_config(os.environ["BENCH_URL"]) | {"NAME": os.environ["BENCH_NAME"]}}
 
-# Jobs of the queue bench_each get one committed ack each.
+# Each job of the queue bench_each is acked with a commit of its own.
 JOBQUEUE = {
     "QUEUES": {"bench_each": {"ACK_EACH": True}},
     "WAKEUP": os.environ.get("BENCH_WAKEUP", "auto"),

@@ -1,4 +1,4 @@
-"""Medians, spreads and percentiles; None where there is nothing to take them of."""
+"""Medians, spreads and percentiles; None without values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spread(values: Sequence[Number | None]) -> dict[str, Any] | None:
 
 
 def ratios(ours: Sequence[Number | None], theirs: Sequence[Number | None]) -> dict[str, Any] | None:
-    """Ours / theirs round by round: what one round had in common (a busy machine) drops out."""
+    """Ours / theirs by round: what affects a whole round, such as a busy machine, cancels out."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True) if a is not None and b])
 
 

@@ -9,7 +9,7 @@ Cells = Iterable[Any]
 
 
 def number(found: Any) -> str:
-    """1,234; 0.56; 3.4 - or a dash."""
+    """A number as text such as 1,234 or 0.56; a dash for None."""
     if found is None:
         return "-"
     if abs(found) >= 100:
@@ -18,7 +18,7 @@ def number(found: Any) -> str:
 
 
 def spread(found: dict[str, Any] | None) -> str:
-    """median (min-max)."""
+    """A spread as text: median (min-max)."""
     if found is None:
         return "-"
     if found["n"] == 1:
@@ -92,7 +92,7 @@ def _both(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def quarters(course: Sequence[Any]) -> list[Any]:
-    """The first, the last, and what lies at each quarter between."""
+    """The first value, the last one, and those at each quarter in between."""
     return [course[round(part * (len(course) - 1) / 4)] for part in range(5)]
 
 
@@ -172,7 +172,7 @@ def keys(found: dict[str, Any]) -> Iterator[str]:
     yield from table(("", "ordering keys", "jobs/s", "of those without key, same round"), rows)
 
 
-#: title, what it says, the table
+#: measure -> title, explanation, function that makes the table
 TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "enqueue": ("Enqueue", "Every single enqueue is committed; a bulk is 1,000 jobs in one transaction.", enqueue),
     "drain": (

@@ -1,4 +1,4 @@
-"""The database server under measurement, through its bare driver."""
+"""The database server under measurement, used through its driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Target:
 
     @property
     def mysql_like(self) -> bool:
-        """MySQL and MariaDB share a driver and most of their SQL."""
+        """Whether it is MySQL or MariaDB, which share a driver and most of their SQL."""
         return self.kind in ("mysql", "mariadb")
 
     def sibling(self, suffix: str) -> Target:
@@ -37,7 +37,7 @@ class Target:
         return replace(self, name=f"{self.name}_{suffix}")
 
     def connect(self, name: str | None = None) -> Any:
-        """A bare driver connection in autocommit mode, READ COMMITTED; `name` None = this database."""
+        """A driver connection in autocommit mode, READ COMMITTED; `name` None = this database."""
         if self.kind == "sqlite":
             connection = sqlite3.connect(self.path, isolation_level=None, timeout=20)
             connection.execute("PRAGMA journal_mode=WAL")
@@ -63,14 +63,14 @@ class Target:
         return Path(self.url, f"{self.name}.sqlite3")
 
     def create(self) -> None:
-        """Make the database, empty."""
+        """Create an empty database."""
         self.drop()
         if self.kind != "sqlite":
             charset = " CHARACTER SET utf8mb4" if self.mysql_like else ""
             self._as_admin(f"CREATE DATABASE {self.name}{charset}")
 
     def drop(self) -> None:
-        """Remove the database if it is there."""
+        """Drop the database if it exists."""
         if self.kind == "sqlite":
             for end in ("", "-wal", "-shm"):
                 Path(f"{self.path}{end}").unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Target:
         connection.close()
 
     def describe(self) -> dict[str, Any]:
-        """Version, and the settings that decide what a commit costs."""
+        """The version, and the settings on which the cost of a commit depends."""
         connection = self.connect()
         if self.kind == "sqlite":
             modes = {name: rows(connection, f"PRAGMA {name}")[0][0] for name in ("journal_mode", "synchronous")}
@@ -98,7 +98,7 @@ class Target:
         return {"version": version.split(" on ")[0], "durability": found}
 
     def server_pid(self) -> int | None:
-        """The server's process, where tests.servers started it."""
+        """The server's process, if tests.servers started it."""
         folder = os.environ.get("JOBQUEUE_TEST_SERVERS_STATE")
         if self.kind == "sqlite" or not folder:
             return None
@@ -120,7 +120,7 @@ class Target:
         return {"statements": int(statements), "deadlocks": int(rows(connection, deadlocks)[0][0])}
 
     def open_snapshot(self) -> Any:
-        """A connection whose transaction keeps seeing the database as it is now."""
+        """A connection whose transaction has a snapshot of the database of this moment."""
         connection = self.connect()
         if self.mysql_like:
             execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -132,14 +132,14 @@ class Target:
 
 
 def execute(connection: Any, sql: str, params: Sequence[Any] = ()) -> Any:
-    """Run one statement; its cursor."""
+    """Run one statement. Returns its cursor."""
     cursor = connection.cursor()
     cursor.execute(sql, tuple(params) or ()) if params else cursor.execute(sql)
     return cursor
 
 
 def rows(connection: Any, sql: str, params: Sequence[Any] = ()) -> list[Any]:
-    """All rows of one statement."""
+    """Run one statement. Returns its rows."""
     return list(execute(connection, sql, params).fetchall())
 
 
@@ -149,5 +149,5 @@ def from_environment() -> Target:
 
 
 def environment(target: Target) -> dict[str, str]:
-    """What from_environment() and the settings read."""
+    """The environment variables for from_environment() and the settings."""
     return {"BENCH_DB": target.kind, "BENCH_URL": target.url, "BENCH_NAME": target.name}

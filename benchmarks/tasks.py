@@ -1,4 +1,4 @@
-"""Jobs that do nothing, and one that says when it started."""
+"""Jobs that do nothing, and one that records its start."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ RESULT = {"text": "x" * 188}  # 200 bytes as JSON
 
 @task(queue_name="bench")
 def noop() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @task(queue_name="bench")
 def answer() -> dict[str, str]:
-    """Nothing, with a result of 200 bytes."""
+    """Do nothing, and return a result of 200 bytes."""
     return RESULT
 
 
 @task(queue_name="bench")
 def stamp(number: int) -> None:
-    """Writes down that it started, and when."""
+    """Record the start."""
     effect(number)

@@ -1,4 +1,4 @@
-"""Start contestants as real processes, watch committed finishes in the database, stop them."""
+"""Start contestants as real processes, count committed finishes in the database, stop the processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Samples = list[tuple[float, int]]
 
 
 def runworker(*options: str, processes: int = 1) -> list[str]:
-    """The command of our worker, as a user would type it."""
+    """The command of our worker."""
     base = [sys.executable, "manage.py", "runworker", "-v", "0", "--no-reload"]
     return [*base, "--processes", str(processes), *(options or ("--queues", "bench"))]
 
@@ -30,7 +30,7 @@ def reference(*options: str) -> list[str]:
 
 @contextmanager
 def running(command: list[str], env: dict[str, str], *, count: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """`count` processes, each in a group of its own; ended by SIGTERM, then SIGKILL."""
+    """Run `count` processes within the block, each in its own process group; end them with SIGTERM, then SIGKILL."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
     with tempfile.TemporaryFile() as said:
         started = [
@@ -60,7 +60,7 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
 
 @dataclass
 class Watch:
-    """Samples of (time, jobs finished), until all are or the time is over."""
+    """Samples of (time, finished jobs), until all jobs are finished or the time is over."""
 
     total: int
     seconds: float
@@ -68,7 +68,7 @@ class Watch:
     samples: Samples = field(default_factory=list)
 
     def until_done(self, processes: list[subprocess.Popen[bytes]], start_seconds: float = 120.0) -> Samples:
-        """Look every 50 ms, less often where counting itself is dear; the clock starts with the first finish."""
+        """Count every 50 ms, or less often if counting is slow; the time starts with the first finish."""
         begun = time.monotonic()
         while True:
             before = time.monotonic()
@@ -86,10 +86,10 @@ class Watch:
 
 
 def rate(samples: Samples, total: int) -> float | None:
-    """Jobs a second between the first sample with a finish and the last one before all `total` were finished."""
+    """Jobs a second from the first sample with a finish to the last one before all `total` jobs were finished."""
     busy = [sample for sample in samples if sample[1]]
     inner = [sample for sample in busy if sample[1] < total] or busy
-    # The last sample saw the end some time after it came; it is used only where the drain was too short.
+    # The last sample is later than the end of the drain, so it is used only if the drain was very short.
     chosen = inner if len(inner) >= 3 else busy
     if len(chosen) < 2 and len(samples) > len(busy):
         chosen = [samples[len(samples) - len(busy) - 1], *chosen]

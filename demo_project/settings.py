@@ -34,7 +34,7 @@ INSTALLED_APPS = [
     "demo_project.sources",
 ]
 if django.VERSION < (6, 0):
-    # From 6.0 on Django brings Tasks itself.
+    # Since Django 6.0, Tasks are a part of Django.
     INSTALLED_APPS.append("django_tasks")
 
 MIDDLEWARE = [
@@ -65,7 +65,7 @@ DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / '
 _database = DATABASES["default"]
 _options = _database.setdefault("OPTIONS", {})
 if _database["ENGINE"].endswith("sqlite3"):
-    # IMMEDIATE: a transaction takes the write lock when it begins and waits for it, instead of failing half-way.
+    # IMMEDIATE: a transaction waits for the write lock when it begins, instead of failing half-way.
     _options.setdefault("transaction_mode", "IMMEDIATE")
     _options.setdefault("timeout", 20)
     _options.setdefault("init_command", "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL")
@@ -73,9 +73,9 @@ elif _database["ENGINE"].endswith("mysql"):
     _options.setdefault("charset", "utf8mb4")
 
 TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
-# Only the Redis strategies of race_serials and race_auction need it; without it they are listed as not run.
+# Only the Redis strategies of race_serials and race_auction need it; without it they do not run.
 REDIS_URL = env.str("REDIS_URL", default="")
-# Where the events of orders go: RabbitMQ, or without one e-mails in a folder.
+# The events of orders are sent to RabbitMQ, or without it as e-mails to a folder.
 BROKER_URL = env.str("BROKER_URL", default="")
 ORDERS_QUEUE = "jobqueue-demo-orders"
 MAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
@@ -84,7 +84,7 @@ JOBQUEUE = {
     "REDIS_URL": REDIS_URL or None,
     "OUTBOX": {
         "ROUTES": {"order.*": {"URL": BROKER_URL, "QUEUE": ORDERS_QUEUE}} if BROKER_URL else {},
-        # Short, so that the demo need not wait long for what a killed relay had taken.
+        # Short, so that the demo does not wait long for events that a killed relay had claimed.
         "LEASE_SECONDS": 3.0,
     },
 }

@@ -1,4 +1,4 @@
-"""The admin, and the way to it."""
+"""The admin, and a redirect to it."""
 
 from django.contrib import admin
 from django.urls import path

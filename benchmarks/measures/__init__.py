@@ -1,1 +1,1 @@
-"""What is measured: every module has run(bench), which gives the record of its measure."""
+"""The measures: run(bench) of each module returns the record of its measure."""

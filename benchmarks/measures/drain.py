@@ -1,4 +1,4 @@
-"""(b) How fast a full queue is worked off; counted are committed finishes."""
+"""(b) How fast a full queue is drained, counted in committed finishes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _contestants(bench: Bench, count: int) -> Contestants:
     return found
 
 
-#: whom each contestant is compared with, in the same round
+#: contestant -> the contestant it is compared with, in the same round
 AGAINST = {
     "jobqueue": "raw, 100",
     "jobqueue, results": "raw, 100, results",
@@ -51,7 +51,7 @@ AGAINST = {
 
 
 def compared(found: dict[str, list[Any]]) -> dict[str, Any]:
-    """Rates; ratios to the contestant's own reference; for peers, how many times as fast ours is."""
+    """The rates, their ratios to the reference, and for peers how many times faster ours is."""
     record: dict[str, Any] = {}
     for name, values in found.items():
         entry: dict[str, Any] = {"per_second": spread(values)}

@@ -1,4 +1,4 @@
-"""(a) Adding jobs one by one, each with its own commit, and 1,000 at once."""
+"""(a) Enqueueing jobs one by one, each with its own commit, and 1,000 at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(bench: Bench) -> dict[str, Any]:
 
 
 def timed(times: int, call: Callable[[int], Any], jobs: int = 1) -> float:
-    """Jobs a second of `times` calls; one more before them connects and fills caches."""
+    """Jobs a second of `times` calls, after one call that connects and fills caches."""
     call(times)
     begun = time.perf_counter()
     for number in range(times):
@@ -48,5 +48,5 @@ def timed(times: int, call: Callable[[int], Any], jobs: int = 1) -> float:
 
 
 def compared(found: dict[str, list[Any]], raw: str = "raw INSERT") -> dict[str, Any]:
-    """Each contestant's rates, and how they compare to the reference of their own round."""
+    """The rates of each contestant, and their ratios to the reference in the same round."""
     return {name: {"per_second": spread(v), "ratio": ratios(v, found[raw])} for name, v in found.items()}

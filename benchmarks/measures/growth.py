@@ -1,4 +1,4 @@
-"""(d) What a claim of 100 costs with more and more rows: tables of all sizes side by side, visited in turn."""
+"""(d) The cost of a claim of 100 jobs as the table grows: tables of all sizes are measured in turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(bench: Bench) -> dict[str, Any]:
         contestants[f"jobqueue|{table.label}"] = lambda t=table: _ours(bench, t)  # type: ignore[misc]
         contestants[f"raw|{table.label}"] = lambda t=table, r=reference: _raw(bench, t, r)  # type: ignore[misc]
     try:
-        alternate(contestants, 1)  # warm-up: the first visit reads pages that nobody has read yet
+        alternate(contestants, 1)  # warm-up: the first claim reads pages that are not in memory yet
         found = alternate(contestants, bench.plan.rounds)
     finally:
         _drop(tables)
@@ -103,7 +103,7 @@ def _raw(bench: Bench, table: Table, reference: Reference) -> dict[str, float]:
 
 
 def _refill(bench: Bench, table: Table, name: str) -> None:
-    """As many ready rows as before: the small table must not run dry."""
+    """Restore the number of ready rows, so that the small table does not become empty."""
     connection = table.target.connect()
     fill(table.target, connection, name, bench.plan.growth_claims * BATCH)
     connection.close()

@@ -1,4 +1,4 @@
-"""(f) Statements and processor time of a worker that has had nothing to do for a while."""
+"""(f) Statements and processor time of a worker that has been idle for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.stats import digits, spread
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Worker and reference, in turns."""
+    """Measure worker and reference in turn."""
     found = alternate(
         {
             "jobqueue": lambda: _idle(bench, OURS, workers.runworker()),
@@ -40,6 +40,6 @@ def _idle(bench: Bench, table: str, command: list[str]) -> dict[str, Any]:
         used, after = proc.cpu_seconds(process.pid) - cpu, bench.target.counters(bench.connection)
     statements = None
     if before and after:
-        # Our own two questions are not the worker's.
+        # Without the two statements of this measure.
         statements = digits(max(0, after["statements"] - before["statements"] - 2) / took)
     return {"statements_per_s": statements, "cpu_percent": digits(100 * used / took)}

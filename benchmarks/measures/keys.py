@@ -1,4 +1,4 @@
-"""(j) Enqueueing and draining jobs with ordering keys, beside the same without."""
+"""(j) Enqueueing and draining jobs with ordering keys, compared with jobs without."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.stats import ratios, spread
 
 QUEUE = "bench"
 HOT = 20_000
-#: how many different keys; None = jobs without key
+#: number of different keys; None = jobs without a key
 KEYS: dict[str, int | None] = {"no key": None, "500 keys": 500, "a key each": 10**9}
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Jobs a second, and how many times those of jobs without key."""
+    """Jobs a second, and the ratio to jobs without a key."""
     jobs, rounds = bench.plan.key_jobs, bench.plan.rounds
     enqueue = {name: partial(_enqueue, bench, keys, bench.plan.enqueue_single) for name, keys in KEYS.items()}
     drains: dict[str, Callable[[], Any]] = {name: partial(_drain, bench, keys, jobs) for name, keys in KEYS.items()}
@@ -42,7 +42,7 @@ def _key(n: int, keys: int | None) -> str | None:
 
 
 def _enqueue(bench: Bench, keys: int | None, jobs: int) -> float:
-    """Each committed by itself."""
+    """Enqueue jobs, each with its own commit."""
     from jobqueue import enqueue
 
     _empty(bench)
@@ -53,7 +53,7 @@ def _enqueue(bench: Bench, keys: int | None, jobs: int) -> float:
 
 
 def _drain(bench: Bench, keys: int | None, jobs: int, *, hot: int = 0) -> float | None:
-    """One worker; jobs of the hot key are not counted."""
+    """Drain with one worker; jobs of the hot key do not count."""
     from dataclasses import replace
 
     from jobqueue.producer import enqueueing as producer
@@ -61,7 +61,7 @@ def _drain(bench: Bench, keys: int | None, jobs: int, *, hot: int = 0) -> float 
 
     _empty(bench)
     base = replace(new_job(QUEUE, {"args": [], "kwargs": {}}), task="benchmarks.tasks.noop")
-    # Told apart by max_attempts in the count below.
+    # The count below tells them apart by max_attempts.
     first = [replace(base, ordering_key=b"hot", max_attempts=24) for _ in range(hot)]
     others = [replace(base, ordering_key=None if keys is None else f"{n % keys:08}".encode()) for n in range(jobs)]
     for some in (first, others):

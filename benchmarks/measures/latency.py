@@ -1,4 +1,4 @@
-"""(c) From the commit of an enqueue to the start of its job, ten jobs a second, idle worker."""
+"""(c) The time from the commit of an enqueue to the start of its job, at ten jobs a second on an idle worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARM_UP = 3
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Milliseconds: p50, p95, p99 of all rounds together, and the rounds' medians compared."""
+    """Milliseconds: p50, p95 and p99 of all rounds together, and ratios of the rounds' medians."""
     contestants: dict[str, Callable[[], list[float]]] = {
         "jobqueue": lambda: _ours(bench),
         "raw, polls every 5 ms": lambda: _reference(bench),
@@ -69,13 +69,13 @@ def _reference(bench: Bench) -> list[float]:
 
 
 def fresh(bench: Bench) -> dict[str, str]:
-    """The workers' environment, with an empty file of starts."""
+    """The environment of the workers, with an empty file of starts."""
     Path(bench.env["BENCH_EFFECTS"]).unlink(missing_ok=True)
     return bench.env
 
 
 def arrivals(bench: Bench, enqueue: Callable[[int], int]) -> list[float]:
-    """Enqueue at 50 ... 150 ms; milliseconds from each call's return to the job's start. enqueue gives the number."""
+    """Enqueue every 50 to 150 ms. Returns the milliseconds from each return of enqueue(), the number, to the start."""
     path = Path(bench.env["BENCH_EFFECTS"])
     _wait(path, enqueue)
     committed: dict[int, float] = {}
@@ -90,12 +90,12 @@ def arrivals(bench: Bench, enqueue: Callable[[int], int]) -> list[float]:
             missing = len(committed.keys() - started.keys())
             raise RuntimeError(f"{missing} of {len(committed)} jobs did not start within 10 s")
         time.sleep(0.05)
-    # A job may start before the enqueuer gets its processor back.
+    # A job may start before the enqueuing process runs again.
     return [max(0.0, (started[number] - at) * 1000) for number, at in committed.items()]
 
 
 def _wait(path: Path, enqueue: Callable[[int], int]) -> None:
-    """Until the worker is up and has run a few jobs."""
+    """Wait until the worker has started and run a few jobs."""
     for number in range(WARM_UP):
         wanted = enqueue(number)
         deadline = time.monotonic() + 30

@@ -18,7 +18,7 @@ AGAINST = {"mutex": "bare", "lease_lock": "bare", "named_lock": "bare", "redis_l
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Locks held a second, by number of processes and contestant; SQLite has nothing bare to compare with."""
+    """Locks acquired per second, by number of processes and contestant; SQLite has no such lock of its own."""
     wanted = kinds(bench.target.kind)
     titles = {"bare": BARE.get(bench.target.kind, ""), "redis-py": "redis-py's Lock"}
     record: dict[str, Any] = {}
@@ -35,10 +35,10 @@ def run(bench: Bench) -> dict[str, Any]:
 
 
 def held(bench: Bench, kind: str, processes: int) -> float:
-    """How often a second the processes together held the lock."""
+    """How often per second the processes together acquired the lock."""
     seconds = bench.plan.lock_seconds
     command = [sys.executable, "-m", "benchmarks.lock_kinds", kind, str(processes), str(seconds)]
-    # With what names the Redis server.
+    # With the setting that names the Redis server.
     env = {**os.environ, **bench.env}
     done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout) / seconds

@@ -1,4 +1,4 @@
-"""(i) Publishing 100 events per commit and delivering them, beside the least SQL that could do it."""
+"""(i) Publishing 100 events per commit and delivering them, compared with the least SQL for that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.reference_outbox import ReferenceOutbox, create_table
 
 BATCH = 100
 TOPIC = "bench"
-#: how many different keys; None = events without key
+#: number of different keys; None = events without a key
 KEYS: dict[str, int | None] = {"no key": None, "200 keys": 200, "a key each": 10**9}
 
 
@@ -41,7 +41,7 @@ def run(bench: Bench) -> dict[str, Any]:
 
 
 def ignore(event: Any) -> None:
-    """The subscriber."""
+    """A subscriber that does nothing."""
 
 
 def publish_raw(bench: Bench, reference: ReferenceOutbox, events: int) -> float:

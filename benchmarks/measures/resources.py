@@ -15,7 +15,7 @@ BARE = "import django, time; django.setup(); from django.db import connection; c
 
 
 def run(bench: Bench) -> dict[str, Any]:
-    """Worker and reference, and a Django process that does nothing."""
+    """Measure worker and reference, and a Django process that does nothing."""
     jobs = bench.plan.memory_jobs
     bare = _bare(bench)
     record: dict[str, Any] = {"bare Django": {"memory_mb": bare}}
@@ -27,7 +27,7 @@ def run(bench: Bench) -> dict[str, Any]:
         record[name] = {"busy": _busy(bench, table, command, jobs)}
     found = record["jobqueue"]["busy"]
     found["above_bare_mb"] = round(found["memory_mb"]["pss"] - bare["pss"], 1)
-    # Of the process that runs the jobs alone, pages it shares with the supervisor included.
+    # Only of the process that runs jobs, including pages that it shares with the supervisor.
     found["largest_above_bare_mb"] = round(found["memory_mb"]["largest_rss"] - bare["rss"], 1)
     return record
 

@@ -1,4 +1,4 @@
-"""(g) One queue, more and more worker processes: rate, each one's share, deadlocks."""
+"""(g) One queue with a growing number of worker processes: rate, share of each process, deadlocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _ours(bench: Bench, count: int) -> dict[str, Any]:
     after = bench.target.counters(bench.connection)
     sql = f"SELECT last_worker, COUNT(*) FROM {OURS} WHERE status = 2 GROUP BY last_worker"
     shares = [int(number) for _, number in rows(bench.connection, sql)]
-    # Of the fair share; a worker that got nothing is not in the list.
+    # As a part of the equal share; a worker that got no job is not in the list.
     smallest = min(shares) * count / sum(shares) if len(shares) == count else 0.0
     deadlocks = _deadlocks(before, after, sum(shares))
     return {"rate": rate, "smallest_share": digits(smallest), "deadlocks": deadlocks}

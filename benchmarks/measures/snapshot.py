@@ -1,4 +1,4 @@
-"""(e) The same claim while another session keeps an old snapshot open and jobs are finished by the thousand."""
+"""(e) The same claim while another session keeps an old snapshot open and thousands of jobs finish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(bench: Bench) -> dict[str, Any]:
 
     claimer = Claimer("bench", "default")
     jobs = bench.plan.snapshot_jobs
-    # Some are left over, so that the last claims are as full as the first.
+    # Some jobs are left, so that the last claims are as full as the first.
     bench.load(OURS, jobs + 10 * BATCH)
     bench.load(REFERENCE, jobs + 10 * BATCH)
     reference = bench.reference()
@@ -39,7 +39,7 @@ def run(bench: Bench) -> dict[str, Any]:
 
 def _edges(values: list[float]) -> dict[str, Any]:
     edge = max(1, min(EDGE, len(values) // 4))
-    # The very first claim also reads the schema and fills caches.
+    # The first claim also reads the schema and fills caches.
     first, last = median(values[1 : edge + 1]), median(values[-edge:])
     points = [digits(median(values[i : i + edge])) for i in range(0, len(values), max(edge, len(values) // 20))]
     return {"first_ms": digits(first), "last_ms": digits(last), "ratio": digits(last / first), "course_ms": points}

@@ -1,4 +1,4 @@
-"""Other queues as optional columns. An adapter is a module here; it runs in an interpreter that has the product."""
+"""Other queues as optional columns. Each adapter is a module here and runs in an interpreter that has the product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.target import Target, environment
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-#: module of the adapter: which databases its column belongs to, and what it needs besides
+#: module of the adapter -> the databases of its column, and what it needs besides
 ADAPTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "django_tasks_db": (("mysql", "mariadb", "postgres"), "database"),
     "celery_redis": (("mysql", "mariadb", "postgres"), "redis"),
@@ -32,26 +32,25 @@ ADAPTERS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def interpreter() -> str:
-    """The Python that has the peers: .venv-bench where scripts/bench.sh --peers made it, else this one."""
+    """The Python that has the peers: the one in .venv-bench, which scripts/bench.sh --peers makes, or else this one."""
     own = workers.ROOT / ".venv-bench/bin/python"
     return os.environ.get("BENCH_PEERS_PYTHON") or (str(own) if own.exists() else sys.executable)
 
 
 class Peer:
-    """One adapter, driven through its command line."""
+    """An adapter, used through its command line."""
 
     def __init__(self, name: str, folder: Path, target: Target) -> None:
-        """Nothing is started yet."""
         self.name, self.folder, self.target = name, folder, target
         self.needs = ADAPTERS[name][1]
         self.broken = ""
 
     @property
     def env(self) -> dict[str, str]:
-        """Where the adapter finds the server, and where its jobs write."""
+        """The environment that names the server, and the file of started jobs."""
         effects_path = str(self.folder / f"effects-{self.name}")
         redis = {"BENCH_REDIS_URL": os.environ.get("JOBQUEUE_TEST_REDIS_URL", "")}
-        # Celery takes the name of any Django settings for an invitation.
+        # Celery loads Django if the environment names settings.
         settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.peers.django_settings" if self.needs == "database" else ""}
         paths = {"BENCH_FOLDER": str(self.folder), "BENCH_EFFECTS": effects_path}
         return {**environment(self.target), **redis, **settings, **paths}
@@ -61,7 +60,7 @@ class Peer:
         return [interpreter(), "-m", "benchmarks.peers.run", self.name, *map(str, words)]
 
     def call(self, *words: object) -> Any:
-        """Run a command of the adapter; the JSON it prints last."""
+        """Run a command of the adapter. Returns the JSON that it prints last."""
         env = {**os.environ, "PYTHONPATH": str(workers.ROOT), **self.env}
         done = subprocess.run(
             self.command(*words), cwd=workers.ROOT, env=env, capture_output=True, text=True, timeout=600, check=False
@@ -71,13 +70,13 @@ class Peer:
         return json.loads(done.stdout.splitlines()[-1])
 
     def version(self) -> str | None:
-        """Of the product, None when it is not installed there."""
+        """The version of the product; None if it is not installed."""
         with suppress(RuntimeError):
             return str(self.call("version"))
         return None
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """call(), or None: a peer that does not work must not cost us the other columns."""
+        """call(), or None: a peer that fails must not stop the other columns."""
         if self.broken:
             return None
         try:
@@ -88,12 +87,12 @@ class Peer:
             return None
 
     def reset(self) -> None:
-        """Empty tables and broker, no effects."""
+        """Empty the tables, the broker and the file of started jobs."""
         Path(self.env["BENCH_EFFECTS"]).unlink(missing_ok=True)
         self.call("reset")
 
     def produce(self, jobs: int) -> float:
-        """Enqueue one by one; jobs a second."""
+        """Enqueue jobs one by one. Returns jobs a second."""
         self.reset()
         return jobs / float(self.call("enqueue", jobs)["seconds"])
 
@@ -112,13 +111,13 @@ class Peer:
         with workers.running(self.command("work", 1), self.env):
             committed = self.call("arrive", bench.plan.latency_seconds)
         started = effects.read(Path(self.env["BENCH_EFFECTS"]))
-        # A slow poller may be stopped with the last job unstarted; all others count.
+        # A slow poller may be stopped before the last job has started; all others count.
         found = [(started[int(n)] - at) * 1000 for n, at in committed.items() if int(n) in started]
         return [max(0.0, ms) for ms in found]
 
 
 class _counting:
-    """The adapter's own count from a process of its own; of a broker that forgets jobs, how many have started."""
+    """Counts from a process of the adapter; for a broker that deletes jobs, the number of started jobs."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer, self.latest = peer, 0
@@ -147,7 +146,7 @@ class _counting:
 
 
 def available(target: Target, wanted: str, folder: Path) -> tuple[list[Peer], dict[str, str]]:
-    """The peers of `wanted` ("auto", "none" or names) that can run beside this target; versions of all found."""
+    """The peers of `wanted` ("auto", "none" or names) that can run with this target, and the versions found."""
     names = list(ADAPTERS) if wanted == "auto" else [name for name in wanted.split(",") if name and name != "none"]
     if unknown := set(names) - ADAPTERS.keys():
         raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; known: {', '.join(ADAPTERS)}")

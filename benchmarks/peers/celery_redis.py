@@ -18,23 +18,23 @@ app.conf.worker_redirect_stdouts = False
 
 @app.task
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """No message left."""
+    """Delete all messages."""
     import redis
 
     redis.Redis.from_url(os.environ["BENCH_REDIS_URL"]).flushdb()
 
 
 def enqueue(number: int) -> None:
-    """One message."""
+    """Send one message."""
     job.delay(number)
 
 
 def worker(processes: int) -> list[str]:
-    """celery worker with so many children."""
+    """The command of a Celery worker with `processes` children."""
     options = ["--loglevel=ERROR", "--without-gossip", "--without-mingle", f"--concurrency={processes}"]
     return [sys.executable, "-m", "celery", "-A", "benchmarks.peers.celery_redis", "worker", *options]

@@ -6,7 +6,7 @@ import django
 
 
 def tables(app: str) -> None:
-    """Make the app's tables if they are missing, and empty them."""
+    """Create the app's tables if they do not exist, and empty them."""
     django.setup()
     from django.apps import apps
     from django.core.management import call_command

@@ -1,4 +1,4 @@
-"""django-q2 on the ORM broker, tuned (bulk 50); counted are saved results."""
+"""django-q2 on the ORM broker, tuned (bulk 50); saved results count."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DISTRIBUTION = "django-q2"
 
 
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """Tables there and empty."""
+    """Create the tables if needed, and empty them."""
     tables("django_q")
 
 
 def enqueue(number: int) -> None:
-    """One job, its own commit."""
+    """Enqueue one job with its own commit."""
     django.setup()
     from django_q.tasks import async_task
 
@@ -32,13 +32,13 @@ def enqueue(number: int) -> None:
 
 
 def worker(processes: int) -> list[str]:
-    """qcluster with so many workers."""
+    """The command of a qcluster with `processes` workers."""
     os.environ["BENCH_WORKERS"] = str(processes)
     return [sys.executable, "-m", "django", "qcluster", "-v", "0"]
 
 
 def finished() -> int:
-    """Committed results."""
+    """The number of committed results."""
     django.setup()
     from django_q.models import Success
 

@@ -1,4 +1,4 @@
-"""Django settings of the peers that are Django apps; only those that are installed are apps."""
+"""Django settings of the peers that are Django apps; INSTALLED_APPS has only those that are installed."""
 
 import os
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ DATABASES = {"default": environ.Env.db_url_config(os.environ["BENCH_URL"]) | {"N
 INSTALLED_APPS = ["django.contrib.contenttypes"]
 INSTALLED_APPS += [app for app in ("django_tasks", "django_tasks_db", "django_q") if find_spec(app)]
 TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": []}}
-# django-q2 as its documentation tunes it for throughput; its results are how it says that a job is done.
+# django-q2, tuned for throughput as its documentation says; a stored result shows that a job is done.
 Q_CLUSTER = {
     "name": "bench",
     "orm": "default",

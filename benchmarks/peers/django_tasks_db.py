@@ -25,12 +25,12 @@ for pid in children:
 
 
 def reset() -> None:
-    """Tables there and empty."""
+    """Create the tables if needed, and empty them."""
     tables("django_tasks_database")
 
 
 def enqueue(number: int) -> None:
-    """One job, its own commit."""
+    """Enqueue one job with its own commit."""
     django.setup()
     from benchmarks.peers.django_tasks_job import job
 
@@ -38,12 +38,12 @@ def enqueue(number: int) -> None:
 
 
 def worker(processes: int) -> list[str]:
-    """db_worker as it comes; several are several commands."""
+    """db_worker with its defaults; several workers are several commands."""
     return [sys.executable, "-c", _WORKERS.format(processes=processes)]
 
 
 def finished() -> int:
-    """Committed results."""
+    """The number of committed results."""
     django.setup()
     from django_tasks_db.models import DBTaskResult
 

@@ -7,5 +7,5 @@ from benchmarks.effects import effect
 
 @task()
 def job(number):
-    """Says that it started."""
+    """Record the start."""
     effect(number)

@@ -17,17 +17,17 @@ dramatiq.set_broker(broker)
 
 @dramatiq.actor
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """No message left."""
+    """Delete all messages."""
     broker.client.flushdb()
 
 
 def enqueue(number: int) -> None:
-    """One message."""
+    """Send one message."""
     job.send(number)
 
 

@@ -15,21 +15,21 @@ huey = RedisHuey("bench", url=os.environ["BENCH_REDIS_URL"], results=False)
 
 @huey.task()
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """No message left."""
+    """Delete all messages."""
     huey.flush()
 
 
 def enqueue(number: int) -> None:
-    """One message."""
+    """Send one message."""
     job(number)
 
 
 def worker(processes: int) -> list[str]:
-    """huey's consumer with so many processes."""
+    """The command of huey's consumer with `processes` workers."""
     options = ["-w", str(processes), "-k", "process", "-q"]
     return [sys.executable, "-m", "huey.bin.huey_consumer", "benchmarks.peers.huey_redis.huey", *options]

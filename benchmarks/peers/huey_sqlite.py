@@ -15,21 +15,21 @@ huey = SqliteHuey("bench", filename=os.path.join(os.environ["BENCH_FOLDER"], "hu
 
 @huey.task()
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """No row left."""
+    """Delete all rows."""
     huey.flush()
 
 
 def enqueue(number: int) -> None:
-    """One row."""
+    """Insert one row."""
     job(number)
 
 
 def worker(processes: int) -> list[str]:
-    """huey's consumer with so many processes."""
+    """The command of huey's consumer with `processes` workers."""
     options = ["-w", str(processes), "-k", "process", "-q"]
     return [sys.executable, "-m", "huey.bin.huey_consumer", "benchmarks.peers.huey_sqlite.huey", *options]

@@ -30,12 +30,12 @@ asyncio.run(main())
 
 @app.task(name="job")
 async def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """Tables there and empty."""
+    """Create the tables if needed, and empty them."""
     with psycopg.connect(_URL, autocommit=True) as connection:
         if connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone() == (None,):
             _open()
@@ -44,19 +44,19 @@ def reset() -> None:
 
 
 def enqueue(number: int) -> None:
-    """One job, its own commit."""
+    """Enqueue one job with its own commit."""
     _open()
     job.defer(number=number)
 
 
 def worker(processes: int) -> list[str]:
-    """One process; several are started by a shell."""
+    """The command of one worker, or of a shell that starts several."""
     one = [sys.executable, "-c", _WORKERS]
     return one if processes == 1 else ["/bin/sh", "-c", '"$@" & ' * (processes - 1) + 'exec "$@"', "sh", *one]
 
 
 def finished() -> int:
-    """Committed ends."""
+    """The number of jobs with a committed end."""
     with psycopg.connect(_URL) as connection:
         row = connection.execute("SELECT COUNT(*) FROM procrastinate_jobs WHERE status = 'succeeded'").fetchone()
     return int(row[0]) if row else 0

@@ -16,17 +16,17 @@ queue = Queue("bench", connection=connection)
 
 
 def job(number: int) -> None:
-    """Says that it started."""
+    """Record the start."""
     effect(number)
 
 
 def reset() -> None:
-    """No message left."""
+    """Delete all messages."""
     connection.flushdb()
 
 
 def enqueue(number: int) -> None:
-    """One message."""
+    """Send one message."""
     queue.enqueue("benchmarks.peers.rq_redis.job", number, result_ttl=0)
 
 

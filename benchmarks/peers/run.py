@@ -2,7 +2,7 @@
 
 Runs in the interpreter that has the peer. An adapter module has DISTRIBUTION (the package whose version is shown),
 reset(), enqueue(number), worker(processes) -> command line, and, on a database, finished(): how many jobs are done and
-committed. Elsewhere every started job counts, which is all that a broker that forgets jobs at once can tell.
+committed. Without finished() every started job counts, because such a broker deletes jobs when they start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks import effects
 
 
 def main(name: str, action: str, *arguments: str) -> None:
-    """One action; the last line printed is JSON."""
+    """Run one action and print JSON as the last line."""
     adapter: Any = importlib.import_module(f"benchmarks.peers.{name}")
     if action == "version":
         try:
@@ -42,7 +42,7 @@ def main(name: str, action: str, *arguments: str) -> None:
 
 
 def enqueue(adapter: Any, jobs: int) -> float:
-    """Seconds for `jobs` single enqueues; the first one connects and is not counted."""
+    """Enqueue `jobs` jobs one by one. Returns the seconds, without the first call, which connects."""
     adapter.enqueue(0)
     begun = time.perf_counter()
     for number in range(1, jobs + 1):
@@ -51,7 +51,7 @@ def enqueue(adapter: Any, jobs: int) -> float:
 
 
 def watch(finished: Any) -> None:
-    """A count every 50 ms."""
+    """Print a count every 50 ms."""
     while True:
         before = time.monotonic()
         print(finished(), flush=True)
@@ -59,7 +59,7 @@ def watch(finished: Any) -> None:
 
 
 def arrive(adapter: Any, seconds: float) -> dict[int, float]:
-    """Ten jobs a second; when each enqueue returned. Ends when all have started, or 3 s later."""
+    """Enqueue ten jobs a second. Returns when each call returned; ends when all have started, or 3 s later."""
     number = 0
     deadline = time.monotonic() + 30
     while not effects.count() and time.monotonic() < deadline:

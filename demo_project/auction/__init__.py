@@ -1,1 +1,1 @@
-"""An auction of many products: a rule across rows, kept under fire by locks, or not."""
+"""An auction of many products: locks must keep a rule across rows while many processes trade."""

@@ -1,4 +1,4 @@
-"""What people bid and ask, and what they agreed on."""
+"""Bids and asks, and the trades that were made."""
 
 from django.db import models
 from django.db.models import Q
@@ -10,11 +10,11 @@ class OfferQuerySet(models.QuerySet):
     """Offers of one (product, size)."""
 
     def of(self, product: str, size: str) -> "OfferQuerySet":
-        """All that was ever offered for it."""
+        """All offers of a product in a size."""
         return self.filter(product=product, size=size)
 
     def live(self) -> "OfferQuerySet":
-        """What counts: not signed, not cancelled, not past its date by the database's clock."""
+        """Offers that are not signed, not cancelled, and not past their date by the database's clock."""
         return self.filter(signed_at=None, cancelled_at=None, due_at__gt=UtcNow())
 
 
@@ -22,7 +22,7 @@ class Offer(models.Model):
     """A bid (somebody wants to buy) or an ask (somebody wants to sell), in cents."""
 
     class Side(models.TextChoices):
-        """Which one."""
+        """Whether an offer is a bid or an ask."""
 
         BID = "bid"
         ASK = "ask"
@@ -41,7 +41,7 @@ class Offer(models.Model):
 
     class Meta:
         indexes = [
-            # Narrows what a row lock reads to one (product, size). The race takes it away to show what it is for.
+            # Limits what a row lock reads to one (product, size). The race drops it to show the effect.
             models.Index(fields=["product", "size", "side", "price"], name="ix_offer_market"),
         ]
         constraints = [models.CheckConstraint(condition=Q(price__gt=0), name="ck_offer_price")]
@@ -51,7 +51,7 @@ class Offer(models.Model):
 
 
 class Trade(models.Model):
-    """One offer that somebody accepted. No constraint: whether an offer can be sold twice is what the race asks."""
+    """One accepted offer. No constraint stops a second sale of an offer, because the race counts such sales."""
 
     offer = models.ForeignKey(Offer, on_delete=models.CASCADE)
     price = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""Race many processes on each strategy, and judge from what they and the rows say."""
+"""Race many processes on each strategy, and judge by what they saw and by the rows."""
 
 import multiprocessing
 import uuid
@@ -18,7 +18,7 @@ from demo_project.auction.strategies import STRATEGIES, Strategy, reason_not_to_
 
 @dataclass(frozen=True)
 class Shape:
-    """How big a race is."""
+    """The size of a race."""
 
     processes: int = 8
     seconds: float = 3.0
@@ -26,7 +26,7 @@ class Shape:
 
 @dataclass
 class Verdict:
-    """What came of one strategy. `not_run` says why there is nothing to say."""
+    """The result of one strategy. `not_run` is the reason why it did not run, or empty."""
 
     strategy: str
     safe: bool
@@ -35,15 +35,15 @@ class Verdict:
     per_second: float = 0.0
     refused: int = 0
     checks: int = 0
-    #: sizes in which somebody saw a bid above an ask
+    #: sizes in which a process saw a bid above an ask
     crossed: int = 0
-    #: offers that two customers were sold, or that were sold and cancelled
+    #: offers that were sold to two customers, or sold and cancelled
     sold_twice: int = 0
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> bool:
-        """The rules held at every look."""
+        """Whether the rules held whenever a process looked."""
         return not self.crossed and not self.sold_twice
 
     @property
@@ -59,12 +59,12 @@ class Verdict:
         return "BROKEN: " + ", ".join(faults) if faults else "rules kept"
 
     def as_json(self) -> dict[str, object]:
-        """Everything, for --json."""
+        """All values, for --json."""
         return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
 
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
-    """One verdict per strategy, as they come in. The processes are started once, each with its own connection."""
+    """Yield one verdict per strategy. The processes are started once, each with its own connection."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(shape.processes)
     with ProcessPoolExecutor(
@@ -83,7 +83,7 @@ def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
 def _race(strategy: Strategy, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
     Offer.objects.all().delete()
     product = f"shoe {uuid.uuid4().hex[:8]}"
-    # The barrier inside gives every process exactly one of these.
+    # A barrier inside gives each process exactly one of these calls.
     running = [pool.submit(racer.run, strategy.name, product, index, shape.seconds) for index in range(shape.processes)]
     laps = [future.result() for future in running]
     offers = Offer.objects.filter(product=product)
@@ -105,7 +105,7 @@ def _race(strategy: Strategy, shape: Shape, pool: ProcessPoolExecutor) -> Verdic
 
 @contextmanager
 def _index(wanted: bool) -> Iterator[None]:
-    """The table with or, for as long as the block runs, without its index."""
+    """Drop the index of the table within the block, unless it is wanted."""
     (index,) = Offer._meta.indexes
     if not wanted:
         with connection.schema_editor() as editor:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 PATIENCE_SECONDS = 120
-#: all processes move on to a size that nobody has offered anything for, this often
+#: seconds after which all processes move on to a size without offers
 ROUND_SECONDS = 0.05
 PRICES = (90, 110)
 _barrier: Any = None
@@ -16,7 +16,7 @@ _barrier: Any = None
 
 @dataclass
 class Lap:
-    """What one process saw."""
+    """The counts of one process."""
 
     commits: int = 0
     refused: int = 0
@@ -35,13 +35,13 @@ def prepare(barrier: Any) -> None:
 
     global _barrier
     _barrier = barrier
-    # In DEBUG this would speak of the Redis lock, which is taken outside the transaction in any case.
+    # With DEBUG this would warn about the Redis lock, which is acquired outside the transaction anyway.
     warnings.simplefilter("ignore", RuntimeWarning)
     django.setup()
 
 
 def run(name: str, product: str, index: int, seconds: float) -> Lap:
-    """Trade for `seconds` under strategy `name`, all processes at once; look after every commit if the rule holds."""
+    """Trade for `seconds` under strategy `name`, in all processes at once; check the rule after every commit."""
     from django.db import OperationalError, connection
 
     from demo_project.auction import rules
@@ -54,7 +54,7 @@ def run(name: str, product: str, index: int, seconds: float) -> Lap:
     _barrier.wait(PATIENCE_SECONDS)
     begun = time.monotonic()
     while time.monotonic() < begun + seconds:
-        # One clock for all processes of the machine.
+        # All processes of the machine share this clock.
         size = str(int(time.monotonic() / ROUND_SECONDS))
         try:
             guard(product, size, trader.choose(size))
@@ -74,7 +74,7 @@ def run(name: str, product: str, index: int, seconds: float) -> Lap:
 
 
 class _Trader:
-    """Somebody with changing wishes."""
+    """A customer who makes random offers."""
 
     def __init__(self, product: str, index: int) -> None:
         self.product, self.name = product, f"trader {index}"
@@ -82,7 +82,7 @@ class _Trader:
         self.mine: Any = None
 
     def choose(self, size: str) -> Any:
-        """What to do next, as a function."""
+        """A function that makes the next move."""
         from demo_project.auction import rules
         from demo_project.auction.models import Offer
 
@@ -104,7 +104,7 @@ class _Trader:
     def _due(self) -> datetime:
         from django.utils import timezone
 
-        # Some are over before the round is.
+        # Some offers end before the round does.
         return timezone.now() + timedelta(seconds=self.random.choice((0.02, 0.05, 5.0, 5.0)))
 
 

@@ -19,7 +19,7 @@ def as_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def notes() -> str:
-    """What a reader has to know to read the table rightly."""
+    """Notes that explain the table."""
     found = [
         f"Each rule thinks for {THINK_SECONDS * 1000:g} ms between read and write. After every commit the process "
         "looks whether a bid stands above an ask of the same size. All move on to a new, empty size twenty "

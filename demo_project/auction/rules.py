@@ -1,7 +1,7 @@
-"""The rules of the auction. Each one reads, thinks, and writes: what keeps others out in between is not their business.
+"""The rules of the auction. Each function reads, thinks and writes; the lock that excludes others is the caller's.
 
 No bid above the lowest ask, no ask below the highest bid; equal prices are allowed. Offers that are signed, cancelled
-or past their date do not count. A trade takes the best offer at its price, and looks again before it signs.
+or past their date do not count. A trade takes the best offer at its price, and reads the market again before it signs.
 """
 
 import time
@@ -12,16 +12,16 @@ from django.db.models import Max, Min, Q
 from demo_project.auction.models import Offer, Trade
 from jobqueue.db.clock import UtcNow
 
-#: what a program does between reading the market and writing to it: fees, limits, other queries
+#: time between reading the market and writing: fees, limits, other queries
 THINK_SECONDS = 0.001
 
 
 class Refused(Exception):
-    """The rules do not allow it now. Nothing was written."""
+    """The rules do not allow the move now. Nothing was written."""
 
 
 def market(product: str, size: str) -> tuple[int | None, int | None]:
-    """(highest live bid, lowest live ask), at one moment: it is one statement."""
+    """(highest live bid, lowest live ask), read by one statement."""
     found = (
         Offer.objects.of(product, size)
         .live()
@@ -31,7 +31,7 @@ def market(product: str, size: str) -> tuple[int | None, int | None]:
 
 
 def is_crossed(product: str, size: str) -> bool:
-    """Whether the rule is broken: a bid stands above an ask."""
+    """Whether the rule is broken: a bid is above an ask."""
     high, low = market(product, size)
     return high is not None and low is not None and high > low
 
@@ -63,13 +63,13 @@ def sell_now(seen: Offer, taker: str) -> Trade:
 
 
 def best(product: str, size: str, side: str) -> Offer | None:
-    """What a customer sees on the page: the best live offer of that side."""
+    """The best live offer of one side, as a customer sees it."""
     price = "price" if side == Offer.Side.ASK else "-price"
     return Offer.objects.of(product, size).live().filter(side=side).order_by(price, "id").first()
 
 
 def cancel(seen: Offer, owner: str) -> None:
-    """Take an offer back. Refused to others, and once it is signed, cancelled or past its date."""
+    """Cancel an offer. Refused for other customers, and if it is signed, cancelled or past its date."""
     offer = Offer.objects.of(seen.product, seen.size).live().filter(pk=seen.pk, owner=owner).first()
     if offer is None:
         raise Refused("it is not there any more")
@@ -84,7 +84,7 @@ def _offer(product: str, size: str, side: str, price: int, owner: str, due_at: d
 
 def _trade(seen: Offer, taker: str, best: str) -> Trade:
     live = Offer.objects.of(seen.product, seen.size).live().filter(side=seen.side)
-    # Read again: what the customer saw may be sold, cancelled or over by now.
+    # Read again: the offer may have been sold or cancelled, or may have ended, since the customer saw it.
     offer = live.order_by(best, "id").first()
     if offer is None or offer.pk != seen.pk:
         raise Refused("it is not there any more")

@@ -1,4 +1,4 @@
-"""Ways to keep others out of one (product, size) while a rule reads, thinks and writes."""
+"""Ways to exclude others from one (product, size) while a rule reads, thinks and writes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,29 +19,29 @@ Guard = Callable[[str, str, Callable[[], Any]], Any]
 
 @dataclass(frozen=True)
 class Strategy:
-    """`guard(product, size, work)` runs `work` under its lock and gives its value."""
+    """`guard(product, size, work)` runs `work` under its lock and returns its value."""
 
     name: str
     guard: Guard
-    #: whether it claims to keep the rules; the race holds it to that
+    #: whether it claims to keep the rules; the race fails if it does not
     safe: bool
     indexed: bool = True
-    #: databases (connection.vendor) on which there is nothing to run
+    #: databases (connection.vendor) on which it cannot run
     missing_on: tuple[str, ...] = ()
     needs_redis: bool = False
 
 
 def none(product: str, size: str, work: Callable[[], Any]) -> Any:
-    """Nothing: each statement commits by itself."""
+    """No lock; each statement commits by itself."""
     return work()
 
 
 def row_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
-    """SELECT ... FOR UPDATE of the offers that are there: nothing is locked where none is there yet."""
+    """SELECT ... FOR UPDATE of the existing offers: without offers nothing is locked."""
 
     @retry_transaction(attempts=20)
     def locked() -> Any:
-        # Also a lock on every row of the table for a moment, where no index leads to these.
+        # Without an index, this locks every row of the table for a moment.
         list(Offer.objects.of(product, size).order_by("pk").select_for_update().values_list("pk", flat=True))
         return work()
 
@@ -49,7 +49,7 @@ def row_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
 
 
 def gap_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
-    """The same at REPEATABLE READ: InnoDB locks the gaps too. Two may hold one gap, and then deadlock on inserting."""
+    """The same at REPEATABLE READ, where InnoDB locks gaps too. Two sessions may lock a gap and deadlock on INSERT."""
 
     @retry_transaction(attempts=100)
     def locked() -> Any:
@@ -66,7 +66,7 @@ def gap_lock(product: str, size: str, work: Callable[[], Any]) -> Any:
 
 
 def mutex_rows(product: str, size: str, work: Callable[[], Any]) -> Any:
-    """jobqueue.locks.mutex: a row that stands for (product, size), also when there is no offer yet."""
+    """jobqueue.locks.mutex: a row lock for (product, size) that works without offers too."""
 
     @retry_transaction
     def locked() -> Any:
@@ -77,7 +77,7 @@ def mutex_rows(product: str, size: str, work: Callable[[], Any]) -> Any:
 
 
 def named(product: str, size: str, work: Callable[[], Any]) -> Any:
-    """jobqueue.locks.named_lock around the transaction: given back after its commit."""
+    """jobqueue.locks.named_lock around the transaction: released after the commit."""
     with named_lock(f"auction {product} {size}", WAIT_SECONDS), transaction.atomic():
         return work()
 
@@ -103,7 +103,7 @@ STRATEGIES = {
 
 
 def reason_not_to_run(strategy: Strategy) -> str:
-    """Why it cannot run here; "" if it can."""
+    """The reason why it cannot run here; "" if it can."""
     if connection.vendor in strategy.missing_on:
         return f"{connection.display_name} has no {'gap' if strategy.name == 'gap-lock' else 'named'} locks"
     if not strategy.needs_redis:

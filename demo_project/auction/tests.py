@@ -14,7 +14,7 @@ SHOE = ("shoe", "270")
 
 
 def due(seconds: float = 60):
-    """A date ahead, or with a negative number one that is over."""
+    """A date in the future, or in the past for a negative number."""
     return timezone.now() + timedelta(seconds=seconds)
 
 

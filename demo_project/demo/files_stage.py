@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.02
 
 
 class Recovery(NamedTuple):
-    """What became of the leases whose holder was killed."""
+    """What happened to the leases of the killed process."""
 
     killed: Killed | None
     charged: int
@@ -47,7 +47,7 @@ class FilesStage:
         self.seconds = 0.0
 
     def enqueue(self) -> None:
-        """One job per file, all in one transaction. Rows and unfinished jobs of an earlier run are dropped."""
+        """Enqueue one job per file, all in one transaction. Rows and unfinished jobs of an earlier run are deleted."""
         for job_id in Job.objects.ready().filter(queue="sources").values_list("pk", flat=True):
             transitions.cancel(job_id)
         with transaction.atomic():
@@ -60,7 +60,7 @@ class FilesStage:
         self.first_job = min(ids)
 
     def work(self) -> None:
-        """Run the worker until every job has ended; kill one of its processes half-way."""
+        """Run the worker until every job has ended, and kill one of its processes half-way."""
         began = time.monotonic()
         worker, progress = WorkerCommand(), Progress(len(self.paths), "files", self.out)
         progress.say(worker.typed)
@@ -80,13 +80,13 @@ class FilesStage:
             progress.say(f"  worker: {line}")
 
     def recovery(self) -> Recovery:
-        """Counted from the rows: every claim ended in success, in a charged attempt, or was given back."""
+        """Counts from the rows: every claim succeeded, used an attempt, or was released."""
         charged = JobAttempt.objects.filter(job_id__gte=self.first_job, cause="lost").count()
         spare = self._jobs().filter(status=Job.Status.DONE).aggregate(n=Sum(F("fence") - F("attempts") - 1))["n"]
         return Recovery(self.killed, charged, spare or 0, self.reaped)
 
     def proofs(self) -> list[Proof]:
-        """Every file once in effect, nothing left over, and what was stored is what is in the files."""
+        """Every file took effect once, no job is left, and the stored values are those of the files."""
         files, mine = len(self.paths), SourceFile.objects.filter(run=self.run_id)
         facts: dict[str, Any] = mine.aggregate(
             least=Min("effects"), most=Max("effects"), lines=Sum("lines"), words=Sum("words")
@@ -122,7 +122,7 @@ class FilesStage:
                 progress.say(f"kill -9 {self.killed.pid}: a worker process that held {self.killed.leases} leases")
                 self._reap(progress)
         if not worker.running() and (self._jobs().due().exists() or self._jobs().expired().exists()):
-            # Drained while the killed jobs waited out their back-off; a service manager would start it again too.
+            # The worker ended while killed jobs waited for their back-off. A service manager would start it again too.
             self._reap(progress)
             worker.start()
 

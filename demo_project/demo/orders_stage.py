@@ -19,12 +19,12 @@ from demo_project.orders.shop import CardDeclined, place
 from jobqueue.models import OutboxEvent
 
 ORDERS, CUSTOMERS, QUANTITY = 500, 50, 3
-#: every so many customers cannot pay, and their order is rolled back
+#: one of so many customers cannot pay, so that the order is rolled back
 DECLINED_EVERY = 8
 PRODUCT, IN_STOCK = "lamp", 10_000
 DEADLINE_SECONDS = 180
 LOOK_SECONDS = 0.02
-#: a relay that is frozen has sent nothing more if the warehouse gets nothing for so long
+#: seconds without a message after which a stopped relay has sent nothing more
 FREEZE_SECONDS = 0.3
 
 
@@ -42,13 +42,13 @@ class OrdersStage:
 
     @property
     def mailbox(self) -> str:
-        """How and where the messages go."""
+        """How the messages are sent."""
         if settings.BROKER_URL:
             return "messages to RabbitMQ"
         return f"e-mails to {settings.MAIL_DIR.relative_to(settings.BASE_DIR)} (to RabbitMQ if BROKER_URL is set)"
 
     def place(self) -> None:
-        """All orders, each in a transaction of its own; what an earlier run has left is dropped."""
+        """Place all orders, each in its own transaction. Rows of an earlier run are deleted."""
         shutil.rmtree(settings.MAIL_DIR, ignore_errors=True)
         settings.MAIL_DIR.mkdir(parents=True)
         for model in (Order, Receipt, Booking, Stock):
@@ -62,7 +62,7 @@ class OrdersStage:
                 self.declined.add(reference)
 
     def work(self) -> None:
-        """Until every order is booked; the relay is killed on the way."""
+        """Relay until every order is booked, and kill a relay meanwhile."""
         began = time.monotonic()
         orders = Order.objects.filter(run=self.run_id).count()
         progress = Progress(orders, "orders booked", self.out)
@@ -78,7 +78,7 @@ class OrdersStage:
                 time.sleep(LOOK_SECONDS)
             progress.show(self._booked())
         finally:
-            # The warehouse last: it books what is still in its mailbox.
+            # The warehouse is stopped last, because it books what is still in its mailbox.
             for program in [*self._relays, self._warehouse]:
                 program.stop()
             progress.close()
@@ -109,12 +109,12 @@ class OrdersStage:
         ]
 
     def repeats(self) -> int:
-        """Messages the warehouse got more than once."""
+        """The number of messages that the warehouse received again."""
         got = Receipt.objects.filter(run=self.run_id)
         return got.count() - got.values("event_id").distinct().count()
 
     def _arrived(self) -> set[str]:
-        """The references of all messages: of the e-mails that lie there, else of what came out of the broker."""
+        """The references of all messages: those in the e-mails, or those received from the broker."""
         if settings.BROKER_URL:
             return set(Receipt.objects.filter(run=self.run_id).values_list("reference", flat=True))
         return {message.payload["reference"] for message in MailFolder(settings.MAIL_DIR).receive()}
@@ -129,20 +129,20 @@ class OrdersStage:
         return self._events().exclude(processed_at=None).count()
 
     def _kill_a_relay(self, progress: Progress) -> None:
-        """kill -9 in the gap that no program can close: the message is out and the mark is not yet written."""
+        """kill -9 a relay that has sent a message but has not marked it yet; no program can avoid that gap."""
         (relay,) = self._relays
         if not self._events().exclude(lock_token=None).exists():
             return
         relay.send(signal.SIGSTOP)
         received, still_since = -1, time.monotonic()
-        # Until the warehouse has what was sent.
+        # Wait until the warehouse has received what was sent.
         while not (found := self._has_unmarked()) and time.monotonic() - still_since < FREEZE_SECONDS:
             count = Receipt.objects.filter(run=self.run_id).count()
             if count != received:
                 received, still_since = count, time.monotonic()
             time.sleep(LOOK_SECONDS)
         if not found:
-            # It was between two sends; another moment will do.
+            # The relay was between two sends; try again.
             relay.send(signal.SIGCONT)
             return
         relay.kill()

@@ -1,4 +1,4 @@
-"""A command of manage.py as a subprocess of the demo."""
+"""A command of manage.py as a subprocess."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ STOP_SECONDS = 20
 
 
 class Program:
-    """`manage.py arguments...`, started as often as asked; `quietly` is added but not shown."""
+    """`manage.py arguments...`, which can be started several times; the arguments `quietly` are not shown."""
 
     def __init__(self, *arguments: str, quietly: tuple[str, ...] = ("-v", "0")) -> None:
         self.arguments, self._quietly = arguments, quietly
@@ -24,35 +24,35 @@ class Program:
 
     @property
     def typed(self) -> str:
-        """What one would type."""
+        """The command as a user would type it."""
         return f"$ manage.py {' '.join(self.arguments)}"
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """The id of the process that was started last."""
         assert self.process is not None
         return self.process.pid
 
     def start(self) -> None:
-        """Run it; its warnings go to the log."""
+        """Start it; its output on stderr goes to the log."""
         manage = str(Path(settings.BASE_DIR, "manage.py"))
         command = [sys.executable, manage, *self.arguments, *self._quietly]
-        # A process group of its own: Ctrl-C ends the demo, which then stops it once and gracefully.
+        # In a process group of its own, so that Ctrl-C reaches only the demo, which then stops it gracefully.
         self.process = subprocess.Popen(command, stderr=self.log, text=True, process_group=0)
         self.starts += 1
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     def wait(self, seconds: float) -> None:
-        """Let it end by itself."""
+        """Wait until the process has ended."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its graceful end."""
+        """Send SIGTERM and wait until the process has ended."""
         if self.process is not None and self.running():
             self.process.terminate()
             self.wait(STOP_SECONDS)
@@ -60,15 +60,15 @@ class Program:
                 self.process.kill()
 
     def send(self, number: int) -> None:
-        """A signal."""
+        """Send a signal."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9, and wait for its end."""
+        """Send SIGKILL and wait until the process has ended."""
         self.send(signal.SIGKILL)
         self.wait(STOP_SECONDS)
 
     def warnings(self) -> list[str]:
-        """What it had to say."""
+        """The contents of the log."""
         self.log.seek(0)
         return self.log.read().splitlines()

@@ -1,4 +1,4 @@
-"""How far it is: one line that is redrawn on a terminal, a line every tenth elsewhere."""
+"""Progress as a line that is redrawn on a terminal, or as a line per tenth elsewhere."""
 
 from django.core.management.base import OutputWrapper
 
@@ -14,7 +14,7 @@ class Progress:
         self.shown = -1
 
     def show(self, done: int) -> None:
-        """Draw, if there is something new to see."""
+        """Draw the bar if it has changed."""
         tenths = 10 * done // max(1, self.total)
         state = done if self.on_terminal else tenths
         if state == self.shown:
@@ -28,7 +28,7 @@ class Progress:
         self.out.flush()
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar, which is drawn again."""
+        """Write a line above the bar, and draw the bar again."""
         self.shown = -1 if self.on_terminal else self.shown
         self.out.write(f"\r{text:<{WIDTH + 16}}" if self.on_terminal else text)
         self.out.flush()

@@ -1,4 +1,4 @@
-"""A claim, what must be found if it holds, and what was found."""
+"""A claim with the expected and the found value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from demo_project.demo.tables import table
 
 @dataclass(frozen=True)
 class Proof:
-    """Holds if `found` equals `expected`, or with `at_least` is no smaller than that."""
+    """A claim that holds if `found` equals `expected`, or is at least that with `at_least`."""
 
     claim: str
     expected: object
@@ -17,7 +17,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether it does."""
+        """Whether the claim holds."""
         if self.at_least is not None:
             return isinstance(self.found, int) and self.found >= self.at_least
         return self.expected == self.found

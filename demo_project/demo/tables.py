@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as their widest cell; numbers to the right, words to the left."""
+    """A table whose columns are as wide as their widest cell; numbers are aligned to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
     numeric = [all(not isinstance(row[i], str) or row[i] == "-" for row in rows) for i in range(len(head))]

@@ -1,4 +1,4 @@
-"""Sample jobs, so that the admin has something to show."""
+"""Sample jobs for the admin pages."""
 
 import time
 
@@ -13,13 +13,13 @@ def add(a: int, b: int) -> int:
 
 @task(queue_name="samples", max_attempts=3)
 def fail(reason: str) -> None:
-    """Fails every time: tried again after about 5 and 10 seconds, then FAILED."""
+    """Fails every time: it is retried after about 5 and 10 seconds, then FAILED."""
     raise ValueError(reason)
 
 
 @task(queue_name="samples")
 def slow(seconds: float) -> str:
-    """Runs for a while, reports to its lease, and stops early when asked."""
+    """Runs for a while, renews its lease, and stops early when asked."""
     job = current_job()
     until = time.monotonic() + seconds
     while time.monotonic() < until and not job.should_stop:

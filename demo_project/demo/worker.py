@@ -1,4 +1,4 @@
-"""A real runworker command as a subprocess, and the end of one of its children."""
+"""A real runworker command as a subprocess, with a way to kill one of its children."""
 
 import os
 import signal
@@ -22,14 +22,14 @@ class Killed(NamedTuple):
 
 
 class WorkerCommand(Program):
-    """`manage.py runworker sources --drain`, started again as often as asked."""
+    """`manage.py runworker sources --drain`, which can be started several times."""
 
     def __init__(self) -> None:
         shape = ("--processes", str(PROCESSES), "--concurrency", "2", "--drain", "--lease", LEASE)
         super().__init__("runworker", "sources", *shape, quietly=("--no-reload", "-v", "0"))
 
     def kill_child(self) -> Killed | None:
-        """SIGKILL the child that holds most leases; None if none holds any. Only a child of our own command."""
+        """Send SIGKILL to the child of this command that holds most leases; None if none holds any."""
         children = Worker.objects.filter(supervisor_pid=self.pid, stopped_at__isnull=True)
         held = [(Job.objects.leased().filter(locked_by=child.name).count(), child) for child in children]
         leases, child = max(held, key=lambda pair: pair[0], default=(0, None))
@@ -40,7 +40,7 @@ class WorkerCommand(Program):
 
 
 def _parent(pid: int) -> int | None:
-    """The parent of a process; None where /proc does not tell."""
+    """The parent of a process; None without /proc."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the warehouse finds its messages: a queue of RabbitMQ, or the folder of e-mails."""
+"""The messages of the warehouse: a queue of RabbitMQ, or a folder of e-mails."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-#: what Django's file-based backend writes below each message; without it a message is not complete
+#: the line that Django's file-based backend writes after each message; without it a message is incomplete
 END_OF_MAIL = b"-" * 79 + b"\n"
 
 
@@ -22,21 +22,21 @@ class Message(NamedTuple):
 
 
 class MailFolder:
-    """Complete e-mails below a folder, each once per object of this class."""
+    """The complete e-mails below a folder; each object of this class returns each e-mail once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
 
     def receive(self) -> Iterator[Message]:
-        """What has come since the last call."""
+        """The e-mails since the last call."""
         for path in sorted(self._folder.glob("*/*.log")):
             begin = self._read.get(path, 0)
             if path.stat().st_size == begin:
                 continue
             with path.open("rb") as file:
                 file.seek(begin)
-                # The last piece is what a relay is writing just now, or was writing when it was killed.
+                # The last part is a message that a relay is writing, or was writing when it was killed.
                 *mails, _ = file.read().split(END_OF_MAIL)
             for mail in mails:
                 yield _parsed(mail)
@@ -44,11 +44,11 @@ class MailFolder:
                 self._read[path] = begin
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class BrokerQueue:
-    """The messages of a RabbitMQ queue, acked after the caller is done with each."""
+    """The messages of a RabbitMQ queue; each is acked when the caller asks for the next one."""
 
     def __init__(self, url: str, queue: str) -> None:
         import kombu
@@ -62,10 +62,10 @@ class BrokerQueue:
         self._consumer.consume()
 
     def receive(self) -> Iterator[Message]:
-        """What is there now, and a little later."""
+        """The messages that are in the queue now or arrive soon."""
         with suppress(socket.timeout):
             while True:
-                # One message each time.
+                # Receives one message per call.
                 self._connection.drain_events(timeout=0.05)
                 while self._messages:
                     message = self._messages.pop()
@@ -73,12 +73,12 @@ class BrokerQueue:
                     message.ack()
 
     def close(self) -> None:
-        """What was not acked stays in the queue."""
+        """Close the connection; messages that were not acked stay in the queue."""
         self._connection.release()
 
 
 def open_mailbox() -> MailFolder | BrokerQueue:
-    """As the settings say."""
+    """The mailbox that the settings name."""
     if settings.BROKER_URL:
         return BrokerQueue(settings.BROKER_URL, settings.ORDERS_QUEUE)
     return MailFolder(settings.MAIL_DIR)

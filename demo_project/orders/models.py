@@ -1,10 +1,10 @@
-"""What was ordered, what is in stock, and the evidence of what the consumer got and did."""
+"""Orders, the stock, and evidence of what the consumer received and did."""
 
 from django.db import models
 
 
 class Stock(models.Model):
-    """How many of a product there are."""
+    """The number of pieces of a product."""
 
     product = models.CharField(max_length=32, unique=True)
     on_hand = models.IntegerField()
@@ -28,7 +28,7 @@ class Order(models.Model):
 
 
 class Receipt(models.Model):
-    """Append-only evidence: one row per message the consumer got, repeats too; written before the inbox is asked."""
+    """Append-only evidence: one row per received message, repeats included; written before the inbox is checked."""
 
     event_id = models.BigIntegerField()
     reference = models.CharField(max_length=40)
@@ -39,7 +39,7 @@ class Receipt(models.Model):
 
 
 class Booking(models.Model):
-    """Append-only evidence: one row per committed effect. No constraint: that there is one per order is to be shown."""
+    """Append-only evidence: one row per committed effect. No constraint allows one per order only: the proof does."""
 
     reference = models.CharField(max_length=40)
     run = models.CharField(max_length=32)

@@ -1,4 +1,4 @@
-"""Where orders are made: order and event in one transaction."""
+"""Orders: an order and its event are written in one transaction."""
 
 from django.db import transaction
 
@@ -9,11 +9,11 @@ TOPIC = "order.placed"
 
 
 class CardDeclined(Exception):
-    """The customer cannot pay, so there is no order."""
+    """The customer cannot pay; the order is rolled back."""
 
 
 def place(reference: str, customer: str, product: str, quantity: int, *, run: str, pays: bool = True) -> Order:
-    """One order and its event: both are committed or neither. Raises CardDeclined after both were written."""
+    """Write an order and its event; both are committed or neither. Raises CardDeclined after both were written."""
     facts = {"reference": reference, "run": run, "customer": customer, "product": product, "quantity": quantity}
     with transaction.atomic():
         event_id = publish(TOPIC, facts, key=customer)

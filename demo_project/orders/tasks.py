@@ -1,4 +1,4 @@
-"""Without a broker: the events of orders as e-mails."""
+"""The subscriber that sends the events of orders as e-mails, if there is no broker."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from jobqueue.outbox import Event, subscriber
 
 @subscriber(TOPIC)
 def mail_to_warehouse(event: Event) -> None:
-    """Sent in a relay, at least once; the event's id is the message's id. With BROKER_URL a route takes the topic."""
-    # A folder per relay: the backend's file names do not tell processes apart.
+    """Runs in a relay, at least once per event; the event's id is the message's id. With BROKER_URL a route is used."""
+    # A folder per relay, because two processes may choose the same file name.
     folder = Path(settings.MAIL_DIR, f"relay-{os.getpid()}")
     EmailMessage(
         f"Order {event.payload['reference']}",

@@ -8,7 +8,7 @@ from jobqueue.idempotency import once
 
 
 def book(message: Message) -> bool:
-    """Take an order out of the stock; False if it was done before. A message may come any number of times."""
+    """Take an order out of the stock; False if that was done before. A message may arrive several times."""
     order = message.payload
     reference, run = str(order["reference"]), str(order["run"])
     if not Order.objects.filter(reference=reference, run=run).exists():

@@ -1,1 +1,1 @@
-"""Serial numbers that must be sold once: six ways to do it, raced against each other."""
+"""Serial numbers that must be sold once, by several strategies that are raced against each other."""

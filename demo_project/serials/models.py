@@ -1,4 +1,4 @@
-"""Numbers to sell, and who was told what."""
+"""Numbers for sale, and the answers to buyers."""
 
 from django.db import models
 
@@ -12,7 +12,7 @@ class SerialNumber(models.Model):
     created_date = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        # one index for filter and order: a taker locks the row it takes and nothing else
+        # One index for filter and order, so that a statement locks only the row that it takes.
         indexes = [models.Index(fields=["is_used", "id"], name="ix_serial_free")]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Race many processes on each strategy, then judge from the rows who got what."""
+"""Race many processes on each strategy, then judge by the rows which buyer got which number."""
 
 import multiprocessing
 import uuid
@@ -19,7 +19,7 @@ from jobqueue.models import Allocation
 
 @dataclass(frozen=True)
 class Shape:
-    """How big a race is."""
+    """The size of a race."""
 
     numbers: int = 1000
     requests: int = 5000
@@ -28,7 +28,7 @@ class Shape:
 
 @dataclass
 class Verdict:
-    """What came of one strategy. `not_run` says why there is nothing to say."""
+    """The result of one strategy. `not_run` is the reason why it did not run, or empty."""
 
     strategy: str
     safe: bool
@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """No number sold twice, no request with two numbers, and none left over but by refusing buyers openly."""
+        """Whether no number was sold twice, no request got two, and unsold numbers are explained by refused buyers."""
         out_of_turn = self.ordered and self.overtaken
         return not (self.duplicates or self.greedy or out_of_turn or self.unsold > self.refused)
 
@@ -70,12 +70,12 @@ class Verdict:
         return "; ".join(faults) or ("each number once, in order" if self.ordered else "each number once")
 
     def as_json(self) -> dict[str, object]:
-        """Everything, for --json."""
+        """All values, for --json."""
         return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
 
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
-    """One verdict per strategy, as they come in. The processes are started once, each with its own connection."""
+    """Yield one verdict per strategy. The processes are started once, each with its own connection."""
     missing = redis_missing()
     with _processes(shape.processes) as pool:
         for name in names:
@@ -101,7 +101,7 @@ def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
     shares = [
         shape.requests // shape.processes + (i < shape.requests % shape.processes) for i in range(shape.processes)
     ]
-    # The barrier inside gives every process exactly one of these.
+    # A barrier inside gives each process exactly one of these calls.
     running = [
         pool.submit(racer.run, name, run_id, index, shape.processes, share) for index, share in enumerate(shares)
     ]
@@ -113,7 +113,7 @@ def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
 
 
 def _stock(numbers: int) -> None:
-    """A fresh set of numbers; what earlier races left is removed."""
+    """Create new numbers, and delete those of earlier races."""
     Sale.objects.all().delete()
     SerialNumber.objects.all().delete()
     Allocation.objects.filter(table_label=SerialNumber._meta.db_table).delete()
@@ -145,10 +145,10 @@ def _judge(name: str, shape: Shape, laps: Sequence[racer.Lap]) -> Verdict:
 
 
 def _overtaken(laps: Sequence[racer.Lap]) -> int:
-    """How many buyers got a lower number than somebody who had been answered before they asked."""
+    """How many buyers got a lower number than a buyer who was answered before they asked."""
     first: dict[str, tuple[str, float, float]] = {}
     for request_id, *sale in sorted((a for lap in laps for a in lap.answers), key=lambda answer: answer[2]):
-        # A repeated request rightly gets the number it had.
+        # A repeated request must get the number it had.
         first.setdefault(request_id, tuple(sale))
     sales = list(first.values())
     answered = sorted((ended, serial) for serial, _, ended in sales)
@@ -162,7 +162,7 @@ def _overtaken(laps: Sequence[racer.Lap]) -> int:
 
 
 def _lock_waits() -> int | None:
-    """How often InnoDB made a statement wait for a row lock since the server started; None elsewhere."""
+    """How often a statement waited for a row lock since the server started, from InnoDB; None on other databases."""
     if connection.vendor != "mysql":
         return None
     with connection.cursor() as cursor:

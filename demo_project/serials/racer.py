@@ -13,7 +13,7 @@ _barrier: Any = None
 
 @dataclass
 class Lap:
-    """What one process saw. Instants by the machine's monotonic clock, which all processes share."""
+    """The answers that one process got. Instants are of the machine's monotonic clock, which all processes share."""
 
     started: float = 0.0
     last_sale: float = 0.0
@@ -22,7 +22,7 @@ class Lap:
     refused: int = 0
     repeats: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    #: request, number, when it was asked and when it was answered
+    #: request, number, instant of the request and of the answer
     answers: list[tuple[str, str, float, float]] = field(default_factory=list)
 
 
@@ -36,7 +36,7 @@ def prepare(barrier: Any) -> None:
 
 
 def run(name: str, run_id: str, index: int, processes: int, requests: int) -> Lap:
-    """Send `requests` requests by strategy `name`, all processes starting together; log every answer as a Sale."""
+    """Send `requests` requests by strategy `name`, in all processes at once; store every answer as a Sale."""
     from django.db import connection
 
     from demo_project.serials.models import Sale

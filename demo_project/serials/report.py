@@ -1,4 +1,4 @@
-"""The verdicts of a race as text."""
+"""The verdicts of a race as text and as a chart."""
 
 import textwrap
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def as_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def notes(verdicts: Sequence[Verdict]) -> str:
-    """What a reader has to know to read the table rightly."""
+    """Notes that explain the table."""
     found = [
         f"{THINK_SECONDS * 1000:g} ms pass between read and save in every strategy but take, which has no such gap. "
         "errors: deadlocks, lock timeouts and busy answers that were met and retried. out of turn: buyers who got a "

@@ -1,4 +1,4 @@
-"""Seven ways to sell a serial number, side by side. Each answers one request: a number, or None when sold out."""
+"""Seven ways to sell a serial number. Each answers one request with a number, or None when sold out."""
 
 import time
 import uuid
@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from demo_project.serials.models import SerialNumber
 from jobqueue.allocate import take
 
-#: what a program does between reading a free number and saving it as sold: prices, forms, other queries
+#: time between reading a free number and saving it as sold: prices, forms, other queries
 THINK_SECONDS = 0.001
 REDIS_LOCK_MS = 5000
 REDIS_TRIES = 50
@@ -23,20 +23,20 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 
 
 class Refused(Exception):
-    """No answer: what the buyer sees is an error page."""
+    """The buyer gets an error instead of an answer."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """`sell(request_id)` gives a number or None. `repeatable`: a repeated request gets its own number again."""
+    """`sell(request_id)` returns a number or None. `repeatable`: a repeated request gets its number again."""
 
     name: str
     sell: Callable[[str], str | None]
     needs_redis: bool = False
     repeatable: bool = False
-    #: whether it claims to be safe; the race holds it to that
+    #: whether it claims to be safe; the race fails if it is not
     safe: bool = True
-    #: whether it claims that nobody who asked later gets a lower number
+    #: whether it claims that no later request gets a lower number
     ordered: bool = False
 
 
@@ -46,32 +46,32 @@ def free() -> QuerySet[SerialNumber]:
 
 
 def unsafe(request_id: str) -> str | None:
-    """Read, then save: between the two, others read the same row."""
+    """Read, then save: in between, others read the same row."""
     return _sell(free().first(), request_id)
 
 
 def row_lock(request_id: str) -> str | None:
-    """SELECT ... FOR UPDATE: right, and everybody waits for everybody."""
+    """SELECT ... FOR UPDATE: correct, but all buyers wait for each other."""
     with transaction.atomic():
         return _sell(free().select_for_update().first(), request_id)
 
 
 def row_lock_skip(request_id: str) -> str | None:
-    """SELECT ... FOR UPDATE SKIP LOCKED: nobody waits; but near the end it says sold out while rows are only locked."""
+    """SELECT ... FOR UPDATE SKIP LOCKED: no waits, but near the end it says sold out while rows are only locked."""
     with transaction.atomic():
         return _sell(free().select_for_update(skip_locked=True).first(), request_id)
 
 
 def in_order(request_id: str) -> str | None:
-    """One row is everybody's turnstile: numbers go out in the order of the requests, one buyer at a time."""
+    """All buyers lock one row first: numbers are sold in the order of the requests, one buyer at a time."""
     with transaction.atomic():
-        # Locked for as long as the sale takes, so that a sale that is undone leaves no lower number to a later buyer.
+        # Locked until the end of the sale, so that a sale that is rolled back leaves no lower number to a later buyer.
         SerialNumber.objects.select_for_update().order_by("id").first()
         return _sell(free().first(), request_id)
 
 
 def redis_lock(request_id: str) -> str | None:
-    """A Redis lock per number, tried once: right while the lock outlives the work; who meets a lock is refused."""
+    """A Redis lock per number, tried once: correct while the lock outlives the work; on a locked number it refuses."""
     number = free().first()
     if number is None:
         return None
@@ -82,7 +82,7 @@ def redis_lock(request_id: str) -> str | None:
 
 
 def redis_retry(request_id: str) -> str | None:
-    """A Redis lock per number; a locked number is left out and the next one tried."""
+    """A Redis lock per number; it skips locked numbers."""
     locked: list[str] = []
     for _ in range(REDIS_TRIES):
         number = free().exclude(id__in=locked).first()
@@ -97,7 +97,7 @@ def redis_retry(request_id: str) -> str | None:
 
 
 def allocate_take(request_id: str) -> str | None:
-    """jobqueue.allocate.take: locks and skips, waits before it says sold out, remembers who got what."""
+    """jobqueue.allocate.take: skips locked rows, waits before it says sold out, and remembers requests."""
     rows = take(free(), changes={"is_used": True, "used_by": request_id}, request_id=request_id)
     return rows[0].id if rows else None
 
@@ -117,7 +117,7 @@ STRATEGIES = {
 
 
 def redis_missing() -> str | None:
-    """Why the Redis strategies cannot run; None if they can."""
+    """The reason why the Redis strategies cannot run; None if they can."""
     if not settings.REDIS_URL:
         return "no REDIS_URL"
     try:
@@ -157,5 +157,5 @@ def _redis_locked(number: str) -> Iterator[bool]:
         yield mine
     finally:
         if mine:
-            # Only our own lock: it may have run out and be somebody else's by now.
+            # Only our own lock: it may have expired and been acquired by another process.
             _redis().eval(_RELEASE, 1, key, token)

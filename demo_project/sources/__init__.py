@@ -1,1 +1,1 @@
-"""Real files as work: one job counts and fingerprints one Python file."""
+"""Real files as work: each job examines one Python file."""

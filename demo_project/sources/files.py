@@ -1,4 +1,4 @@
-"""Which files there are, and what a job finds out about one. No database here."""
+"""The files, and what a job finds out about a file; without a database."""
 
 import email
 import hashlib
@@ -10,12 +10,12 @@ from typing import NamedTuple
 import django
 
 ENOUGH_FILES = 500
-#: work per file: a few milliseconds of hashing, so that a worker can be killed in the middle of it
+#: rounds of hashing: a few milliseconds per file, so that a worker can be killed during a job
 ROUNDS = 300
 
 
 class Found(NamedTuple):
-    """What a file contains."""
+    """What was found in a file."""
 
     lines: int
     words: int
@@ -32,7 +32,7 @@ def all_paths() -> list[str]:
 
 
 def examine(path: str) -> Found:
-    """Count lines and words and fingerprint the content; the hash is stretched over ROUNDS rounds."""
+    """Count lines and words, and hash the content in ROUNDS rounds."""
     content = _locate(path).read_bytes()
     digest = hashlib.sha256(content)
     for _ in range(ROUNDS):

@@ -1,10 +1,10 @@
-"""What is known about each file, and what was done to find out."""
+"""The result for each file, and evidence of each effect."""
 
 from django.db import models
 
 
 class SourceFile(models.Model):
-    """One file of one demo run. `effects` counts how many jobs' writes were committed for it: exactly 1 is right."""
+    """One file of one demo run. `effects` counts the jobs whose writes were committed; it must be 1."""
 
     path = models.CharField(max_length=255, unique=True)
     run = models.CharField(max_length=32)

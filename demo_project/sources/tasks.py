@@ -12,12 +12,12 @@ from jobqueue.exceptions import JobCanceled
 
 @task(queue_name="sources", max_attempts=5)
 def read_source(path: str, run: str) -> None:
-    """Examine one file and store what was found, exactly once in effect, whoever is killed meanwhile."""
+    """Examine one file and store the result, with an effect exactly once, whatever process is killed."""
     if not SourceFile.objects.filter(path=path, run=run).exists():
         raise JobCanceled(f"demo run {run} has been replaced by a later one")
     found = examine(path)
     job = current_job()
-    # The effect and the end of the job are one commit: either both are there or neither.
+    # The effect and the end of the job are in one commit.
     with job.finish({"lines": found.lines}):
         SourceFile.objects.filter(path=path, run=run).update(**found._asdict(), effects=F("effects") + 1)
         Effect.objects.create(

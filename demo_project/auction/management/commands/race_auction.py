@@ -24,15 +24,13 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
         parser.add_argument("--processes", type=count(64), default=8)
-        parser.add_argument("--seconds", type=duration, default=3.0, help="per strategy")
+        parser.add_argument("--seconds", type=duration, default=3.0, help="length of the race of a strategy")
         parser.add_argument("--strategy", choices=["all", *STRATEGIES], action="append", help="may be repeated")
-        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         parser.add_argument("--svg", type=Path, metavar="FILE", help="also write a chart")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Race, print, judge."""
         shape = race.Shape(given["processes"], given["seconds"])
         wanted = given["strategy"] or ["all"]
         names = [name for name in STRATEGIES if "all" in wanted or name in wanted]

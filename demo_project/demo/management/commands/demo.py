@@ -31,13 +31,11 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
-        parser.add_argument("--stage", action="append", choices=STAGES, help="only this one; may be repeated")
+        parser.add_argument("--stage", action="append", choices=STAGES, help="run only this stage; may be repeated")
         parser.add_argument("--orders", type=count(100_000), default=ORDERS, metavar="N", help=f"default {ORDERS}")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """The stages, then the table."""
-        # So that what was started is stopped on the way out.
+        # Turn SIGTERM into an exception, so that subprocesses are stopped.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         began = time.monotonic()

@@ -29,11 +29,9 @@ class Command(BaseCommand):
     help = "Run a worker and the admin site, with a superuser whose password is new at each start."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
         parser.add_argument("--address", default="127.0.0.1:8000")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Prepare, start both, wait for the end."""
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: stop.set())
@@ -54,7 +52,7 @@ class Command(BaseCommand):
 
 
 def _superuser() -> str:
-    """Create or reuse the superuser; its new password, which is kept nowhere else."""
+    """Create or reuse the superuser. Returns its new password, which is stored nowhere else."""
     password = secrets.token_urlsafe(12)
     user, _ = get_user_model().objects.get_or_create(username=USER)
     user.is_staff = user.is_superuser = user.is_active = True
@@ -74,7 +72,7 @@ def _enqueue_samples() -> None:
 
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
     manage = str(Path(settings.BASE_DIR, "manage.py"))
-    # A process group of its own: Ctrl-C reaches only this command, which then stops each of them once.
+    # In a process group of its own, so that Ctrl-C reaches only this command, which then stops both.
     return subprocess.Popen([sys.executable, manage, *arguments], process_group=0)
 
 

@@ -1,4 +1,4 @@
-"""python manage.py book_stock: the warehouse, until SIGTERM and its mailbox is empty."""
+"""python manage.py book_stock: run the warehouse until SIGTERM, then until its mailbox is empty."""
 
 import signal
 import threading
@@ -19,7 +19,6 @@ class Command(BaseCommand):
     help = "Book stock for each order that arrives by e-mail, or by RabbitMQ with BROKER_URL. SIGTERM ends it."
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Messages until told to stop, and then those that are still there."""
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
@@ -29,7 +28,7 @@ class Command(BaseCommand):
             while not last_round:
                 last_round = stop.is_set()
                 for message in mailbox.receive():
-                    # A message that was under way when the signal came is not the last.
+                    # After the signal, messages may still be on their way.
                     last_round = False
                     if book(message):
                         booked += 1
@@ -38,4 +37,4 @@ class Command(BaseCommand):
                 if not last_round:
                     stop.wait(LOOK_SECONDS)
         if given["verbosity"] > 0:
-            self.stdout.write(f"{booked} orders booked, {repeats} messages dropped: they had come before")
+            self.stdout.write(f"{booked} orders booked, {repeats} repeated messages dropped")

@@ -17,21 +17,19 @@ from jobqueue.db import vendor_of
 
 
 class Command(BaseCommand):
-    """Exit status 1 if a strategy that claims to be safe sold a number twice or left one over."""
+    """Exit status 1 if a strategy that claims to be safe sold a number twice or did not sell one."""
 
     help = "Race processes that sell serial numbers, by each strategy, and judge from the rows who got what."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Options."""
         parser.add_argument("--numbers", type=count(1_000_000), default=1000)
         parser.add_argument("--requests", type=count(10_000_000), default=5000)
         parser.add_argument("--processes", type=count(64), default=8)
         parser.add_argument("--strategy", choices=["all", *STRATEGIES], default="all")
-        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         parser.add_argument("--svg", type=Path, metavar="FILE", help="also write a chart")
 
     def handle(self, *args: Any, **given: Any) -> None:
-        """Race, print, judge."""
         shape = race.Shape(given["numbers"], given["requests"], given["processes"])
         names = list(STRATEGIES) if given["strategy"] == "all" else [given["strategy"]]
         database = vendor_of(connection).describe(connection)
@@ -39,7 +37,7 @@ class Command(BaseCommand):
         for verdict in race.run(names, shape):
             verdicts.append(verdict)
             if not given["json"] and given["verbosity"] > 0:
-                self.stderr.write(f"{verdict.strategy}: {verdict.words} ({verdict.seconds:.1f} s)")
+                self.stderr.write(f"{verdict.strategy}: {verdict.text} ({verdict.seconds:.1f} s)")
         title = f"{shape.numbers} numbers, {shape.requests} requests, {shape.processes} processes, {database}"
         if given["svg"]:
             given["svg"].write_text(as_svg(f"Serial numbers: {title}", verdicts))
