@@ -116,6 +116,13 @@ class Dialect(Seeks):
         """The same rows, locked; rows that another transaction has locked are left out."""
         return queryset.select_for_update(skip_locked=True)
 
+    def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """Update those rows of `queryset` that no other transaction has locked, in one statement; returns how many.
+
+        Call it inside transaction(). By default all rows; has_update_returning: the caller names the unlocked ones.
+        """
+        return int(queryset.update(**changes))
+
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """queryset.update(**changes) for rows that the queryset names by key; returns how many there were."""
         return queryset.update(**changes)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 from django.db import connections
-from django.db.models import F, Value
+from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
+from jobqueue.db.expressions import AnyOfArray
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
-from jobqueue.transitions.leases import Lease, by_token, free_ids, held, lost
+from jobqueue.transitions.leases import Lease, by_token, held, lost
 from jobqueue.validation import SECONDS_MAX, check_seconds
+
+_RENEWED_MAX = 500  # leases in one statement
 
 
 def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
@@ -51,28 +56,45 @@ def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lea
     return gone
 
 
-def renew_free(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lease]:
-    """heartbeat_many() that skips rows locked by other transactions; returns the leases it has renewed.
+def renew_in_hand(
+    leases: Iterable[tuple[int, bytes]], *, lease_seconds: float, using: str
+) -> dict[tuple[int, bytes], float]:
+    """Extend leases, each a job's id and its token, by one statement; returns the seconds for which each is held.
 
-    A locked row is being settled, or its job is inside finish(). It cannot be reaped meanwhile, and waiting for it
-    would delay the renewal of the others.
+    The seconds count from the call. A lease that was lost or has run out is missing. A row that another transaction has
+    locked is skipped: it is being settled, or its job is inside finish(). It cannot be reaped meanwhile, and waiting
+    for it would delay the renewal of the others.
     """
-    until = _until(lease_seconds)
-    renewed: list[Lease] = []
-    for (using, token), group in by_token(leases).items():
-        ids = retry_transient(partial(_renew_free, group, token, until, using), using=using)
-        renewed += [lease for lease in group if lease.job_id in ids]
-    return renewed
+    found: dict[tuple[int, bytes], float] = {}
+    pairs = sorted(leases)
+    for start in range(0, len(pairs), _RENEWED_MAX):
+        found |= _renew(pairs[start : start + _RENEWED_MAX], lease_seconds, using)
+    return found
 
 
-def _renew_free(group: Sequence[Lease], token: bytes, until: UtcNowPlus, using: str) -> set[int]:
-    with vendor(using).transaction(connections[using]):
-        if ids := free_ids(group, token, using):
-            mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
-            living = mine.filter(lock_until__gt=UtcNow())
-            if _extend(living, until)() < len(ids):
-                ids = list(living.values_list("pk", flat=True))
-        return set(ids)
+def _renew(pairs: Sequence[tuple[int, bytes]], lease_seconds: float, using: str) -> dict[tuple[int, bytes], float]:
+    ids_of: dict[bytes, list[int]] = defaultdict(list)
+    for job_id, token in pairs:
+        ids_of[token].append(job_id)
+    each = [Q(lock_token=token, pk__in=ids) for token, ids in ids_of.items()]
+    ours = in_state([job_id for job_id, _ in pairs], Job.Status.PROCESSING, using=using).filter(reduce(or_, each))
+    living = ours.filter(lock_until__gt=UtcNow())
+    changes = {"lock_until": _until(lease_seconds), "updated_at": UtcNow()}
+
+    def extend() -> int:
+        dialect = vendor(using)
+        with dialect.transaction(connections[using]):
+            rows = living.order_by("pk")
+            if dialect.has_update_returning:
+                rows = Job.objects.using(using).filter(AnyOfArray(F("pk"), dialect.lock_rows(rows).values("pk")))
+            return dialect.update_unlocked(rows, changes)
+
+    if retry_transient(extend, using=using) == len(pairs):
+        return dict.fromkeys(pairs, lease_seconds)
+    # Some were settled, lost or locked meanwhile.
+    rows = living.annotate(now=Selected(UtcNow())).values_list("pk", "lock_token", "lock_until", "now")
+    left: list[Any] = retry_transient(partial(list, rows), using=using)
+    return {(job_id, bytes(token)): (until - now).total_seconds() for job_id, token, until, now in left}
 
 
 def _until(lease_seconds: float) -> UtcNowPlus:

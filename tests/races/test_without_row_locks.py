@@ -20,7 +20,7 @@ from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.transitions import ack, cancel, claim, discard, reap, release, retry
 from jobqueue.transitions.leases import free_of
 from jobqueue.transitions.releasing import release_many
-from jobqueue.transitions.renewing import renew_free
+from jobqueue.transitions.renewing import renew_in_hand
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, set_columns, state
 from tests.marks import committed
 from tests.races.actors import Actor
@@ -126,6 +126,10 @@ def test_a_batch_that_gives_back_does_not_take_the_lease_of_the_next_run():
     assert job(lease.job_id).locked_by == "b"
 
 
+def renewed(lease, lease_seconds):
+    return renew_in_hand([(lease.job_id, lease.token)], lease_seconds=lease_seconds, using="default")
+
+
 def test_a_monitor_does_not_renew_the_lease_of_the_next_run():
     make_job()
     lease = claim_one(lease_seconds=60)
@@ -135,7 +139,7 @@ def test_a_monitor_does_not_renew_the_lease_of_the_next_run():
         claim_one(worker="b", lease_seconds=60)
 
     with overtaken_by(next_run):
-        renew_free([lease], lease_seconds=7200)
+        renewed(lease, 7200)
     found = job(lease.job_id)
     assert (found.lock_until - found.locked_at).total_seconds() == 60
 
@@ -147,7 +151,7 @@ def test_leases_of_former_runs_are_neither_free_nor_renewed():
     claim_one(worker="b", lease_seconds=60)
     before = Job.objects.get().lock_until
     assert free_of([former]) == []
-    assert renew_free([former], lease_seconds=7200) == []
+    assert renewed(former, 7200) == {}
     assert Job.objects.get().lock_until == before
 
 
@@ -156,7 +160,7 @@ def test_a_monitor_does_not_revive_a_lease_that_ran_out():
     lease = claim_one(lease_seconds=60)
     expire(lease)
     before = Job.objects.get().lock_until
-    assert renew_free([lease], lease_seconds=60) == []
+    assert renewed(lease, 60) == {}
     assert Job.objects.get().lock_until == before
 
 

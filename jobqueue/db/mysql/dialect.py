@@ -99,6 +99,10 @@ class MySQL(Dialect):
         """FORCE INDEX."""
         return hints.force_index(queryset, index)
 
+    def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """By a join with the SELECT that locks, which is run first."""
+        return hints.update_unlocked(self.lock_rows(queryset), changes)
+
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """With FORCE INDEX (PRIMARY)."""
         return hints.update_by_key(queryset, changes)

@@ -18,13 +18,12 @@ from contextlib import suppress
 
 from django.db import Error, connections
 
-from jobqueue import signals, transitions
-from jobqueue.conf import load
+from jobqueue import signals
 from jobqueue.db import one_writer
 from jobqueue.db.sockets import ping
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
-from jobqueue.transitions.renewing import renew_free
+from jobqueue.transitions.renewing import renew_in_hand
 from jobqueue.worker.monitor.flags import flag
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.listener import Listener
@@ -34,7 +33,7 @@ from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
 from jobqueue.worker.monitor.rounds import TICK_SECONDS, DutyThread, again
 from jobqueue.worker.shared.processes import pid_exists
-from jobqueue.worker.shared.scoreboard import Hold, Scoreboard, State
+from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.worker_options import Options
 
@@ -98,27 +97,27 @@ class Monitor:
         self.overtime.enforce(index for index, _ in self._living())
 
     def renew(self) -> None:
-        """Extend every lease of every living child; a frozen one must lose its jobs like a dead one."""
+        """Extend every lease of every living child; a child that was stopped loses its jobs as a dead one does."""
         with self.turn:
-            self._renew(self._living())
+            living = self._living()
+            for index, _ in living:
+                self._renew(index)
+                self._tick()
+            if not living:
+                # Renewals also notice whether the database answers.
+                ping(connections[self.using])
 
-    def _renew(self, living: list[tuple[int, str]]) -> None:
-        for index, name in living:
-            groups = defaultdict(list)
-            in_hand = self.scoreboard.in_hand(index)
-            for lease in transitions.held_by(name, using=self.using):
-                if (lease.job_id, lease.fence) not in in_hand:
-                    # A claim whose answer was lost: nobody works on it, so it must run out.
-                    continue
-                groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
-            for seconds, leases in groups.items():
-                asked = time.monotonic()
-                for lease in renew_free(leases, lease_seconds=seconds):
-                    in_hand[lease.job_id, lease.fence].renewed(lease.job_id, lease.fence, asked + seconds)
-            self._tick()
-        if not living:
-            # Still the one who finds out whether the database answers.
-            ping(connections[self.using])
+    def _renew(self, index: int) -> None:
+        """One statement for each length of lease. Leases that no slot holds run out: no thread works on them."""
+        groups: dict[float, dict[tuple[int, bytes], tuple[int, LeaseSlot]]] = defaultdict(dict)
+        for (job_id, fence), slot in self.scoreboard.in_hand(index).items():
+            if slot.lease_seconds > 0:
+                groups[slot.lease_seconds][job_id, slot.lock_token] = fence, slot
+        for seconds, leases in groups.items():
+            asked = time.monotonic()
+            for key, left in renew_in_hand(leases, lease_seconds=seconds, using=self.using).items():
+                fence, slot = leases[key]
+                slot.renewed(key[0], fence, asked + left)
 
     def flag(self) -> None:
         """Tell what children have in hand that its lease was lost or that it is to be canceled."""

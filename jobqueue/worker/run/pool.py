@@ -201,9 +201,8 @@ class Pool:
 
     def _hold(self, lease: Lease, where: dict[tuple[int, int], Any], claimed_at: float) -> Any:
         slot = self._free.pop()
-        slot.lease_until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
-        slot.fence, slot.flags, slot.job_id = lease.fence, 0, lease.job_id
-        slot.hold = Hold.WAITING
+        until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
+        slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
         if lease.expires_at is not None:
             self._begin_by[lease.job_id, lease.fence] = (
                 claimed_at + (lease.expires_at - lease.locked_at).total_seconds()

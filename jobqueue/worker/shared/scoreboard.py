@@ -68,7 +68,7 @@ class Hold(IntEnum):
 
 
 LOST, CANCEL, OVERTIME = 1, 2, 4
-RESULT_BYTES = 256
+RESULT_BYTES, TOKEN_BYTES = 256, 16
 
 
 class LeaseSlot(ctypes.Structure):
@@ -78,6 +78,7 @@ class LeaseSlot(ctypes.Structure):
     fence: int
     hold: int
     flags: int
+    lease_seconds: float
     lease_until: float
     hard_until: float
     result_size: int
@@ -88,6 +89,8 @@ class LeaseSlot(ctypes.Structure):
         ("fence", ctypes.c_int64),
         ("hold", ctypes.c_int32),
         ("flags", ctypes.c_int32),
+        ("token", ctypes.c_ubyte * TOKEN_BYTES),
+        ("lease_seconds", ctypes.c_double),  # for how long each renewal extends it
         ("lease_until", ctypes.c_double),  # surely held until then, by the same clock as hard_until
         ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
         ("result_size", ctypes.c_int32),
@@ -95,6 +98,19 @@ class LeaseSlot(ctypes.Structure):
         ("delay_seconds", ctypes.c_double),  # before the next attempt of a failed job; below 0 = JOBQUEUE's back-off
         ("final", ctypes.c_int32),  # 1: a failed job gets no other attempt
     ]
+
+    def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
+        """Record a lease that waits for its run."""
+        self.lease_seconds, self.lease_until, self.flags = lease_seconds, lease_until, 0
+        ctypes.memmove(ctypes.addressof(self) + LeaseSlot.token.offset, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
+        self.fence, self.job_id = fence, job_id
+        # Last: from here on the monitor reads the other fields.
+        self.hold = Hold.WAITING
+
+    @property
+    def lock_token(self) -> bytes:
+        """The token of the lease."""
+        return ctypes.string_at(ctypes.addressof(self) + LeaseSlot.token.offset, TOKEN_BYTES)
 
     def renewed(self, job_id: int, fence: int, until: float) -> None:
         """Record that the lease is held until `until`, if this slot still holds that lease."""

@@ -54,9 +54,9 @@ OWNERSHIP = [
     ),
     _mutant(
         "the monitor renews leases without looking at the token",
-        "transitions/leases.py",
-        "rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by",
-        "rows = in_state(ids, Job.Status.PROCESSING, using=using).order_by",
+        "transitions/renewing.py",
+        "using=using).filter(reduce(or_, each))",
+        "using=using)",
         WITHOUT_LOCKS,
         database="mysql",
     ),
@@ -104,8 +104,8 @@ GUARDS = [
     _mutant(
         "the monitor revives leases that ran out",
         "transitions/renewing.py",
-        "living = mine.filter(lock_until__gt=UtcNow())",
-        "living = mine.all()",
+        "living = ours.filter(lock_until__gt=UtcNow())",
+        "living = ours.all()",
         WITHOUT_LOCKS,
         database="mysql",
     ),
