@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.core import checks
 
-from jobqueue.compat import BaseTaskBackend, InvalidTask, TaskResult, signals
+from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.payload import dump
+from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
-from jobqueue.tasks.definition import JobTask
+from jobqueue.tasks.definition import Expires, JobTask
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
@@ -36,10 +36,10 @@ class JobQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+    def __init__(self, alias: str, params: dict[str, object]) -> None:
         super().__init__(alias, {**params, "QUEUES": params.get("QUEUES") or []})
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         # Django's async methods call the sync ones, so that what a subclass overrides also holds on an event loop.
         for name in ("enqueue", "get_result"):
@@ -51,11 +51,11 @@ class JobQueueBackend(BaseTaskBackend):
         """The alias of the database that holds the jobs."""
         return str(self.options.get("DATABASE") or load().database)
 
-    def validate_task(self, task: Any) -> None:
+    def validate_task(self, task: AnyTask) -> None:
         """Django's rules, and a queue name that can be stored. Raises InvalidTask."""
         if task.run_after is not None and not isinstance(task.run_after, datetime):
             raise InvalidTask(f"run_after must be an aware datetime, got {type(task.run_after).__name__}.")
-        super().validate_task(task)
+        super().validate_task(task)  # type: ignore[arg-type]
         try:
             check_queue(task.queue_name)
         except (InvalidType, InvalidValue) as error:
@@ -63,7 +63,7 @@ class JobQueueBackend(BaseTaskBackend):
         if len(task.module_path) > TASK_CHARS:
             raise InvalidTask(f"the path {task.module_path[:60]}... has more than {TASK_CHARS} characters.")
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
+    def enqueue(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> TaskResult[JSON]:
         """Insert the job in the caller's transaction on the queue's database; its TaskResult.
 
         With a dedupe key that is held, the result of the existing job, whoever enqueued it. Raises InvalidTask,
@@ -71,7 +71,7 @@ class JobQueueBackend(BaseTaskBackend):
         """
         return self._add(*self._prepare(task, args, kwargs))
 
-    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult[Any]:
+    async def aenqueue(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> TaskResult[JSON]:
         """enqueue() on an event loop: arguments are checked there, and the INSERT is one call in Django's thread.
 
         If it is cancelled, CancelledError is raised at once. A call that had begun is completed, so the job is added
@@ -79,20 +79,20 @@ class JobQueueBackend(BaseTaskBackend):
         """
         return await sync_to_async(self._add, thread_sensitive=True)(*self._prepare(task, args, kwargs))
 
-    def get_result(self, result_id: str) -> TaskResult[Any]:
+    def get_result(self, result_id: str) -> TaskResult[JSON]:
         """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
         from jobqueue.tasks.results import id_of, load_result
 
         return load_result(id_of(result_id), alias=self.alias, using=self.database)
 
-    async def aget_result(self, result_id: str) -> TaskResult[Any]:
+    async def aget_result(self, result_id: str) -> TaskResult[JSON]:
         """get_result() on an event loop: a malformed id is refused there, the read is one call in Django's thread."""
         from jobqueue.tasks.results import id_of, load_result
 
         load = sync_to_async(load_result, thread_sensitive=True)
         return await load(id_of(result_id), alias=self.alias, using=self.database)
 
-    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+    def check(self, **kwargs: object) -> Iterable[checks.CheckMessage]:
         """E020: the app is not installed."""
         from django.apps import apps
 
@@ -103,7 +103,9 @@ class JobQueueBackend(BaseTaskBackend):
                 id="jobqueue.E020",
             )
 
-    def _prepare(self, task: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any], NewJob]:
+    def _prepare(
+        self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
+    ) -> tuple[AnyTask, dict[str, JSON], NewJob]:
         """All that needs no database: every refusal happens here."""
         self.validate_task(task)
         if registry.find_task(task.module_path) is None:
@@ -112,7 +114,7 @@ class JobQueueBackend(BaseTaskBackend):
         payload = payload_of(task, args, kwargs)
         return task, payload, self._job(task, payload)
 
-    def _add(self, task: Any, payload: dict[str, Any], job: NewJob) -> TaskResult[Any]:
+    def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
         from jobqueue.producer.enqueueing import add, add_dated
@@ -129,7 +131,7 @@ class JobQueueBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _job(self, task: Any, payload: dict[str, Any]) -> NewJob:
+    def _job(self, task: AnyTask, payload: dict[str, JSON]) -> NewJob:
         from jobqueue.producer.enqueueing import new_job
 
         own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
@@ -149,7 +151,7 @@ class JobQueueBackend(BaseTaskBackend):
             options=own_options(task),
         )
 
-    def _expires_at(self, expires: Any, run_at: datetime | None) -> datetime:
+    def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
             return expires
         now = read_now(self.database)
@@ -162,14 +164,14 @@ class JobQueueBackend(BaseTaskBackend):
             ) from None
 
 
-def _key(task: Any, name: str, payload: dict[str, Any]) -> bytes | None:
+def _key(task: AnyTask, name: str, payload: dict[str, JSON]) -> bytes | None:
     key = getattr(task, name, None)
     if callable(key):
         key = key(*payload["args"], **payload["kwargs"])
     return None if key is None else check_key(key, name)
 
 
-def _aware(run_after: Any) -> Any:
+def _aware(run_after: datetime | None) -> datetime | None:
     # With USE_TZ=False Django Tasks accepts naive datetimes, in the project's zone.
     from django.conf import settings
     from django.utils import timezone

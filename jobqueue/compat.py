@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
@@ -37,6 +38,8 @@ class AnyTask(Protocol):
     def queue_name(self) -> str: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def run_after(self) -> datetime | None: ...
     def get_backend(self) -> object: ...
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from django.contrib import admin
 from django.db.models import Model, QuerySet
@@ -15,18 +14,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import badge, json_of, label, moment_of, name_of, plain
-from jobqueue.admin.readonly import ConditionFilter, NewestFirst, ReadOnlyAdmin
+from jobqueue.admin.readonly import ConditionFilter, Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobQueueError
 from jobqueue.idempotency.keys import stored
 from jobqueue.models import IdempotencyRecord
-
-
-class Facts(TypedDict):
-    """What pages read with a record: the database's time."""
-
-    now: datetime
-
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -12,16 +11,10 @@ from jobqueue.admin.formatting import plain, span
 from jobqueue.conf import load
 from jobqueue.models import Job, LaneEntry
 
-
-class Facts(TypedDict):
-    """What pages read with a job: the database's time and, in the list, the end of its last error."""
-
-    now: datetime
-    error_tail: str | None
-
-
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise, WithAnnotations
+
+    from jobqueue.admin.readonly import Facts
 
     ShownJob = WithAnnotations[Job, Facts]
 

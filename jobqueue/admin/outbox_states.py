@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import span
-from jobqueue.admin.readonly import ConditionFilter
+from jobqueue.admin.readonly import ConditionFilter, Facts
 from jobqueue.models import OutboxEvent
-
-
-class Facts(TypedDict):
-    """What pages read with an event: the database's time and, in the list, the end of its last error."""
-
-    now: datetime
-    error_tail: str | None
-
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise, WithAnnotations

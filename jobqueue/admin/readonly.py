@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -29,6 +30,13 @@ else:
 
 #: pages count and list no more rows than this: COUNT(*) and OFFSET read every row that they pass
 COUNT_CAP = 10_000
+
+
+class Facts(TypedDict):
+    """What pages read with a row: the database's time and, in a list with verbs, the end of the last error."""
+
+    now: datetime
+    error_tail: str | None
 
 
 class CappedPaginator(_Paginator):

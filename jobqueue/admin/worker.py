@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from django.contrib import admin
 from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
@@ -13,23 +12,22 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import NOTHING, badge, moment_of, name_of, plain, relative
-from jobqueue.admin.readonly import ReadOnlyAdmin
+from jobqueue.admin.readonly import Facts, ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
 from jobqueue.models import Job, Worker
 
 
-class Facts(TypedDict):
-    """What pages read with a worker: the database's time, and the number of jobs that it holds."""
+class WorkerFacts(Facts):
+    """What pages read with a worker: also the number of jobs that it holds."""
 
-    now: datetime
     jobs: int
 
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
-    ShownWorker = WithAnnotations[Worker, Facts]
+    ShownWorker = WithAnnotations[Worker, WorkerFacts]
 
 
 @admin.register(Worker)
