@@ -16,6 +16,7 @@ from django.utils.html import escape
 from jobqueue.admin import readonly
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.idempotency import once
+from jobqueue.idempotency.keys import stored
 from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import dead_letters, discard, publish
 from tests.edges.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
@@ -63,7 +64,7 @@ def handler_reads():
 def remember(key, result=None, ttl_seconds=60):
     with once(key, ttl_seconds=ttl_seconds) as o:
         o.result = result
-    return IdempotencyRecord.objects.latest("created_at").digest.hex()
+    return stored(key).digest.hex()
 
 
 @plain
