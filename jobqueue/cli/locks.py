@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +18,7 @@ from jobqueue.lockstats.counters import OTHER
 from jobqueue.lockstats.report import LockSummary, ServerLocks
 from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.log_format import one_line
-from jobqueue.models import LockFinding
+from jobqueue.models import LockFinding, LockRow
 
 
 def declare(parser: ArgumentParser) -> None:
@@ -51,7 +51,14 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     return 0
 
 
-def _object(seconds: float, server: ServerLocks, kinds: Any, keys: Any, held: Any, found: Any) -> dict[str, Any]:
+def _object(
+    seconds: float,
+    server: ServerLocks,
+    kinds: list[LockSummary],
+    keys: list[LockSummary],
+    held: Iterable[LockRow],
+    found: Mapping[LockFinding.Kind, list[LockFinding]],
+) -> dict[str, object]:
     return {
         "version": 1,
         "since_seconds": seconds,
@@ -85,7 +92,7 @@ def _object(seconds: float, server: ServerLocks, kinds: Any, keys: Any, held: An
     }
 
 
-def _counters_of(one: LockSummary) -> dict[str, Any]:
+def _counters_of(one: LockSummary) -> dict[str, object]:
     return {"kind": one.kind, **asdict(one.counters), "failure_rate": round(one.failure_rate, 4)}
 
 
@@ -111,10 +118,10 @@ def _line(one: LockSummary, name: str) -> str:
     )
 
 
-def _held(held: Any) -> Iterator[str]:
+def _held(held: Iterable[LockRow]) -> Iterator[str]:
     yield "Lease locks held now"
     for row in held:
-        left = format_seconds((row.expires_at - row.now).total_seconds())
+        left = format_seconds((row.expires_at - row.now).total_seconds())  # type: ignore[attr-defined]
         yield "  " + one_line(f"{row.lock_key}  {row.owner}  fence {row.fence}  {left} left")
 
 
@@ -136,10 +143,10 @@ def _server(server: ServerLocks) -> Iterator[str]:
         yield one_line(f"Not shown: {problem}")
 
 
-def _found(found: dict[LockFinding.Kind, list[Any]]) -> Iterator[str]:
+def _found(found: Mapping[LockFinding.Kind, list[LockFinding]]) -> Iterator[str]:
     for kind, rows in found.items():
         for row in rows:
-            ago = format_seconds(max(0.0, (row.now - row.last_seen_at).total_seconds()))
+            ago = format_seconds(max(0.0, (row.now - row.last_seen_at).total_seconds()))  # type: ignore[attr-defined]
             yield f"{kind.label}, {ago} ago"
             for line in finding_lines(row):
                 yield "  " + one_line(line)
