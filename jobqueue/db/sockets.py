@@ -1,11 +1,8 @@
-"""Drivers' sessions: notice that the server has ended one, ask whether it answers, end one from another thread."""
+"""Drivers' sessions: notice that the server has ended one, ask whether it answers."""
 
 from __future__ import annotations
 
-import os
 import select
-import socket
-from contextlib import suppress
 from typing import Any
 
 from django.db import Error
@@ -41,21 +38,3 @@ def ping(connection: BaseDatabaseWrapper) -> None:
     """Ask the server for an answer: one round trip. Raises django.db.Error where the session has ended."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-
-
-def end_session(connection: BaseDatabaseWrapper) -> None:
-    """Make the server roll back what is open in this session. Called from another thread than the one that uses it.
-
-    The socket is shut down; the driver's object is not touched, because it may be in use. The next statement of the
-    thread that uses it fails.
-    """
-    session: Any = connection.connection
-    if session is None:
-        return
-    with suppress(Exception):
-        if hasattr(session, "fileno"):
-            with socket.socket(fileno=os.dup(session.fileno())) as line:
-                line.shutdown(socket.SHUT_RDWR)
-        else:
-            # SQLite: no server, and its own lock makes this safe.
-            session.close()

@@ -22,6 +22,7 @@ from django.db import connections
 from jobqueue.conf import is_test_run, load
 from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.stuck_statements import watched
 from jobqueue.lockstats.counters import Buffer, Counters, LockId
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_stats
 
@@ -104,7 +105,7 @@ def flush() -> None:
     if in_open_transaction(alias):
         return
     # One at a time: rows are totals, and an older total must not replace a newer one.
-    with _process.flushing:
+    with _process.flushing, watched(connections[alias]):
         for window, totals in _process.buffer.pending():
             write_stats(_process.source, window.number, totals, using=alias)
         _process.buffer.forget_written()

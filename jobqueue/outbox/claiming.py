@@ -15,6 +15,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.stuck_statements import watched
 from jobqueue.outbox import lanes, statements
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.poll_ranges import PollRanges
@@ -80,6 +81,10 @@ class EventClaimer:
         Raises DatabaseBusy after repeated deadlocks; InsideTransaction, because nothing would be committed.
         """
         refuse_open_transaction(self._using, "relay")
+        with watched(connections[self._using]):
+            return self._claim(limit)
+
+    def _claim(self, limit: int) -> Batch | None:
         self.idle = False
         heads = self._next_lanes(min(limit, lanes.WINDOW))
         if not heads:

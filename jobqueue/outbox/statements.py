@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Max, Q, QuerySet
 
 from jobqueue.backoff import default_backoff
@@ -20,6 +21,7 @@ from jobqueue.db.expressions import AnyOf, Keys, Slot
 from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.stuck_statements import watched
 from jobqueue.failures import describe
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.event import Event
@@ -156,14 +158,17 @@ def dead_letter(event: Event, token: bytes, error: BaseException | str, *, using
 def _settle(event: Event, token: bytes, error: BaseException | str, changes: dict[str, object], using: str) -> None:
     held = OutboxEvent.objects.using(using).filter(pk=event.id, lock_token=token)
     charged = changes | {"attempts": event.attempt, "last_error": describe(error)}
-    if not retry_transient(lambda: vendor(using).update_by_key(held, charged), using=using):
+    with watched(connections[using]):
+        found = retry_transient(lambda: vendor(using).update_by_key(held, charged), using=using)
+    if not found:
         raise EventLeaseLost
 
 
 def _change(statement: Prepared, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
     if not ids:
         return 0
-    return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
+    with watched(connections[using]):
+        return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
 
 
 @cache

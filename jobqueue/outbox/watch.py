@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.conf import OutboxSettings
-from jobqueue.db.sockets import end_session
+from jobqueue.db.stuck_statements import StatementTimer
 from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
@@ -49,6 +49,8 @@ class Sending:
     batch: Batch
     events: Sequence[Event]
     connection: BaseDatabaseWrapper
+    #: ends its transaction from another thread
+    timer: StatementTimer = field(init=False)
     thread: int = field(default_factory=threading.get_ident)
     seconds: float = 0.0
     looked_at: float = field(default_factory=time.monotonic)
@@ -61,6 +63,9 @@ class Sending:
     #: whole leases after which a warning was logged
     warned: int = 0
 
+    def __post_init__(self) -> None:
+        self.timer = StatementTimer(self.connection)
+
     @property
     def ids(self) -> set[int]:
         """The ids of its events that are neither delivered nor failed yet."""
@@ -70,8 +75,11 @@ class Sending:
     def locking(self) -> Iterator[None]:
         """A block in which the delivery's transaction locks the rows of its events."""
         self.in_transaction = True
+        # A new one each time: the transaction may be retried.
+        self.timer = StatementTimer(self.connection)
         try:
-            yield
+            with self.timer:
+                yield
         finally:
             self.in_transaction = False
 
@@ -229,7 +237,7 @@ class DeliveryWatch:
 
     def _free_rows(self, sending: Sending) -> None:
         if sending.in_transaction:
-            end_session(sending.connection)
+            sending.timer.end_session()
 
 
 def _rest(sending: Sending) -> tuple[list[int], set[int]]:

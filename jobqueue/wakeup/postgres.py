@@ -9,6 +9,7 @@ from django.db import Error, connections
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.sockets import ping
+from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.wakeup.base import CHANNEL
 
@@ -49,13 +50,16 @@ class PostgresSubscription:
         settings["OPTIONS"].pop("pool", None)
         self._vendor = vendor_of(self._connection)
         try:
-            if self._vendor.is_pooled(self._connection):
+            with watched(self._connection):
+                pooled = self._vendor.is_pooled(self._connection)
+            if pooled:
                 raise NotSupported(
                     f"the database {using!r} is reached through a pooler such as PgBouncer, which delivers "
                     "notifications to whichever client holds the session. Workers poll; for wake-ups configure an "
                     "alias that connects to the server directly, or use Redis."
                 )
-            self._vendor.listen(self._connection, CHANNEL)
+            with watched(self._connection):
+                self._vendor.listen(self._connection, CHANNEL)
         except BaseException:
             self._connection.close()
             raise
@@ -66,7 +70,8 @@ class PostgresSubscription:
 
     def check(self) -> None:
         """Run a statement: nothing else fails on a connection that a firewall has dropped silently."""
-        ping(self._connection)
+        with watched(self._connection):
+            ping(self._connection)
 
     def close(self) -> None:
         """End the session."""

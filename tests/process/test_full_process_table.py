@@ -23,8 +23,8 @@ ROOT = os.getuid() == 0
 USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the monitor
-CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stack dump, settler, wake-up, signals, event loop, four job threads
-MONITOR = 3 + LISTENER  # one renews, one settles what the dead left, one keeps house
+CHILD = 7 + 4  # main thread, stack dump, watchdog, settler, wake-up, signals, event loop; four job threads
+MONITOR = 4 + LISTENER  # one renews, one settles what the dead left, one keeps house, the watchdog
 LOG_WRITER = 2  # one reads log lines, one writes them
 SINGLE = 1 + LOG_WRITER + MONITOR + CHILD  # with the supervisor
 FAMILY = SINGLE + CHILD

@@ -43,8 +43,8 @@ class Pool:
 def child_with(pool):
     """What a settler needs of its child."""
     slot = SimpleNamespace(finished=0, failed=0, lost=0)
-    breaker, waits = SimpleNamespace(ended=lambda outcomes: None), SimpleNamespace(watched=nullcontext)
-    return SimpleNamespace(pool=pool, slot=slot, breaker=breaker, turn=nullcontext(), waits=waits)
+    breaker = SimpleNamespace(ended=lambda outcomes: None)
+    return SimpleNamespace(pool=pool, slot=slot, breaker=breaker, turn=nullcontext(), watched=nullcontext)
 
 
 def outcome(number):

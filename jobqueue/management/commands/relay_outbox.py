@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
-from django.db import Error
+from django.db import Error, connections
 
 from jobqueue.cli.arguments import (
     MISCONFIGURED,
@@ -33,12 +33,14 @@ from jobqueue.cli.arguments import (
 from jobqueue.cli.process import open_missing_streams, set_up_logging
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.outbox import Relay, lanes, relay_loop
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
 from jobqueue.worker.shared import stack_dump
+from jobqueue.worker.shared.watchdog import Watchdog
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -99,8 +101,13 @@ class Command(BaseCommand):
             self._exit(str(error), MISCONFIGURED)
         set_up_logging(given["verbosity"], "auto", self.style)
         list(registry.discover())
+        if self._is_process:
+            # A process that has no room for a thread does not live long either.
+            with suppress(RuntimeError):
+                Watchdog("this relay", relay.watch.lease_seconds / 2).start()
         try:
-            retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
+            with watched(connections[using]):
+                retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
             self._exit(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
+
+from django.db import connections
 
 from jobqueue.db import one_writer
+from jobqueue.db.stuck_statements import watched
 from jobqueue.worker.child.circuit_breaker import CircuitBreaker
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.shared.scoreboard import Scoreboard
-from jobqueue.worker.shared.waits import Waits
 from jobqueue.worker.shared.worker_options import Options
 
 
@@ -34,12 +37,15 @@ class Child:
         self.breaker = CircuitBreaker(self.slot, self.name, adaptive=options.adaptive)
         #: held while writing: on a database with one writer, two connections would only wait for each other in sleeps
         self.turn = one_writer(options.database)
-        self.waits = Waits(self.name, options.database, options.lease_seconds / 2)
 
     @property
     def unrenewed_seconds(self) -> float:
         """Seconds since the monitor last renewed leases; meanwhile nobody learns which leases were lost."""
         return time.monotonic() - self.header.renewed_at
+
+    def watched(self) -> AbstractContextManager[None]:
+        """A block in which a statement of this thread fails if the database does not answer it for half a lease."""
+        return watched(connections[self.using])
 
     def use_quota(self, jobs: int) -> None:
         """Record that `jobs` were claimed; a negative number: given back."""

@@ -47,8 +47,6 @@ class Loop:
             child.stopping = child.stopping or self._told_to_stop()
             if not child.stopping and (end := self._own_end()) is not None:
                 reason, child.stopping = end, True
-            pool.enforce_limits()
-            child.waits.cut()
             self._give_back(pool.take_refused())
             if child.stopping or self._winding():
                 self.slot.room = 0
@@ -60,12 +58,12 @@ class Loop:
             self._give_back(pool.take_back_late(self.settler.mean_run_seconds or 0.0))
             # Read before the claim: a job that ends after it may have enqueued new ones.
             was_idle = not pool.held
-            claimed = self.fetcher.claim(notified=self.notified)
+            claimed = self._claim(notified=self.notified)
             if not claimed and self.notified:
                 # Perhaps the job is in a queue whose name is new.
                 self.notified = False
                 self.options.selection.forget()
-                claimed = self.fetcher.claim()
+                claimed = self._claim()
             if was_idle and self._drained():
                 reason, child.stopping = self._done("nothing is due"), True
                 continue
@@ -123,13 +121,17 @@ class Loop:
         low, high = self.options.poll_low_seconds, self.options.poll_high_seconds
         return random.uniform(low if idle < QUIET_SECONDS else (low + high) / 2, high)
 
+    def _claim(self, *, notified: bool = False) -> int | None:
+        with self.child.watched():
+            return self.fetcher.claim(notified=notified)
+
     def _give_back(self, leases: list[Lease]) -> None:
         if not leases:
             return
         self.slot.claimed -= len(leases)
         self.child.use_quota(-len(leases))
         try:
-            with self.child.turn:
+            with self.child.turn, self.child.watched():
                 transitions.release_many(leases)
         except (Error, DatabaseBusy) as error:
             logger.warning(

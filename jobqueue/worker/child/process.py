@@ -15,6 +15,7 @@ from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal
+from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.counters import Counters
@@ -27,6 +28,7 @@ from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.shared import stack_dump
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
+from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -70,22 +72,30 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
         logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
+    watchdog = Watchdog(name, options.lease_seconds / 2)
+    try:
+        watchdog.start()
+    except RuntimeError as error:
+        logger.debug("%s cannot start its threads: %s", name, error)
+        slot.exit = Exit.CROWDED
+        return 0
     registered = _register(options, name, scoreboard)
     if registered is not None:
         slot.exit = registered
         return 0
-    end = _work(options, index, scoreboard)
+    end = _work(options, index, scoreboard, watchdog)
     slot.exit = end
-    with suppress(Error, DatabaseBusy):
+    with suppress(Error, DatabaseBusy), watched(connections[options.database]):
         worker_rows.retire(name, _ENDINGS[end], using=options.database)
     return 0
 
 
-def _work(options: Options, index: int, scoreboard: Scoreboard) -> Exit:
+def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchdog) -> Exit:
     name = options.child_name(index, scoreboard.slots[index].generation)
     try:
         child = Child(options, index, scoreboard)
         loop = Loop(child)
+        watchdog.duties.append(child.pool.enforce_limits)
         scoreboard.wakeups.watch(index, loop.notify)
         dispatcher = SignalDispatcher()
         dispatcher.start()
@@ -133,15 +143,16 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
     parent = scoreboard.supervisor_pid
     while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
         try:
-            worker_rows.register(
-                name,
-                supervisor_pid=parent,
-                boot_id=options.boot_id,
-                queues=str(options.selection),
-                concurrency=options.concurrency,
-                heartbeat_seconds=options.heartbeat_seconds,
-                using=options.database,
-            )
+            with watched(connections[options.database]):
+                worker_rows.register(
+                    name,
+                    supervisor_pid=parent,
+                    boot_id=options.boot_id,
+                    queues=str(options.selection),
+                    concurrency=options.concurrency,
+                    heartbeat_seconds=options.heartbeat_seconds,
+                    using=options.database,
+                )
             return None
         except (Error, DatabaseBusy) as error:
             if is_refusal(error, options.database):

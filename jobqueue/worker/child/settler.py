@@ -33,7 +33,7 @@ class Settler:
 
     def __init__(self, child: Child, outage: Outage, *, threads: int) -> None:
         self._pool, self._slot, self._breaker, self._turn = child.pool, child.slot, child.breaker, child.turn
-        self._waits, self._outage = child.waits, outage
+        self._watched, self._outage = child.watched, outage
         self._helper = HelperThread("settler-2") if threads > 1 else None
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
@@ -132,7 +132,7 @@ class Settler:
     @contextmanager
     def _writing(self, outcomes: Sequence[Outcome]) -> Iterator[None]:
         try:
-            with self._turn, self._waits.watched():
+            with self._turn, self._watched():
                 yield
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")

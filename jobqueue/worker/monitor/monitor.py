@@ -21,6 +21,7 @@ from django.db import Error, connections
 from jobqueue import signals
 from jobqueue.db import one_writer
 from jobqueue.db.sockets import ping
+from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
 from jobqueue.transitions.renewing import renew_in_hand
@@ -35,6 +36,7 @@ from jobqueue.worker.monitor.rounds import TICK_SECONDS, DutyThread, again
 from jobqueue.worker.shared.processes import pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
+from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -227,8 +229,12 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
     """Check the ground, say so on the scoreboard, then keep; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    with suppress(RuntimeError):
+        # Without room for it the supervisor still watches the main thread, and the main thread watches two others.
+        Watchdog(f"{options.name}:{options.boot_id}", options.lease_seconds / 2).start()
     if not scoreboard.header.ready:
-        status = preflight(options)
+        with watched(connections[options.database]):
+            status = preflight(options)
         if status:
             return status
         scoreboard.header.ready = 1

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from django.db import connections
+
 from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
+from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.tasks import registry
@@ -119,7 +122,9 @@ class Attempt:
     def write_progress(self) -> None:
         """Write the last progress; an error here does not change the outcome."""
         try:
-            self.context.tell_progress()
+            # Outside the body, and so outside its time limits.
+            with watched(connections[self.lease.using]):
+                self.context.tell_progress()
         except Exception:
             logger.exception("the last progress of job %d could not be written", self.lease.job_id)
 

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
 from jobqueue.db.sockets import has_ended
+from jobqueue.db.stuck_statements import watched
 
 _DOUBTED = "_jobqueue_doubted"
 
@@ -66,7 +67,8 @@ def _is_open_in_server(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return False
     try:
-        return fault_vendor(connection.alias).in_transaction(connection)
+        with watched(connection):
+            return fault_vendor(connection.alias).in_transaction(connection)
     except Exception:
         return True  # it is of no use to anybody
 
@@ -76,7 +78,9 @@ def _may_keep(connection: BaseDatabaseWrapper) -> bool:
     if doubted or (connection.close_at is not None and time.monotonic() >= connection.close_at):
         return False
     try:
-        return fault_vendor(connection.alias).reset_session(connection)
+        # Outside the body, and so outside its time limits.
+        with watched(connection):
+            return fault_vendor(connection.alias).reset_session(connection)
     except Exception:
         return False
 

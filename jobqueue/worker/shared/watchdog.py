@@ -1,0 +1,47 @@
+"""A thread that uses no connection and does what must be done while other threads wait for a server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from jobqueue.db import stuck_statements
+from jobqueue.db.stuck_statements import StuckStatements
+
+logger = logging.getLogger("jobqueue.worker")
+
+LOOK_SECONDS = 0.1
+
+
+class Watchdog:
+    """Cuts connections of this process on which the database has not answered for `seconds`, and runs `duties`."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        stuck = StuckStatements(name, seconds)
+        stuck_statements.watch_with(stuck)
+        self.duties: list[Callable[[], None]] = [stuck.cut]
+        self._failing = False
+
+    def start(self) -> None:
+        """Raises RuntimeError where there is no room for a thread."""
+        threading.Thread(target=self._work, name="watchdog", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            try:
+                for duty in self.duties:
+                    duty()
+                self._failing = False
+            except Exception:
+                self._complain()
+
+    def _complain(self) -> None:
+        # A log handler of the project may raise too, and no other thread does these duties.
+        with suppress(Exception):
+            if not self._failing:
+                logger.exception("the watchdog of this process met an unexpected error; it goes on")
+        self._failing = True
