@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: queues in which a dedupe key is searched; each costs an index seek
 QUEUES_SEARCHED = 1000
+_STATE = ("state", "next", "queue_name", "kind")
 
 
 @admin.register(Job)
@@ -38,23 +39,7 @@ class JobAdmin(JobColumns, VerbAdmin):
     search_fields = ("id",)
     search_help_text = _("Exact job id or dedupe key")
     fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "state",
-                    "next",
-                    "queue_name",
-                    "kind",
-                    "priority",
-                    "attempt_of",
-                    "progress_text",
-                    "dedupe",
-                    "order_key",
-                    "reason",
-                )
-            },
-        ),
+        (None, {"fields": (*_STATE, "priority", "attempt_of", "progress_text", "dedupe", "order_key", "reason")}),
         (_("Failure"), {"fields": ("cause_word", "error_text", "attempts_table")}),
         (_("Times"), {"fields": ("created", "due_at", "expires", "started", "finished", "updated")}),
         (_("Lease"), {"fields": ("held_by", "leased_at", "leased_until", "ran_by")}),

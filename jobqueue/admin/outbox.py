@@ -16,15 +16,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.admin.actions import apply
 from jobqueue.admin.formatting import NOTHING, badge, block, json_of, key_of, last_line, moment_of, name_of, relative
-from jobqueue.admin.outbox_states import (
-    INDEXES,
-    ORDERS,
-    EventStateFilter,
-    blocks_key,
-    state_label,
-    state_of,
-    what_next,
-)
+from jobqueue.admin.outbox_states import INDEXES, ORDERS, EventStateFilter, blocks_key, state_label, state_of, what_next
 from jobqueue.admin.verb_admin import VerbAdmin, VerbList
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent

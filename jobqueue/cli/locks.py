@@ -6,9 +6,11 @@ import json
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import OutputWrapper
+from django.db.models import Model
 from django.utils import translation
 
 from jobqueue.cli.arguments import add_database, add_json, count, duration
@@ -64,32 +66,22 @@ def _object(
         "since_seconds": seconds,
         "kinds": [_counters_of(one) for one in kinds],
         "keys": [_counters_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
-        "held": [
-            {
-                "key": row.lock_key,
-                "owner": row.owner,
-                "fence": row.fence,
-                "acquired_at": row.acquired_at.isoformat(),
-                "expires_at": row.expires_at.isoformat(),
-            }
-            for row in held
-        ],
+        "held": [{"key": row.lock_key, **_values(row, "owner", "fence", "acquired_at", "expires_at")} for row in held],
         "waits": None if server.waits is None else [asdict(wait) for wait in server.waits],
         "deadlocks": server.deadlocks,
         "slow_statements": None if server.slow is None else [asdict(slow) for slow in server.slow],
         "problems": list(server.problems),
         "found": [
-            {
-                "kind": row.kind,
-                "first_seen_at": row.first_seen_at.isoformat(),
-                "last_seen_at": row.last_seen_at.isoformat(),
-                "seconds": row.seconds,
-                "detail": row.detail,
-            }
+            _values(row, "kind", "first_seen_at", "last_seen_at", "seconds", "detail")
             for rows in found.values()
             for row in rows
         ],
     }
+
+
+def _values(row: Model, *names: str) -> dict[str, object]:
+    values = {name: getattr(row, name) for name in names}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 def _counters_of(one: LockSummary) -> dict[str, object]:
