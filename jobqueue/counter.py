@@ -12,6 +12,7 @@ from django.db.models import Sum
 from jobqueue.context.single_database import refuse_transaction_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import CounterShard
 from jobqueue.validation import check_int, check_lock_name
@@ -73,8 +74,9 @@ class ShardedCounter:
 
 def _add(name: str, shard: int, n: int, using: str) -> None:
     """Add `n` to one part of a counter, which is made if need be; one statement."""
-    table = connections[using].ops.quote_name(CounterShard._meta.db_table)
-    sql = f"INSERT INTO {table} (counter_key, shard, total) VALUES (%s, %s, %s) "
-    sql += vendor(using).on_conflict_sql(table, "counter_key, shard", "total = {row}total + %s")
-    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        cursor.execute(sql, [name, shard, n, n])
+    connection, dialect = connections[using], vendor(using)
+    table, key = connection.ops.quote_name(CounterShard._meta.db_table), dialect.text_parameter(connection, name)
+    sql = f"INSERT INTO {table} (counter_key, shard, total) VALUES ({placeholder(key)}, %s, %s) "
+    sql += dialect.on_conflict_sql(table, "counter_key, shard", "total = {row}total + %s")
+    with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
+        cursor.execute(sql, [key, shard, n, n])

@@ -85,7 +85,7 @@ class Dialect(Seeks):
         return text
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """What a statement takes at placeholder() for text that is stored and never compared."""
+        """What a statement takes at placeholder() for a name or other text."""
         return text
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:

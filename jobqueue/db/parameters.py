@@ -8,10 +8,13 @@ hexadecimal digits, which the server turns back once per statement, before it ch
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 #: a value as a driver takes it
 Parameter = Any
+#: characters beyond what utf8mb3 can hold
+FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 #: text with placeholders, and a sequence of their values
 Statement = tuple[str, Any]
 
@@ -23,9 +26,14 @@ class Hex(str):
 
 
 class HexText(Hex):
-    """Hexadecimal digits that stand for text in UTF-8. Not for comparisons: the result has a collation of its own."""
+    """Hexadecimal digits that stand for text in UTF-8. Compared with a column, the column's binary collation counts."""
 
     __slots__ = ()
+
+
+def readable(text: str) -> Parameter:
+    """Text as MySQL can show it in a statement: as HexText if it has characters of four bytes."""
+    return text if text.isascii() or not FOUR_BYTES.search(text) else HexText(text.encode().hex())
 
 
 def placeholder(parameter: Parameter) -> str:

@@ -44,7 +44,8 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             "change it reports, or the change be made without the event. Nothing was written; call it inside the block "
             "that makes the change."
         )
-    values = [name, vendor_of(connection).json_parameter(connection, text)]
+    found = vendor_of(connection)
+    values = [found.text_parameter(connection, name), found.json_parameter(connection, text)]
     with explain_missing_table(alias):
         if raw is None:
             return _without_key(alias).run(connection, [*values, lane])

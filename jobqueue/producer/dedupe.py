@@ -51,9 +51,10 @@ def _newest_id(queue: str, key: bytes, using: str) -> int | None:
     """The id of the committed job with this key, whatever this transaction's snapshot shows."""
     connection, dialect = connections[using], vendor(using)
     table, digits = connection.ops.quote_name(Job._meta.db_table), dialect.binary_parameter(connection, key)
-    where = f"queue = %s AND dedupe_key = {placeholder(digits)}"
+    name = dialect.text_parameter(connection, queue)
+    where = f"queue = {placeholder(name)} AND dedupe_key = {placeholder(digits)}"
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT id FROM {table} WHERE {where} {dialect.shared_lock_sql}", [queue, digits])
+        cursor.execute(f"SELECT id FROM {table} WHERE {where} {dialect.shared_lock_sql}", [name, digits])
         row = cursor.fetchone()
     return row[0] if row else None
 

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from jobqueue.db.lock_dialect import M
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.parameters import Parameter
 
 
 class MariaDBLocks(MySQLLocks):
@@ -24,6 +25,10 @@ class MariaDBLocks(MySQLLocks):
         if not _joins(queryset):
             return super().lock_first(queryset, count, skip_locked=skip_locked)
         return self.find_and_lock(queryset, count, lambda keys: self._lock_alone(queryset, keys, skip_locked))
+
+    def mutex_parameter(self, key: str) -> Parameter:
+        """As it is: MariaDB shows statements whatever is in them."""
+        return key
 
     def _lock_alone(self, queryset: QuerySet[M], keys: list[Any], skip_locked: bool) -> list[M]:
         """Those of `keys` that are in the queryset, locked in their own table only."""

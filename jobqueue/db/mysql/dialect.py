@@ -21,7 +21,7 @@ from jobqueue.db.mysql import hints, session
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import collation, error_number, padding_problem, server_problems
-from jobqueue.db.parameters import Hex, HexText, Parameter
+from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
@@ -35,8 +35,6 @@ _GONE |= _REFUSED
 _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
 
 
-# Beyond what utf8mb3 can hold.
-_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 # What the driver writes with a backslash before it; JSON has few others than these.
 _ESCAPED = "\\\"'\n\r\0\x1a"
 
@@ -75,11 +73,11 @@ class MySQL(Dialect):
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Characters of four bytes as escapes: see parameters.py."""
-        return text if text.isascii() else _FOUR_BYTES.sub(_escaped, text)
+        return text if text.isascii() else FOUR_BYTES.sub(_escaped, text)
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Hexadecimal digits where it has characters of four bytes: see parameters.py."""
-        return text if text.isascii() or not _FOUR_BYTES.search(text) else HexText(text.encode().hex())
+        return readable(text)
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:
         """Hexadecimal digits: see parameters.py."""

@@ -15,7 +15,7 @@ from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, T, UniqueInsert
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
 from jobqueue.db.mysql.server import error_number
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.parameters import Parameter, placeholder, readable
 
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
 _LIMITS = {1969, 3024, 1317}
@@ -67,11 +67,15 @@ class MySQLLocks(LockDialect):
         """With FORCE INDEX (PRIMARY)."""
         return hints.update_by_key(queryset, changes)
 
+    def mutex_parameter(self, key: str) -> Parameter:
+        """The key of a mutex as a statement takes it: see parameters.py."""
+        return readable(key)
+
     def take_mutex(
         self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None
     ) -> bool:
         """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first."""
-        row = MutexOfMySQL(connection, rows, key, nowait=timeout_seconds == 0)
+        row = MutexOfMySQL(connection, rows, key, self.mutex_parameter(key), nowait=timeout_seconds == 0)
         row.make()
         waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
         with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:

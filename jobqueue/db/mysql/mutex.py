@@ -11,6 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.lock_dialect import MutexTable, stale_snapshot
 from jobqueue.db.mysql.second_session import cursor_beside
 from jobqueue.db.mysql.server import error_number
+from jobqueue.db.parameters import Parameter, placeholder
 
 #: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
 NOT_YET = {1205, 3572}
@@ -28,8 +29,12 @@ class MutexOfMySQL:
     deadlock when each of them inserts the row.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, *, nowait: bool) -> None:
+    def __init__(
+        self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, name: Parameter, *, nowait: bool
+    ) -> None:
         self.connection, self.rows, self.key = connection, rows, key
+        #: the key as a statement takes it
+        self.name, self.place = name, placeholder(name)
         self.table = connection.ops.quote_name(rows.table)
         self.suffix = " NOWAIT" if nowait else ""
 
@@ -46,10 +51,10 @@ class MutexOfMySQL:
             changes = f"{rows.takes} = {rows.takes} + 1, {rows.taken_at} = UTC_TIMESTAMP(6)"
             cursor.execute(
                 f"INSERT INTO {self.table} ({rows.key}, {rows.takes}, {rows.taken_at}) "
-                f"VALUES (%s, 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE {changes}"
+                f"VALUES ({self.place}, 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE {changes}"
                 if found is None
-                else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET {changes} WHERE {rows.key} = %s",
-                [self.key],
+                else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET {changes} WHERE {rows.key} = {self.place}",
+                [self.name],
             )
 
     def _lock(self, cursor: Any) -> tuple[int, str, str | None] | None:
@@ -62,15 +67,15 @@ class MutexOfMySQL:
         cursor.execute(
             f"SELECT t.{takes}, CONCAT(t.{takes}, ' ', t.{made}), "
             f"(SELECT CONCAT(s.{takes}, ' ', s.{made}) FROM {self.table} AS s WHERE s.{key} = t.{key}) "
-            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} = %s FOR UPDATE{self.suffix}",
-            [self.key],
+            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} = {self.place} FOR UPDATE{self.suffix}",
+            [self.name],
         )
         found: tuple[int, str, str | None] | None = cursor.fetchone()
         return found
 
     def _refuse_stale(self, cursor: Any, found: tuple[int, str, str | None] | None) -> None:
         if found is None:
-            cursor.execute(f"SELECT 1 FROM {self.table} WHERE {self.rows.key} = %s", [self.key])
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE {self.rows.key} = {self.place}", [self.name])
             takes, unseen, is_same = 0, cursor.fetchone() is None, False
         else:
             takes, unseen, is_same = found[0], found[2] is None, found[1] == found[2]
@@ -103,13 +108,13 @@ class MutexOfMySQL:
         rows = self.rows
         young = f"TIMESTAMPADD(SECOND, -{rows.idle_seconds // 2}, UTC_TIMESTAMP(6))"
         used = f"COALESCE({rows.taken_at}, {rows.created_at})"
-        cursor.execute(f"SELECT {used} > {young} FROM {self.table} WHERE {rows.key} = %s", [self.key])
+        cursor.execute(f"SELECT {used} > {young} FROM {self.table} WHERE {rows.key} = {self.place}", [self.name])
         found = cursor.fetchone()
         if found is not None:
             return bool(found[0])
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
         try:
-            cursor.execute(f"INSERT INTO {self.table} ({rows.key}) VALUES (%s)", [self.key])
+            cursor.execute(f"INSERT INTO {self.table} ({rows.key}) VALUES ({self.place})", [self.name])
         except IntegrityError:
             pass  # another session has just inserted it
         except OperationalError as error:
