@@ -59,3 +59,11 @@ def test_a_renewal_tells_the_child_how_long_its_leases_are_held(monkeypatch):
     # Never later than it ends, and a little earlier where the other one makes it read what is left.
     assert begun + 590 <= renewed.lease_until <= time.monotonic() + 600
     assert late.lease_until == 1.0
+
+
+@pytest.mark.django_db
+def test_a_renewal_without_leases_still_asks_the_database_for_an_answer(monkeypatch, django_assert_num_queries):
+    monitor = Monitor(Options(Selection(), "default"), Scoreboard(1, 1))
+    monkeypatch.setattr(monitor, "_living", lambda: [(0, "w")])
+    with django_assert_num_queries(1):
+        monitor.renew()

@@ -101,16 +101,16 @@ class Monitor:
     def renew(self) -> None:
         """Extend every lease of every living child; a child that was stopped loses its jobs as a dead one does."""
         with self.turn:
-            living = self._living()
-            for index, _ in living:
-                self._renew(index)
+            renewed = 0
+            for index, _ in self._living():
+                renewed += self._renew(index)
                 self._tick()
-            if not living:
+            if not renewed:
                 # Renewals also notice whether the database answers.
                 ping(connections[self.using])
 
-    def _renew(self, index: int) -> None:
-        """One statement for each length of lease. Leases that no slot holds run out: no thread works on them."""
+    def _renew(self, index: int) -> int:
+        """Run one statement for each length of lease; returns how many. Leases that no slot holds run out."""
         groups: dict[float, dict[tuple[int, bytes], tuple[int, LeaseSlot]]] = defaultdict(dict)
         for (job_id, fence), slot in self.scoreboard.in_hand(index).items():
             if slot.lease_seconds > 0:
@@ -120,6 +120,7 @@ class Monitor:
             for key, left in renew_in_hand(leases, lease_seconds=seconds, using=self.using).items():
                 fence, slot = leases[key]
                 slot.renewed(key[0], fence, asked + left)
+        return len(groups)
 
     def flag(self) -> None:
         """Tell what children have in hand that its lease was lost or that it is to be canceled."""
