@@ -290,10 +290,11 @@ def forks_and_hangs():
 
 
 @task
-def enqueues_late(path):
-    """Enqueues when its worker has been idle for more than a second, and runs until a file appears."""
+def enqueues_late(now, path):
+    """Enqueues when a file appears, and runs until another one does."""
     note("start")
-    time.sleep(3)
+    while not os.path.exists(now):
+        time.sleep(0.01)
     add.enqueue(1, 2)
     while not os.path.exists(path):
         time.sleep(0.01)
@@ -343,10 +344,10 @@ def reads_null():
 
 
 @task
-def hold_the_gil(seconds):
-    """Sleeps in C without letting any other thread of the process run."""
+def hold_the_gil(fifo):
+    """Waits in C, without letting any other thread of the process run, until somebody opens the FIFO to write."""
     note("start")
-    ctypes.PyDLL(None).sleep(seconds)
+    ctypes.PyDLL(None).open(os.fsencode(fifo), os.O_RDONLY)
     note("effect")
 
 
@@ -363,8 +364,8 @@ def leaves_a_transaction_open():
 
 @task(timeout_seconds=0.5, max_attempts=1)
 def overlong():
-    note("start")
     try:
+        note("start")
         while True:
             time.sleep(0.02)
     except SoftTimeout:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from tests.factories import wait_until
+from tests.factories import expire, job, seconds_from_now, wait_until
 from tests.patience import patient
 from tests.settings import VENDOR
 
@@ -33,6 +33,25 @@ def starts(evidence, count=1):
     )
 
 
+def renewed(job_id, times=3):
+    """Wait until the lease of a job was renewed so often. One that has run out is not: so it had not."""
+    seen = {job(job_id).lock_until}
+
+    def look():
+        seen.add(found := job(job_id).lock_until)
+        assert found is not None, "the lease has run out"
+        return len(seen) > times
+
+    wait_until(look, what=f"{times} renewals")
+
+
+def let_run_out(job_id, lease_seconds=20):
+    """Let the lease of a job end, once four seconds of heartbeats have not renewed it: the rest need not be awaited."""
+    left = lease_seconds - 4
+    wait_until(lambda: seconds_from_now(job(job_id).lock_until) < left, what="a lease that is not renewed")
+    expire(int(job_id))
+
+
 def free_port():
     """A port that nobody listens on now."""
     with socket.socket() as probe:
@@ -46,7 +65,8 @@ def monitor_of(group, *children):
     The process that writes log lines is older.
     """
     others = set(group.members()) - {group.pid, *children}
-    return max(others, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]))
+    # Two that were started within one tick of the clock (10 ms) differ by their numbers.
+    return max(others, key=lambda pid: (int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid))
 
 
 def metric(port, name):
