@@ -153,8 +153,7 @@ class Command(BaseCommand):
 
     def _guard(self, watching: bool) -> None:
         """Set or cancel a C timer that ends the process if a delivery holds the interpreter's lock for too long."""
-        limit = load().outbox_settings.delivery_seconds
-        if not self._is_process or limit is None:
+        if not self._is_process or (limit := load().outbox_settings.delivery_seconds) is None:
             return
         # faulthandler needs a file descriptor for its output; without one there is no timer.
         with suppress(Exception):
