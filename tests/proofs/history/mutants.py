@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from tests.proofs.history.catalogue import MUTANTS, Mutant
 from tests.proofs.history.trees import ROOT, git, heading, run_tests, unpack
@@ -65,9 +66,13 @@ def try_one(mutant: Mutant, *, broad: bool) -> dict[str, object]:
 
 def _run(mutant: Mutant, folder: Path, tests: list[str], limit_seconds: float) -> dict[str, object]:
     begun = time.monotonic()
-    cases = run_tests(folder, mutant.database, ["-x", *tests], timeout_seconds=limit_seconds)
-    failed = [case.test for case in cases or [] if case.outcome == "failed"]
-    by = failed[0] if failed else "the package cannot be imported" if cases is None else ""
+    try:
+        cases = run_tests(folder, mutant.database, ["-x", *tests], timeout_seconds=limit_seconds)
+    except TimeoutExpired:
+        by = f"{tests[0]}, which does not end within {limit_seconds:.0f} s"
+    else:
+        failed = [case.test for case in cases or [] if case.outcome == "failed"]
+        by = failed[0] if failed else "the package cannot be imported" if cases is None else ""
     return {"noticed": bool(by), "by": by, "seconds": round(time.monotonic() - begun)}
 
 
