@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -64,6 +64,19 @@ def held_by(worker: str, *, using: str) -> list[Lease]:
     rows = Job.objects.using(using).filter(locked_by=worker, status=Job.Status.PROCESSING).order_by("id")
     with our_tables(using):
         return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
+
+
+def held_of(keys: Collection[tuple[int, int]], *, worker: str, using: str) -> list[Lease]:
+    """Those of the leases (job id, fence) that `worker` holds now, ids ascending; payloads are left out (None).
+
+    For whoever knows what to ask for: by id it costs the same however many leases the worker has had.
+    """
+    # By id alone: ix_worker and ix_lease keep an entry of every lease there was since the oldest open snapshot.
+    rows = Job.objects.using(using).filter(pk__in=sorted(job_id for job_id, _ in keys)).order_by("id")
+    with our_tables(using):
+        found = list(rows.defer("payload", "result", "last_error"))
+    held = [job for job in found if (job.status, job.locked_by) == (Job.Status.PROCESSING, worker)]
+    return [lease_of(job, using) for job in held if (job.pk, job.fence) in keys]
 
 
 def lease_of(job: Job, using: str) -> Lease:

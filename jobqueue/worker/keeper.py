@@ -18,12 +18,12 @@ from contextlib import suppress
 
 from django.db import Error, connections
 
-from jobqueue import signals, transitions
+from jobqueue import signals
 from jobqueue.conf import load
 from jobqueue.db import one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Carrier
-from jobqueue.transitions.leases import renew_free
+from jobqueue.transitions.leases import held_of, renew_free
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Hold, State
 from jobqueue.worker.flagging import flag
@@ -100,20 +100,20 @@ class Keeper:
             self._renew(self._living())
 
     def _renew(self, living: list[tuple[int, str]]) -> None:
+        asked_server = False
         for index, name in living:
             groups = defaultdict(list)
             in_hand = self.board.in_hand(index)
-            for lease in transitions.held_by(name, using=self.using):
-                if (lease.job_id, lease.fence) not in in_hand:
-                    # A claim whose answer was lost: nobody works on it, so it must run out.
-                    continue
+            asked_server = asked_server or bool(in_hand)
+            # No others: of a claim whose answer was lost nobody knows, so its leases must run out.
+            for lease in held_of(in_hand, worker=name, using=self.using) if in_hand else []:
                 groups[load().queue_lease_seconds(lease.queue, self.options.lease_seconds)].append(lease)
             for seconds, leases in groups.items():
                 asked = time.monotonic()
                 for lease in renew_free(leases, lease_seconds=seconds):
                     in_hand[lease.job_id, lease.fence].renewed(lease.job_id, lease.fence, asked + seconds)
             self._tick()
-        if not living:
+        if not asked_server:
             # Still the one who finds out whether the database answers.
             with connections[self.using].cursor() as cursor:
                 cursor.execute("SELECT 1")

@@ -20,8 +20,8 @@ from tests.proofs.test_probes import get
 from tests.settings import VENDOR
 
 pytestmark = committed
-#: how the keeper begins to renew; recovery asks so too, where a child has died
-RENEWAL = rb"SELECT .*locked_by. = "
+#: how the keeper begins to renew
+RENEWAL = rb"SELECT .*lock_until.* WHERE .*.id. IN "
 
 
 @pytest.fixture
