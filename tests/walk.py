@@ -1,4 +1,4 @@
-"""Every public function that writes or looks for binary values, each as one step that needs nothing before it.
+"""Every public function that writes or looks for binary values or names, each as one step that needs nothing before it.
 
 Keys are bytes that are no text in any character set, and hold what an escape must not miss.
 """
@@ -11,6 +11,7 @@ from django.db.models import Q
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.allocate import take
+from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.locks import history, lease_lock, mutex, named_lock
@@ -50,7 +51,7 @@ def key():
 
 
 def _queue():
-    return f"walk-{uuid.uuid4().hex[:16]}"
+    return f"walk-😀-{uuid.uuid4().hex[:16]}"
 
 
 def _leases(count=1, **options):
@@ -96,12 +97,12 @@ def _settle():
     one, two, three, four, five, six, *rest = _leases(12)
     heartbeat(one, lease_seconds=60)
     assert heartbeat_many([one, two, three], lease_seconds=60) == []
-    assert note_progress(one, {"done": 1})
-    ack(one, result={"text": "schön"})
+    assert note_progress(one, {"done": 1, "note": "😀"})
+    ack(one, result={"text": "schön 😀"})
     assert ack_many([two, three], results=[1, 2]) == []
-    fail(four, error="boom")
-    fail_many([five], error="boom")
-    snooze(six, delay_seconds=60)
+    fail(four, error="boom 😀")
+    fail_many([five], error="boom 😀")
+    snooze(six, delay_seconds=60, reason="😀")
     release(rest[0])
     assert release_many(rest[1:3]) == []
     assert len(held_by(rest[3].worker, using="default")) == len(rest) - 3
@@ -133,7 +134,7 @@ def _outbox():
     events = [event for lane in batch.lanes.values() for event in lane]
     ids = [event.id for event in events]
     assert settling.renew(ids, batch.token, lease_seconds=60, using="default")
-    settling.set_aside(events[0], batch.token, "boom", using="default")
+    settling.set_aside(events[0], batch.token, "boom 😀", using="default")
     settling.give_back(ids[1:2], batch.token, using="default")
     settling.mark_processed(ids[2:], batch.token, using="default")
     assert OutboxEvent.objects.filter(key__in=[same, key()]).count() == 4
@@ -141,6 +142,8 @@ def _outbox():
 
 
 def _once():
+    with once(f"😀{uuid.uuid4()}", 60) as o:
+        o.result = "😀"
     same = uuid.uuid4()
     for _ in range(2):
         with once(same, 60, fingerprint=b"\xff\xfe") as o:
@@ -162,7 +165,7 @@ def _take():
 
 
 def _locks():
-    name = uuid.uuid4().hex
+    name = f"😀{uuid.uuid4().hex}"
     with lease_lock(name, 60, 5) as lock:
         lock.renew()
     with lease_lock(name, 60, 5):
@@ -176,8 +179,13 @@ def _locks():
 
 
 def _figures():
+    counter = ShardedCounter(f"😀{uuid.uuid4().hex}")
+    for n in range(1, 3):
+        counter.add(n)
+    assert counter.value() == 3
     history.keep_findings(
-        [history.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {"a": "b"}) for _ in range(2)], using="default"
+        [history.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {"a😀": "b😀"}) for _ in range(2)],
+        using="default",
     )
 
 
@@ -186,7 +194,7 @@ def _orm():
     queue, one, two = _queue(), key(), key()
     Job.objects.create(queue=queue, payload={}, dedupe_key=one)
     Job.objects.bulk_create(
-        [Job(queue=queue, payload={}, dedupe_key=two, ordering_key=one), Job(queue=queue, payload={})]
+        [Job(queue=queue, payload={}, dedupe_key=two, ordering_key=one), Job(queue=queue, payload={}, task="😀")]
     )
     rows = Job.objects.filter(queue=queue)
     assert rows.get(dedupe_key=one).dedupe_key == one
@@ -197,11 +205,16 @@ def _orm():
     assert [rows.filter(dedupe_key__gt=low).count(), rows.filter(dedupe_key__gte=low).count()] == [1, 2]
     assert [rows.filter(dedupe_key__lt=high).count(), rows.filter(dedupe_key__lte=high).count()] == [1, 2]
     assert rows.filter(dedupe_key__range=(low, high)).count() == 2
+    assert rows.filter(task__in=["😀", "a", None]).count() == 1
+    assert [rows.filter(task__gte="😀").count(), rows.filter(task__lt="😀").count()] == [1, 0]
+    assert rows.filter(Q(task="😀") | Q(last_error="😀") | Q(task__range=("😀", "😀"))).count() == 1
     found = rows.get(dedupe_key=two)
+    found.task = "😀"
+    found.last_error = "😀"
     found.released_key = one
     found.save()
     found.released_key = two
-    Job.objects.bulk_update([found], ["released_key"])
+    Job.objects.bulk_update([found], ["released_key", "task"])
     assert rows.filter(pk=found.pk).update(dedupe_key=None, released_key=one) == 1
     assert rows.get(released_key=one).pk == found.pk
     digest = key()

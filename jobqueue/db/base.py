@@ -144,10 +144,10 @@ class Vendor(Parameters, BriefWaits, Seeks):
     def read_latest_id(self, connection: BaseDatabaseWrapper, table: str, queue: str, key: bytes) -> int | None:
         """The id of the committed row with this queue and dedupe key, whatever this transaction's snapshot shows."""
         quote = connection.ops.quote_name
-        digits = self.binary_parameter(connection, key)
-        where = f"queue = %s AND dedupe_key = {place(digits)}"
+        digits, name = self.binary_parameter(connection, key), self.text_parameter(connection, queue)
+        where = f"queue = {place(name)} AND dedupe_key = {place(digits)}"
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT id FROM {quote(table)} WHERE {where} {self.shared_lock_sql}", [queue, digits])
+            cursor.execute(f"SELECT id FROM {quote(table)} WHERE {where} {self.shared_lock_sql}", [name, digits])
             row = cursor.fetchone()
         return row[0] if row else None
 
@@ -155,8 +155,9 @@ class Vendor(Parameters, BriefWaits, Seeks):
         """Add `n` to one part of a counter, which is made if need be; one statement."""
         name = connection.ops.quote_name(table)
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
-            sql = f"INSERT INTO {name} (counter_key, shard, total) VALUES (%s, %s, %s) "
-            cursor.execute(sql + self._or_add_sql(name), [key, shard, n, n])
+            counter = self.text_parameter(connection, key)
+            sql = f"INSERT INTO {name} (counter_key, shard, total) VALUES ({place(counter)}, %s, %s) "
+            cursor.execute(sql + self._or_add_sql(name), [counter, shard, n, n])
 
     def _or_add_sql(self, name: str) -> str:
         return f"ON CONFLICT (counter_key, shard) DO UPDATE SET total = {name}.total + %s"

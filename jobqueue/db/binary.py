@@ -20,7 +20,7 @@ class Hex(str):
 
 
 class HexText(Hex):
-    """Hexadecimal digits that stand for text in UTF-8. Not for comparisons: the result has a collation of its own."""
+    """Hexadecimal digits that stand for text in UTF-8. Beside a column of a binary collation, that is what counts."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class Parameters:
         return text
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Any:
-        """What a statement takes for text that is stored and never compared, at binary.place() of it."""
+        """What a statement takes for a name or other text, at binary.place() of it."""
         return text
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Any:

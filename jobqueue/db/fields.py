@@ -51,16 +51,6 @@ class TinyIntegerField(models.SmallIntegerField):
         return vendor_of(connection).column_types.get("tiny") or super().db_type(connection)
 
 
-class NameField(models.CharField):
-    """VARCHAR that compares byte for byte: no case folding, no accent folding, no padding."""
-
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        """Django's parameters with the database's binary collation."""
-        parameters = super().db_parameters(connection)
-        parameters["collation"] = vendor_of(connection).binary_collation(connection)
-        return parameters
-
-
 class _Placed:
     """A field whose values stand at binary.place() in INSERT, UPDATE and Value()."""
 
@@ -73,23 +63,31 @@ class _Placed:
         return compiler.compile(value) if hasattr(value, "as_sql") else (place(value), (value,))
 
 
-class ErrorField(_Placed, models.TextField):
+class _TextField(_Placed):
+    """A field of text that is readable in the text of a statement, see binary.py, and compares byte for byte."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        """Django's parameters with the database's binary collation."""
+        parameters = super().db_parameters(connection)  # type: ignore[misc]
+        parameters["collation"] = vendor_of(connection).binary_collation(connection)
+        return parameters
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """Text as the vendor's text_parameter()."""
+        found = super().get_db_prep_value(value, connection, prepared)  # type: ignore[misc]
+        return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
+
+
+class NameField(_TextField, models.CharField):
+    """VARCHAR that compares byte for byte: no case folding, no accent folding, no padding."""
+
+
+class ErrorField(_TextField, models.TextField):
     """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> Any:
         """The column type."""
         return vendor_of(connection).column_types.get("text") or super().db_type(connection)
-
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        """Django's parameters with the database's binary collation."""
-        parameters = super().db_parameters(connection)
-        parameters["collation"] = vendor_of(connection).binary_collation(connection)
-        return parameters
-
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """Readable in the text of a statement: see binary.py."""
-        found = super().get_db_prep_value(value, connection, prepared)
-        return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
 
 
 class _BytesField(_Placed, models.BinaryField):
@@ -139,7 +137,8 @@ for _lookup in (
     lookups.LessThanOrEqual,
     lookups.Range,
 ):
-    _BytesField.register_lookup(_placed(_lookup))
+    for _field in (_BytesField, NameField, ErrorField):
+        _field.register_lookup(_placed(_lookup))
 
 
 class TokenField(_BytesField):

@@ -37,7 +37,8 @@ class MySQLLocks(Vendor):
 
     def take_mutex(self, connection: BaseDatabaseWrapper, table: str, key: str, timeout_seconds: float | None) -> bool:
         """Row lock on the primary key, in the caller's transaction; a missing row is committed elsewhere first."""
-        row = MutexOfMySQL(connection, table, key, nowait=timeout_seconds == 0)
+        name = self.text_parameter(connection, key)
+        row = MutexOfMySQL(connection, table, key, name, nowait=timeout_seconds == 0)
         row.make()
         waiting = self._lock_wait(connection, timeout_seconds) if timeout_seconds else nullcontext()
         with transaction.mark_for_rollback_on_error(using=connection.alias), waiting:

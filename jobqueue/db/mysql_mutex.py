@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.base import first_arg, stale_snapshot
 from jobqueue.db.beside import cursor_beside
+from jobqueue.db.binary import place
 from jobqueue.db.mutex_floor import MUTEX_FLOOR, MUTEX_IDLE_SECONDS
 
 #: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
@@ -28,8 +29,10 @@ class MutexOfMySQL:
     deadlock when they insert it in their turn.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, *, nowait: bool) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, table: str, key: str, name: Any, *, nowait: bool) -> None:
         self.connection, self.key = connection, key
+        # The key as a statement takes it.
+        self.name, self.place = name, place(name)
         self.table = connection.ops.quote_name(table)
         self.suffix = " NOWAIT" if nowait else ""
 
@@ -43,12 +46,12 @@ class MutexOfMySQL:
                 found = self._lock(cursor)
             self._refuse_stale(cursor, found)
             cursor.execute(
-                f"INSERT INTO {self.table} (lock_key, takes, taken_at) VALUES (%s, 1, UTC_TIMESTAMP(6)) "
+                f"INSERT INTO {self.table} (lock_key, takes, taken_at) VALUES ({self.place}, 1, UTC_TIMESTAMP(6)) "
                 "ON DUPLICATE KEY UPDATE takes = takes + 1, taken_at = UTC_TIMESTAMP(6)"
                 if found is None
                 else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET takes = takes + 1, taken_at = UTC_TIMESTAMP(6) "
-                "WHERE lock_key = %s",
-                [self.key],
+                f"WHERE lock_key = {self.place}",
+                [self.name],
             )
 
     def _lock(self, cursor: Any) -> tuple[int, str, str | None] | None:
@@ -60,15 +63,15 @@ class MutexOfMySQL:
         cursor.execute(
             f"SELECT t.takes, CONCAT(t.takes, ' ', t.created_at), "
             f"(SELECT CONCAT(s.takes, ' ', s.created_at) FROM {self.table} AS s WHERE s.lock_key = t.lock_key) "
-            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.lock_key = %s FOR UPDATE{self.suffix}",
-            [self.key],
+            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.lock_key = {self.place} FOR UPDATE{self.suffix}",
+            [self.name],
         )
         found: tuple[int, str, str | None] | None = cursor.fetchone()
         return found
 
     def _refuse_stale(self, cursor: Any, found: tuple[int, str, str | None] | None) -> None:
         if found is None:
-            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = %s", [self.key])
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE lock_key = {self.place}", [self.name])
             takes, unseen, is_same = 0, cursor.fetchone() is None, False
         else:
             takes, unseen, is_same = found[0], found[2] is None, found[1] == found[2]
@@ -101,14 +104,15 @@ class MutexOfMySQL:
         """Whether there is a row that the sweeper will leave alone for a while."""
         young = f"TIMESTAMPADD(SECOND, -{MUTEX_IDLE_SECONDS // 2}, UTC_TIMESTAMP(6))"
         cursor.execute(
-            f"SELECT COALESCE(taken_at, created_at) > {young} FROM {self.table} WHERE lock_key = %s", [self.key]
+            f"SELECT COALESCE(taken_at, created_at) > {young} FROM {self.table} WHERE lock_key = {self.place}",
+            [self.name],
         )
         found = cursor.fetchone()
         if found is not None:
             return bool(found[0])
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
         try:
-            cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES (%s)", [self.key])
+            cursor.execute(f"INSERT INTO {self.table} (lock_key) VALUES ({self.place})", [self.name])
         except IntegrityError:
             pass  # somebody else has just made it
         except OperationalError as error:

@@ -26,7 +26,9 @@ def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: 
     number cannot rise in between: a lock could be made with a fence from before its own deletion.
     """
     field: Any = LockRow._meta.get_field("owner_token")
-    values = [name, owner, field.get_db_prep_save(token, connections[using]), ttl_seconds, _ID]
+    found, connection = vendor(using), connections[using]
+    names = [found.text_parameter(connection, text) for text in (name, owner)]
+    values = [*names, field.get_db_prep_save(token, connection), ttl_seconds, _ID]
     if not _insert(values, using):
         _make_floor(using)
         _insert(values, using)

@@ -45,7 +45,8 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             f"publish() was called outside transaction.atomic() on {alias!r}: the event could leave without the change "
             "it tells of, or the other way round. Nothing was written; call it inside the block that makes the change."
         )
-    values = [name, vendor_of(connection).json_parameter(connection, text)]
+    found = vendor_of(connection)
+    values = [found.text_parameter(connection, name), found.json_parameter(connection, text)]
     with our_tables(alias):
         if raw is None:
             return _without_key(alias).run(connection, [*values, lane])

@@ -10,6 +10,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
 from jobqueue.transitions.in_steps import lock_due, lock_starving
+from tests.marks import finding
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
 
@@ -182,6 +183,22 @@ def test_reaping_reads_by_ix_lease(run, leases):
     assert selects
     for statement in selects:
         check(run, statement, "ix_lease")
+
+
+@finding("item-1")
+def test_names_with_characters_of_four_bytes_are_found_by_the_same_indexes(run):
+    """On MySQL they travel as digits."""
+    enqueue("q😀", 1, dedupe_key="plan")
+    for statement in some(lambda: enqueue("q😀", 1, dedupe_key="plan")):
+        check(run, statement, UNIQUE)
+    check(run, some(lambda: candidates.heads(["q😀"], using="default"))[0], "ix_pick")
+    assert len(claim("q😀", worker="w😀")) == 1
+    for statement in some(lambda: held_by("w😀", using="default")):
+        check(run, statement, "ix_worker", sorts=())
+    enqueue("q😀", 1)
+    text = vendor("default").lock_rows(candidates.due("q😀", 0, using="default"))[:10]
+    with transaction.atomic():
+        assert "ix_pick" in text.explain().lower()
 
 
 def test_a_key_is_found_by_its_unique_index(run):

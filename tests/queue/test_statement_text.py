@@ -56,6 +56,15 @@ def test_binary_values_leave_as_text(step):
 
 @finding("item-1")
 @pytest.mark.skipif(VENDOR != "mysql", reason="MariaDB shows them")
+@pytest.mark.parametrize("step", walk.STEPS)
+def test_names_leave_without_characters_of_four_bytes(step):
+    with sent() as statements:
+        walk.STEPS[step]()
+    assert [statement for statement in statements if "😀".encode() in statement] == []
+
+
+@finding("item-1")
+@pytest.mark.skipif(VENDOR != "mysql", reason="MariaDB shows them")
 def test_characters_of_four_bytes_do_not_leave_as_they_are():
     """The columns of information_schema have three bytes a character, and a fourth is refused like raw bytes."""
     payload = {"face 😀": ["😀😀", "schön", "한", "\\u0041"]}
