@@ -9,11 +9,13 @@ from contextlib import suppress
 class HoleProxy:
     """Passes everything on until arm(); then the first connection that sends `needle` hangs for good, for both sides.
 
-    The packet with the needle does not reach the server. Other connections, and later ones, are passed on.
+    Other connections, and later ones, are passed on.
     """
 
     def __init__(self, port):
-        self._server_port, self._needle, self._closed = port, None, False
+        self._server_port, self._closed = port, False
+        self._needle = self._before = None
+        self._heard = False
         self._lock, self._sockets = threading.Lock(), []
         #: set when a connection hangs
         self.holed = threading.Event()
@@ -21,9 +23,15 @@ class HoleProxy:
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, needle):
-        """The next packet in which this regular expression is found is the last one of its connection."""
-        self._needle = re.compile(needle)
+    def arm(self, needle, *, heard=False, before=None):
+        """The next packet in which this regular expression is found is the last one of its connection.
+
+        It does not reach the server, or it does if it is to be `heard`, and its answer is swallowed. With `before`,
+        only on a connection that has sent a packet with that meanwhile.
+        """
+        with self._lock:
+            self._heard, self._before = heard, before and re.compile(before)
+            self._needle = re.compile(needle)
 
     def close(self):
         """End all connections."""
@@ -58,10 +66,13 @@ class HoleProxy:
             threading.Thread(target=self._pass, args=(server, client, hangs, False), daemon=True).start()
 
     def _pass(self, source, target, hangs, asks):
+        near = set()
         try:
             while data := source.recv(65_536):
-                if asks and self._matches(data):
+                if asks and self._matches(data, near):
                     hangs.set()
+                    if self._heard:
+                        target.sendall(data)
                     self.holed.set()
                 if hangs.is_set():
                     return
@@ -73,9 +84,17 @@ class HoleProxy:
             if not hangs.is_set():
                 target.close()
 
-    def _matches(self, data):
+    def _matches(self, data, near):
+        """`near` holds the needles whose `before` this connection has sent."""
         with self._lock:
-            if self._needle is None or not self._needle.search(data):
+            needle, before = self._needle, self._before
+            if needle is None:
+                return False
+            if before is not None and needle not in near:
+                if before.search(data):
+                    near.add(needle)
+                return False
+            if not needle.search(data):
                 return False
             self._needle = None
             return True

@@ -7,6 +7,7 @@ import logging
 from django.db import Error, connections
 
 from jobqueue.db import vendor, vendor_of
+from jobqueue.db.cutting import watched
 from jobqueue.db.retry import retry_transient
 from jobqueue.doorbell.bell import CHANNEL
 from jobqueue.exceptions import DatabaseBusy, NotSupported
@@ -48,13 +49,16 @@ class NotifyEar:
         settings["OPTIONS"].pop("pool", None)
         self._vendor = vendor_of(self._connection)
         try:
-            if self._vendor.is_pooled(self._connection):
+            with watched(self._connection):
+                pooled = self._vendor.is_pooled(self._connection)
+            if pooled:
                 raise NotSupported(
                     f"a pooler such as PgBouncer stands between this process and the database {using!r}, and what the "
                     "server sends would go to whoever has the session then. Workers poll; for rings give them an alias "
                     "that goes to the server directly, or use Redis."
                 )
-            self._vendor.listen(self._connection, CHANNEL)
+            with watched(self._connection):
+                self._vendor.listen(self._connection, CHANNEL)
         except BaseException:
             self._connection.close()
             raise
@@ -65,7 +69,7 @@ class NotifyEar:
 
     def check(self) -> None:
         """A statement: on a connection that a firewall has forgotten nothing else would ever fail."""
-        with self._connection.cursor() as cursor:
+        with watched(self._connection), self._connection.cursor() as cursor:
             cursor.execute("SELECT 1")
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobqueue.conf import load
+from jobqueue.db.cutting import watched
 from jobqueue.db.open_transaction import in_open_transaction
 from jobqueue.locks.history import Finding, keep_findings, write_stats
 from jobqueue.locks.tally import Book, Tally
@@ -97,7 +98,7 @@ def flush() -> None:
     if in_open_transaction(alias):
         return
     # One at a time: rows are totals, and an older one must not come after a newer one.
-    with _process.flushing:
+    with _process.flushing, watched(connections[alias]):
         for period, lines in _process.book.pending():
             write_stats(_process.source, period.number, lines, using=alias)
         _process.book.forget_written()

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.db import vendor
+from jobqueue.db.cutting import watched
 from jobqueue.db.retry import retry_transient
 from jobqueue.outbox import lanes, statements
 from jobqueue.outbox.crowd import Crowd
@@ -75,6 +76,10 @@ class Claimer:
         Raises DatabaseBusy after repeated deadlocks; InsideTransaction, for then nothing would be committed.
         """
         refuse_open_transaction(self._using, "relay")
+        with watched(connections[self._using]):
+            return self._claim(limit)
+
+    def _claim(self, limit: int) -> Batch | None:
         self.idle = False
         heads = self._next_lanes(min(limit, lanes.WINDOW))
         if not heads:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from django.db import connections
 from django.db.models import QuerySet
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.cutting import watched
 from jobqueue.db.prepared import Prepared
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import describe
@@ -69,10 +71,12 @@ def _charge(event: Event, error: BaseException | str) -> dict[str, Any]:
 
 def _settle(event: Event, token: bytes, changes: dict[str, Any], using: str) -> int:
     held: QuerySet[OutboxEvent] = OutboxEvent.objects.using(using).filter(pk=event.id, lock_token=token)
-    return retry_transient(lambda: vendor(using).update_by_key(held, changes), using=using)
+    with watched(connections[using]):
+        return retry_transient(lambda: vendor(using).update_by_key(held, changes), using=using)
 
 
 def _change(statement: Prepared, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
     if not ids:
         return 0
-    return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
+    with watched(connections[using]):
+        return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import Error, connections
 
-from jobqueue.db.cutting import cut
+from jobqueue.db.cutting import Wait
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import settling
 from jobqueue.outbox.claiming import Batch
@@ -49,6 +49,8 @@ class Sending:
     batch: Batch
     events: Sequence[Event]
     connection: Any
+    #: what ends its transaction
+    wait: Wait = field(init=False)
     thread: int = field(default_factory=threading.get_ident)
     seconds: float = 0.0
     looked_at: float = field(default_factory=time.monotonic)
@@ -60,6 +62,9 @@ class Sending:
     given_up: bool = False
     told: int = 0
 
+    def __post_init__(self) -> None:
+        self.wait = Wait(self.connection)
+
     @property
     def ids(self) -> set[int]:
         """Of the events that nothing has become of yet."""
@@ -69,8 +74,11 @@ class Sending:
     def locking(self) -> Iterator[None]:
         """A transaction of the delivery that locks the rows of its events."""
         self.in_transaction = True
+        # Another one when the transaction is done again.
+        self.wait = Wait(self.connection)
         try:
-            yield
+            with self.wait:
+                yield
         finally:
             self.in_transaction = False
 
@@ -229,7 +237,7 @@ class Watch:
 
     def _free_rows(self, sending: Sending) -> None:
         if sending.in_transaction:
-            cut(sending.connection)
+            sending.wait.end()
 
     def _write(self, work: Callable[[], None], wait_seconds: float = WRITE_SECONDS) -> None:
         """Have `work` done on a connection of its own, one at a time; a database that hangs does not stop the watch."""

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.db.cutting import watched
 from jobqueue.db.retry import has_ended
 from jobqueue.db.sessions import sessions_of
 
@@ -66,7 +67,8 @@ def _is_open_in_server(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return False
     try:
-        return sessions_of(connection).in_transaction(connection)
+        with watched(connection):
+            return sessions_of(connection).in_transaction(connection)
     except Exception:
         return True  # it is of no use to anybody
 
@@ -76,7 +78,9 @@ def _may_keep(connection: BaseDatabaseWrapper) -> bool:
     if doubted or (connection.close_at is not None and time.monotonic() >= connection.close_at):
         return False
     try:
-        return sessions_of(connection).reset(connection)
+        # The job has ended, and its time limits with it.
+        with watched(connection):
+            return sessions_of(connection).reset(connection)
     except Exception:
         return False
 

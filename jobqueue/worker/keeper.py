@@ -20,7 +20,7 @@ from django.db import Error, connections
 
 from jobqueue import signals
 from jobqueue.conf import load
-from jobqueue.db import one_writer
+from jobqueue.db import cutting, one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Carrier
 from jobqueue.transitions.leases import held_of, renew_free
@@ -30,6 +30,7 @@ from jobqueue.worker.flagging import flag
 from jobqueue.worker.housekeeping import Housekeeping
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.liveness import lives
+from jobqueue.worker.lookout import Lookout
 from jobqueue.worker.options import Options
 from jobqueue.worker.overtime import Overtime
 from jobqueue.worker.preflight import preflight
@@ -226,8 +227,12 @@ def run_keeper(options: Options, board: Board) -> int:
     """Check the ground, say so on the board, then keep; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    with suppress(RuntimeError):
+        # Without room for it, the supervisor still looks after the main thread, and that one after two others.
+        Lookout(f"{options.name}:{options.boot_id}", options.lease_seconds / 2).start()
     if not board.header.ready:
-        status = preflight(options)
+        with cutting.watched(connections[options.database]):
+            status = preflight(options)
         if status:
             return status
         board.header.ready = 1

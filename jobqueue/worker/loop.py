@@ -6,12 +6,13 @@ import logging
 import os
 import random
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
-from django.db import Error
+from django.db import Error, connections
 
 from jobqueue import transitions
-from jobqueue.db import fault_vendor, one_writer
+from jobqueue.db import cutting, fault_vendor, one_writer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import Lease
 from jobqueue.worker.board import Exit, Stop, Winding
@@ -23,7 +24,6 @@ from jobqueue.worker.outage import Outage
 from jobqueue.worker.pool import Pool
 from jobqueue.worker.reload import Watcher
 from jobqueue.worker.settler import Settler
-from jobqueue.worker.waits import Waits
 from jobqueue.worker.wear import Wear
 
 logger = logging.getLogger("jobqueue.worker")
@@ -52,8 +52,7 @@ class Loop:
         brake = Brake(self.region, name, adaptive=options.adaptive)
         finishing = Outage(name, "finish", options.database, governor)
         hands = 1 if fault_vendor(options.database).single_writer else 2
-        self.waits = Waits(name, options.database, options.lease_seconds / 2)
-        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands, self.waits)
+        self.settler = Settler(self.pool, self.region, finishing, brake, self.turn, hands, self._watched)
         self.intake = Intake(options, name, board, index, self.pool, self.settler, governor, brake, self.turn)
         self.wear = Wear(options, self.region)
         self.watcher = Watcher() if options.reload else None
@@ -66,8 +65,6 @@ class Loop:
             self.stopping = self.stopping or self._told_to_stop()
             if not self.stopping and (end := self._own_end()) is not None:
                 reason, self.stopping = end, True
-            self.pool.enforce_limits()
-            self.waits.cut()
             self._give_back(self.pool.take_refused())
             if self.stopping or self._winding():
                 self.region.room = 0
@@ -99,6 +96,10 @@ class Loop:
         """Stop claiming, finish what runs, give the rest back. Safe in a signal handler."""
         self.stopping = True
         self.pool.wake()
+
+    def _watched(self) -> AbstractContextManager[None]:
+        """Within the block, statements of this thread that are not answered end."""
+        return cutting.watched(connections[self.options.database])
 
     def _told_to_stop(self) -> bool:
         # The supervisor is gone when somebody else is our parent: nobody would renew leases for ever.
@@ -141,10 +142,11 @@ class Loop:
 
     def _claim(self, *, rung: bool = False) -> int | None:
         """How many jobs came; None if there was no room for any."""
-        claimed = self.intake.claim(self.quota, rung=rung)
-        if claimed is None:
-            self.intake.look_again()
-        elif claimed:
+        with self._watched():
+            claimed = self.intake.claim(self.quota, rung=rung)
+            if claimed is None:
+                self.intake.look_again()
+        if claimed:
             self.last_claim = time.monotonic()
             if self.quota is not None:
                 self.quota -= claimed
@@ -168,7 +170,7 @@ class Loop:
         if self.quota is not None:
             self.quota += len(leases)
         try:
-            with self.turn:
+            with self.turn, self._watched():
                 transitions.release_many(leases)
         except (Error, DatabaseBusy) as error:
             logger.warning("%d unstarted jobs could not be given back: %s; the keeper will do it", len(leases), error)

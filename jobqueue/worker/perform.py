@@ -14,11 +14,13 @@ from inspect import isawaitable
 from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.db import connections
 
 from jobqueue import registry
 from jobqueue.backoff import wait_seconds
 from jobqueue.conf import load
 from jobqueue.context import JobContext, running
+from jobqueue.db.cutting import watched
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.job_options import may_retry, options_of
@@ -142,7 +144,9 @@ class Attempt:
     def tell_progress(self) -> None:
         """Write the last progress; nothing that goes wrong with it changes how the run ended."""
         try:
-            self.context.tell_progress()
+            # Its time limits have ended with the body.
+            with watched(connections[self.lease.using]):
+                self.context.tell_progress()
         except Exception:
             logger.exception("the last progress of job %d could not be written", self.lease.job_id)
 

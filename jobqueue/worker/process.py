@@ -14,13 +14,14 @@ from typing import Any
 from django.db import Error, connections
 
 from jobqueue import doorbell, job_log, registry, signals, workers
-from jobqueue.db import fault_vendor
+from jobqueue.db import cutting, fault_vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.locks import metrics as lock_metrics
 from jobqueue.worker import forked, stacks, task_signals
 from jobqueue.worker.announcer import Announcer
 from jobqueue.worker.board import Board, Exit, State, Stop
 from jobqueue.worker.lock_report import LockReport
+from jobqueue.worker.lookout import Lookout
 from jobqueue.worker.loop import Loop
 from jobqueue.worker.options import Options
 from jobqueue.worker.relaying import Relaying
@@ -55,20 +56,28 @@ def run_child(options: Options, index: int, board: Board) -> int:
         logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
+    lookout = Lookout(name, options.lease_seconds / 2)
+    try:
+        lookout.start()
+    except RuntimeError as error:
+        logger.debug("%s cannot start its threads: %s", name, error)
+        region.exit = Exit.CROWDED
+        return 0
     registered = _register(options, name, board)
     if registered is not None:
         region.exit = registered
         return 0
-    end = _work(options, index, name, board)
+    end = _work(options, index, name, board, lookout)
     region.exit = end
-    with suppress(Error, DatabaseBusy):
+    with suppress(Error, DatabaseBusy), cutting.watched(connections[options.database]):
         workers.retire(name, _ENDINGS[end], using=options.database)
     return 0
 
 
-def _work(options: Options, index: int, name: str, board: Board) -> Exit:
+def _work(options: Options, index: int, name: str, board: Board, lookout: Lookout) -> Exit:
     try:
         loop = Loop(options, index, name, board)
+        lookout.duties.append(loop.pool.enforce_limits)
         board.bells.watch(index, loop.ring)
         announcer = Announcer()
         announcer.start()
@@ -103,15 +112,16 @@ def _register(options: Options, name: str, board: Board) -> Exit | None:
     parent = board.supervisor_pid
     while board.header.stop == Stop.RUN and os.getppid() == parent:
         try:
-            workers.register(
-                name,
-                supervisor_pid=parent,
-                boot_id=options.boot_id,
-                queues=str(options.selection),
-                concurrency=options.concurrency,
-                heartbeat_seconds=options.heartbeat_seconds,
-                using=options.database,
-            )
+            with cutting.watched(connections[options.database]):
+                workers.register(
+                    name,
+                    supervisor_pid=parent,
+                    boot_id=options.boot_id,
+                    queues=str(options.selection),
+                    concurrency=options.concurrency,
+                    heartbeat_seconds=options.heartbeat_seconds,
+                    using=options.database,
+                )
             return None
         except (Error, DatabaseBusy) as error:
             if isinstance(error, Error) and fault_vendor(options.database).fault(error) is None:

@@ -19,7 +19,6 @@ from jobqueue.worker.perform import Outcome
 from jobqueue.worker.pool import Pool
 from jobqueue.worker.second_hand import SecondHand
 from jobqueue.worker.settle import settle, settle_alone
-from jobqueue.worker.waits import Waits
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -34,7 +33,7 @@ class Settler:
 
     `turn` is held while writing: on a database with one writer, two connections of one process would only wait for
     each other in sleeps. Elsewhere ends that are committed one by one are written by two `hands`: the server commits
-    both at once. `waits` is told of each statement.
+    both at once. `watched` surrounds each write.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class Settler:
         brake: Brake,
         turn: AbstractContextManager[Any],
         hands: int,
-        waits: Waits | None = None,
+        watched: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._pool, self._region, self._outage, self._brake, self._turn = pool, region, outage, brake, turn
         self._second: SecondHand[list[Outcome]] | None = SecondHand("settler-2") if hands > 1 else None
-        self._watched: Callable[[], AbstractContextManager[Any]] = nullcontext if waits is None else waits.watched
+        self._watched = watched
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
         self._look_at = 0.0

@@ -1,9 +1,15 @@
 """Fixtures of tests that start processes."""
 
-import pytest
+import os
+import re
 
+import pytest
+from django.db import connection
+
+from tests.holeproxy import HoleProxy
 from tests.process.account import Account
 from tests.process.harness import SHORT, command, kill_sessions
+from tests.settings import VENDOR
 
 
 @pytest.fixture
@@ -39,3 +45,13 @@ def account(worker):
     yield made
     kill_sessions()
     made.drop()
+
+
+@pytest.fixture
+def proxied():
+    """A proxy, and what lets a worker go through it."""
+    variable = f"JOBQUEUE_TEST_{VENDOR.upper()}_URL"
+    port = int(connection.settings_dict["PORT"])
+    proxy = HoleProxy(port)
+    yield proxy, {variable: re.sub(f":{port}/", f":{proxy.port}/", os.environ[variable])}
+    proxy.close()

@@ -23,8 +23,8 @@ ROOT = os.getuid() == 0
 USERS = itertools.count(60_000 + os.getpid() % 4_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the keeper
-CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stacks, settler, bell, announcer, event loop, four job threads
-KEEPER = 3 + LISTENER  # one renews, one settles what the dead left, one keeps house
+CHILD = 1 + 1 + 1 + 1 + 1 + 1 + 1 + 4  # main thread, stacks, lookout, settler, bell, announcer, event loop, four jobs
+KEEPER = 4 + LISTENER  # one renews, one settles what the dead left, one keeps house, the lookout
 SCRIBE = 2  # one reads log lines, one writes them
 SINGLE = 1 + SCRIBE + KEEPER + CHILD  # with the supervisor
 FAMILY = SINGLE + CHILD

@@ -1,18 +1,14 @@
 """A keeper whose connection hangs is replaced, and children do not rely on one that does nothing."""
 
-import os
-import re
 import time
 
 import pytest
-from django.db import connection
 
 from jobqueue.models import Worker
 from jobqueue.worker.board import Board, State
 from jobqueue.worker.probe import Probe
 from tests.app import tasks
 from tests.factories import job, seconds_from_now, state, wait_until
-from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
 from tests.patience import patient
 from tests.process.probe import free_port, starts
@@ -22,16 +18,6 @@ from tests.settings import VENDOR
 pytestmark = committed
 #: how the keeper begins to renew
 RENEWAL = rb"SELECT .*lock_until.* WHERE .*.id. IN "
-
-
-@pytest.fixture
-def proxied():
-    """A proxy, and what lets a worker go through it."""
-    variable = f"JOBQUEUE_TEST_{VENDOR.upper()}_URL"
-    port = int(connection.settings_dict["PORT"])
-    proxy = HoleProxy(port)
-    yield proxy, {variable: re.sub(f":{port}/", f":{proxy.port}/", os.environ[variable])}
-    proxy.close()
 
 
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")

@@ -1,15 +1,10 @@
 """A connection that hangs while ends are written is replaced, and the ends are written."""
 
-import os
-import re
-
 import pytest
-from django.db import connection
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
-from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
 from tests.patience import patient
 from tests.process.harness import kill_sessions
@@ -17,16 +12,6 @@ from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
 ACK = rb"SET .status. = 2"
-
-
-@pytest.fixture
-def proxied():
-    """A proxy, and what lets a worker go through it."""
-    variable = f"JOBQUEUE_TEST_{VENDOR.upper()}_URL"
-    port = int(connection.settings_dict["PORT"])
-    proxy = HoleProxy(port)
-    yield proxy, {variable: re.sub(f":{port}/", f":{proxy.port}/", os.environ[variable])}
-    proxy.close()
 
 
 @pytest.fixture

@@ -18,19 +18,21 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
-from django.db import Error
+from django.db import Error, connections
 
 from jobqueue import registry
 from jobqueue.cli import logs, streams
 from jobqueue.cli.arguments import count, duration, duration_or_zero
 from jobqueue.cli.database import database_of
 from jobqueue.conf import load
+from jobqueue.db.cutting import watched
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.names import check_topic
 from jobqueue.outbox import Relay, lanes, running
 from jobqueue.outbox.watch import interrupt
 from jobqueue.worker import stacks
+from jobqueue.worker.lookout import Lookout
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -95,8 +97,13 @@ class Command(BaseCommand):
             self._give_up(str(error), MISCONFIGURED)
         logs.set_up(given["verbosity"], "auto", self.style)
         list(registry.discover())
+        if self._is_process:
+            # A process that has no room for a thread does not live long either.
+            with suppress(RuntimeError):
+                Lookout("this relay", relay.lease_seconds / 2).start()
         try:
-            retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
+            with watched(connections[using]):
+                retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
             self._give_up(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", UNREACHABLE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])

@@ -1,0 +1,63 @@
+"""Any other connection of a worker or a relay may hang: whoever waits for it goes on with another one."""
+
+import json
+
+import pytest
+
+from jobqueue.models import OutboxEvent
+from tests.app import tasks
+from tests.factories import state, wait_until
+from tests.marks import committed, finding
+from tests.outbox.helpers import say
+from tests.patience import patient
+from tests.settings import VENDOR
+
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
+CUT = "the database has not answered"
+#: how a session is made as good as new; MySQL's is a command without a text
+RESET = rb"DISCARD ALL" if VENDOR == "postgres" else rb"(?s)\A...\x00\x11"
+LEASES = ("--lease", "10s", "--heartbeat", "0.5s")
+
+
+def delivered(event_id):
+    return OutboxEvent.objects.filter(pk=event_id, processed_at__isnull=False).exists()
+
+
+@finding("A5")
+@pytest.mark.parametrize(
+    "command", [("runworker", *LEASES), ("relay_outbox", "--interval", "50ms")], ids=["of a worker", "alone"]
+)
+@pytest.mark.parametrize("needle", [rb"(?s)job_outbox.*SKIP LOCKED", rb"(?s)UPDATE .job_outbox. .*processed_at"])
+def test_a_relay_whose_connection_hangs_goes_on(start, proxied, command, needle):
+    proxy, through = proxied
+    group = start(*command, JOBQUEUE_TEST_OUTBOX=json.dumps({"LEASE_SECONDS": 10}), **through)
+    first = say("fine")
+    wait_until(lambda: delivered(first), what="a delivery")
+    proxy.arm(needle)
+    second = say("fine")
+    assert proxy.holed.wait(patient(20)), "the relay did nothing"
+    wait_until(lambda: delivered(second), 20, "the other delivery")
+    assert CUT in group.text()
+
+
+@finding("A5")
+def test_a_child_whose_name_is_not_written_in_time_runs_jobs_all_the_same(start, proxied):
+    proxy, through = proxied
+    proxy.arm(rb"INSERT INTO .job_worker")
+    group = start("runworker", *LEASES, **through)
+    job_id = tasks.add.enqueue(1, 2).id
+    wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
+    assert group.text().count(CUT) == 1
+
+
+@finding("A5")
+def test_a_session_that_hangs_when_its_job_is_over_does_not_keep_the_end_from_being_written(start, proxied):
+    proxy, through = proxied
+    # Else a session is not kept for the next job.
+    through = {name: f"{url}?conn_max_age=60" for name, url in through.items()}
+    proxy.arm(RESET)
+    group = start("runworker", *LEASES, **through)
+    job_id = tasks.count_done.enqueue().id
+    assert proxy.holed.wait(patient(20)), "no session was reset"
+    wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
+    assert group.text().count(CUT) == 1
