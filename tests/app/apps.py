@@ -27,6 +27,8 @@ class TestAppConfig(AppConfig):
             job_dead.connect(lambda **_: _wait_at(gate), weak=False)
         if "runworker" in sys.argv and "JOBQUEUE_TEST_LOG" in os.environ:
             _be_patient()
+            if "JOBQUEUE_TEST_TELL_FAILURES" in os.environ:
+                _tell_failures()
 
 
 def _be_patient():
@@ -39,6 +41,21 @@ def _be_patient():
     announcer.STUCK_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STUCK_SECONDS", announcer.STUCK_SECONDS))
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STALLED_SECONDS", pool.STALLED_SECONDS))
+
+
+def _tell_failures():
+    """A line of evidence when the board knows how a run has failed: nobody outside sees that before it is written."""
+    from jobqueue.worker.board import Entry
+    from tests.app import tasks
+
+    keep = Entry.keep_failure
+
+    def keep_and_tell(entry, *words, **options):
+        keep(entry, *words, **options)
+        with open(tasks.LOG, "a") as log:
+            log.write(f"failure-kept {entry.job_id}\n")
+
+    Entry.keep_failure = keep_and_tell
 
 
 def _wait_at(gate):

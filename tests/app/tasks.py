@@ -343,10 +343,10 @@ def reads_null():
 
 
 @task
-def hold_the_gil(seconds):
-    """Sleeps in C without letting any other thread of the process run."""
+def hold_the_gil(fifo):
+    """Waits in C, without letting any other thread of the process run, until somebody opens the FIFO to write."""
     note("start")
-    ctypes.PyDLL(None).sleep(seconds)
+    ctypes.PyDLL(None).open(os.fsencode(fifo), os.O_RDONLY)
     note("effect")
 
 
@@ -363,8 +363,8 @@ def leaves_a_transaction_open():
 
 @task(timeout_seconds=0.5, max_attempts=1)
 def overlong():
-    note("start")
     try:
+        note("start")
         while True:
             time.sleep(0.02)
     except SoftTimeout:

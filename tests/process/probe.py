@@ -10,7 +10,7 @@ from pathlib import Path
 
 from django.db import connection
 
-from tests.factories import wait_until
+from tests.factories import expire, job, seconds_from_now, wait_until
 from tests.patience import patient
 from tests.settings import VENDOR
 
@@ -31,6 +31,25 @@ def starts(evidence, count=1):
     return wait_until(
         lambda: (lines := evidence.read("start")) and len(lines) >= count and lines, what=f"{count} starts"
     )
+
+
+def renewed(job_id, times=3):
+    """Wait until the lease of a job was renewed so often. One that has run out is not: so it had not."""
+    seen = {job(job_id).lock_until}
+
+    def look():
+        seen.add(found := job(job_id).lock_until)
+        assert found is not None, "the lease has run out"
+        return len(seen) > times
+
+    wait_until(look, what=f"{times} renewals")
+
+
+def let_run_out(job_id, lease_seconds=20):
+    """Let the lease of a job end, once four seconds of heartbeats have not renewed it: the rest need not be awaited."""
+    left = lease_seconds - 4
+    wait_until(lambda: seconds_from_now(job(job_id).lock_until) < left, what="a lease that is not renewed")
+    expire(int(job_id))
 
 
 def free_port():

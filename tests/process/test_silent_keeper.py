@@ -1,6 +1,8 @@
 """A keeper whose connection hangs is replaced, and children do not rely on one that does nothing."""
 
+import signal
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +10,7 @@ from jobqueue.models import Worker
 from jobqueue.worker.board import Board, State
 from jobqueue.worker.probe import Probe
 from tests.app import tasks
-from tests.factories import job, seconds_from_now, state, wait_until
+from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
 from tests.patience import patient
 from tests.process.probe import free_port, starts
@@ -26,17 +28,17 @@ def test_a_keeper_whose_connection_hangs_is_replaced_before_the_leases_of_its_ch
     start, proxied, evidence, gate
 ):
     proxy, through = proxied
-    lease_seconds = 12
     job_id = tasks.gated.enqueue(str(gate)).id
+    # The keeper is given up after half of a lease; the other half is for the next one to renew it.
+    lease_seconds = round(patient(2))
     group = start("runworker", "--lease", f"{lease_seconds}s", "--heartbeat", "0.5s", **through)
     starts(evidence)
     proxy.arm(RENEWAL)
-    assert proxy.holed.wait(patient(5)), "no renewal"
-    until = time.monotonic() + lease_seconds + 2
-    while time.monotonic() < until:
-        assert seconds_from_now(job(job_id).lock_until) > 0, "the lease has run out"
-        time.sleep(0.1)
+    assert proxy.holed.wait(patient(20)), "no renewal"
+    last = job(job_id).lock_until
     wait_until(lambda: "replacing it" in group.text(), what="the new keeper")
+    # No lease that has run out is renewed.
+    wait_until(lambda: (job(job_id).lock_until or last) > last + timedelta(seconds=2), what="renewals")
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).fence, job(job_id).attempts, len(evidence.read("start"))) == (1, 0, 1)
@@ -45,19 +47,25 @@ def test_a_keeper_whose_connection_hangs_is_replaced_before_the_leases_of_its_ch
 @finding("A5")
 def test_a_child_whose_leases_nobody_renews_claims_nothing_and_tells_its_jobs_to_stop(start, evidence):
     running = tasks.patient.enqueue(600).id
-    group = start("runworker", "--lease", "4s", "--heartbeat", "1s")
+    lease_seconds = patient(0.8)
+    group = start("runworker", "--lease", f"{lease_seconds}s", "--heartbeat", "1s")
     starts(evidence)
     child = Worker.objects.get().pid
+    others = [pid for pid in group.members() if pid != child]
     # Supervisor and keeper hang, and whatever else there is.
-    group.freeze(*(pid for pid in group.members() if pid != child))
-    wait_until(lambda: evidence.read("effect"), 10, "a job that has seen that it should stop")
+    group.freeze(*others)
+    over = time.monotonic() + lease_seconds
+    wait_until(lambda: evidence.read("effect"), what="a job that has seen that it should stop")
     assert evidence.read("effect")[0][5] == "1"
-    # Its lease was over by then: so was the time in which jobs were claimed.
+    # Even if it saw it before all was frozen, because the keeper of a busy machine was late:
+    wait_until(lambda: time.monotonic() > over, what="the end of the time in which jobs are claimed")
     waiting = tasks.add.enqueue(1, 1).id
+    # Nothing shows that it is looked at and left: on a slow machine this sees less.
     time.sleep(1)
     assert state(waiting) == "READY"
-    group.thaw(*(pid for pid in group.members() if pid != child))
+    group.thaw(*others)
     wait_until(lambda: state(waiting) == "DONE", what="the job that waited")
+    group.signal(signal.SIGTERM)
     wait_until(lambda: state(running) == "DONE", what="the end of the first job")
 
 

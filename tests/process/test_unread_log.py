@@ -13,11 +13,11 @@ from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
 from tests.patience import patient
-from tests.process.probe import starts
-from tests.process.test_busy_keeper import kept_for, lapse
+from tests.process.probe import let_run_out, renewed, starts
+from tests.process.test_busy_keeper import lapse
 
 pytestmark = committed
-OPTIONS = ("runworker", "--lease", "6s", "--heartbeat", "1s", "-v", "0")
+OPTIONS = ("runworker", "--lease", "20s", "--heartbeat", "0.5s", "-v", "0")
 
 
 class Pipe:
@@ -66,7 +66,7 @@ def test_leases_are_renewed_though_nobody_reads_what_was_reaped(start, pipe, evi
     for _ in range(3):
         lapse(5)
         wait_until(lambda: not Job.objects.expired().exists(), what="reaping")
-    kept_for(job_id, 8)
+    renewed(job_id)
     assert (job(job_id).fence, len(evidence.read("start"))) == (1, 1)
 
 
@@ -94,7 +94,8 @@ def test_the_lease_of_a_dead_child_ends_while_its_supervisor_stands_still(start,
     (first,) = starts(evidence)
     group.freeze(group.pid)
     os.kill(int(first[1]), signal.SIGKILL)
-    wait_until(lambda: job(job_id).attempts == 1, 20, "the end of the lease, and its reaping")
+    let_run_out(job_id)
+    wait_until(lambda: job(job_id).attempts == 1, what="its reaping")
     group.thaw(group.pid)
     assert starts(evidence, 2)[1][3:] == ["2", "2"]
     gate.touch()
