@@ -25,22 +25,34 @@ class TestAppConfig(AppConfig):
             from jobqueue.signals import job_dead
 
             job_dead.connect(lambda **_: _wait_at(gate), weak=False)
+        if "relay_outbox" in sys.argv:
+            from jobqueue.management.commands import relay_outbox
+
+            relay_outbox.HELD_SECONDS = _own("HELD", relay_outbox.HELD_SECONDS)
         if "runworker" in sys.argv and "JOBQUEUE_TEST_LOG" in os.environ:
             _be_patient()
             if "JOBQUEUE_TEST_TELL_FAILURES" in os.environ:
                 _tell_failures()
 
 
+def _own(name, default):
+    """What this test says instead."""
+    return float(os.environ.get(f"JOBQUEUE_TEST_{name}_SECONDS", default))
+
+
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
-    from jobqueue.worker import announcer, keeper, pool, supervisor
+    from jobqueue.worker import announcer, keeper, overtime, pool, supervisor
 
     # For leases to be given back, for the server to see that a child is gone, for a receiver that does not hang.
-    supervisor.SETTLE_SECONDS = patient(5)
-    keeper.UNLOCKED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_UNLOCKED_SECONDS", patient(2)))
-    announcer.STUCK_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STUCK_SECONDS", announcer.STUCK_SECONDS))
+    supervisor.SETTLE_SECONDS = _own("SETTLE", patient(5))
+    keeper.UNLOCKED_SECONDS = _own("UNLOCKED", patient(2))
+    announcer.STUCK_SECONDS = _own("STUCK", patient(0.6))
+    # For a child that is to be killed to say that it works, and for the other jobs in it to end.
+    overtime.ANSWER_SECONDS = _own("ANSWER", patient(0.4))
+    overtime.GRACE_SECONDS = _own("GRACE", patient(1))
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
-    pool.STALLED_SECONDS = float(os.environ.get("JOBQUEUE_TEST_STALLED_SECONDS", pool.STALLED_SECONDS))
+    pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
 
 
 def _tell_failures():

@@ -160,7 +160,8 @@ def test_a_soft_timeout_ends_one_coroutine_and_lets_it_clean_up(worker, evidence
 @pytest.mark.parametrize(("task", "starts"), [(coroutines.stuck, 2), (coroutines.blocking, 1)], ids=lambda v: str(v))
 def test_a_hard_timeout_charges_only_the_coroutine_that_is_late(worker, evidence, gate, task, starts):
     neighbours = [coroutines.gated.enqueue(str(gate)).id for _ in range(10)]
-    worker(*LONG)
+    # They do not end before it is charged, however long they are waited for.
+    worker(*LONG, JOBQUEUE_TEST_GRACE_SECONDS="1")
     started(evidence, 10)
     late = task.enqueue().id
     wait_until(lambda: state(late) == "FAILED", 40)
@@ -199,7 +200,7 @@ def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evid
 def test_a_blocked_loop_keeps_few_coroutines_from_others_and_gives_them_back_at_sigterm(worker, evidence):
     blocker = coroutines.blocking_for_ever.enqueue().id
     # It gives back by itself what waits for long; here SIGTERM comes before.
-    group = worker(*LONG, "--shutdown-timeout", "12s", JOBQUEUE_TEST_STALLED_SECONDS="600")
+    group = worker(*LONG, "--shutdown-timeout", "600s", JOBQUEUE_TEST_STALLED_SECONDS="600")
     started(evidence, 1)
     ids = [coroutines.double.enqueue(n).id for n in range(50)]
     wait_until(lambda: Job.objects.leased().count() > 1, what="coroutines claimed behind the blocker")
@@ -207,7 +208,8 @@ def test_a_blocked_loop_keeps_few_coroutines_from_others_and_gives_them_back_at_
     kept = wait_until(lambda: (leased := Job.objects.leased().count() - 1) <= 2 and leased, what="few kept jobs")
     group.signal(signal.SIGTERM)
     wait_until(lambda: Job.objects.leased().count() == 1, what="unstarted coroutines given back")
-    group.wait()
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 128 + signal.SIGTERM
     assert sorted(state(i) for i in [blocker, *ids]) == ["DONE"] * (50 - kept) + ["READY"] * (kept + 1)
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 

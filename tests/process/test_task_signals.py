@@ -10,6 +10,9 @@ from tests.factories import job, state, wait_until
 from tests.marks import committed
 
 pytestmark = committed
+#: a receiver that a busy machine keeps waiting is no reason to leave without it
+NOBODY_HANGS = {"JOBQUEUE_TEST_STUCK_SECONDS": "120"}
+ONE_HANGS = {"JOBQUEUE_TEST_STUCK_SECONDS": "1"}
 
 
 def told(evidence, event, job_id):
@@ -20,7 +23,7 @@ def test_each_run_is_told_at_its_start_and_after_its_end_is_committed(worker, ev
     good, coroutine = tasks.add.enqueue(1, 1).id, coroutines.double.enqueue(2).id
     bad = tasks.boom.using(max_attempts=2).enqueue().id
     strange = tasks.strange.enqueue("base group").id
-    group = worker(JOBQUEUE_TEST_RECEIVERS="tell")
+    group = worker(JOBQUEUE_TEST_RECEIVERS="tell", **NOBODY_HANGS)
     wait_until(lambda: {state(bad), state(strange)} == {"FAILED"})
     group.signal(15)
     assert group.wait() == 0
@@ -42,7 +45,7 @@ def test_each_run_is_told_at_its_start_and_after_its_end_is_committed(worker, ev
 @pytest.mark.parametrize(("kind", "words"), [("raise,open", "no, not when"), ("exit", "away when")])
 def test_what_a_receiver_does_changes_nothing(worker, evidence, kind, words):
     ids = [tasks.add.enqueue(n, 1).id for n in range(5)] + [coroutines.double.enqueue(n).id for n in range(5)]
-    group = worker("--drain", JOBQUEUE_TEST_RECEIVERS=kind)
+    group = worker("--drain", JOBQUEUE_TEST_RECEIVERS=kind, **NOBODY_HANGS)
     assert group.wait() == 0
     assert {(row.status, row.attempts) for row in Job.objects.all()} == {(Job.Status.DONE, 0)}
     assert sorted(line[2] for line in evidence.read("effect")) == sorted(ids)
@@ -55,7 +58,7 @@ def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence, tmp_p
     gate = tmp_path / "gate"
     long = tasks.gated.enqueue(str(gate)).id
     ids = [tasks.add.enqueue(n, 1).id for n in range(300)]
-    group = worker(JOBQUEUE_TEST_RECEIVERS="hang")
+    group = worker(JOBQUEUE_TEST_RECEIVERS="hang", **ONE_HANGS)
     wait_until(lambda: {state(job_id) for job_id in ids} == {"DONE"})
     wait_until(lambda: evidence.read("finished"), what="the receiver that hangs")
     before = job(long).lock_until
@@ -70,7 +73,7 @@ def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence, tmp_p
 
 def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worker, evidence):
     ids = [tasks.add.enqueue(n, 1).id for n in range(300)]
-    group = worker(JOBQUEUE_TEST_RECEIVERS="done hang")
+    group = worker(JOBQUEUE_TEST_RECEIVERS="done hang", **ONE_HANGS)
     wait_until(lambda: {state(job_id) for job_id in ids} == {"DONE"})
     assert len(evidence.read("done")) == 1
     group.signal(15)
@@ -79,15 +82,14 @@ def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worke
 
 def test_a_receiver_of_job_done_that_leaves_a_transaction_open_undoes_no_end(worker, evidence):
     ids = [tasks.add.enqueue(n, 1).id for n in range(20)]
-    assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="done open").wait() == 0
+    assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="done open", **NOBODY_HANGS).wait() == 0
     assert {state(job_id) for job_id in ids} == {"DONE"}
     assert len(evidence.read("done")) == 20
 
 
 def test_a_slow_receiver_gets_every_signal_before_the_worker_ends(worker, evidence):
     ids = [tasks.greet.enqueue("ann", n).id for n in range(110)]
-    # One that a busy machine keeps waiting does not hang.
-    group = worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow", JOBQUEUE_TEST_STUCK_SECONDS="120")
+    group = worker("--drain", JOBQUEUE_TEST_RECEIVERS="slow", **NOBODY_HANGS)
     assert group.wait() == 0
     assert sorted(line[1] for line in evidence.read("finished")) == sorted(ids)
 
