@@ -15,7 +15,7 @@ from jobqueue.signals import transaction_retried
 from jobqueue.transitions import claim, fail, reap
 from tests.blocking import somebody_waits
 from tests.factories import claim_one, expire, make_in_state, make_job, set_columns, state, wait_until
-from tests.faults.test_lock_conflicts import in_thread
+from tests.faults.test_lock_conflicts import ended, in_thread, lock_row, look_for_deadlocks_after
 from tests.marks import committed
 from tests.patience import patient
 from tests.settings import VENDOR
@@ -99,10 +99,6 @@ def first_retry(then):
         transaction_retried.disconnect(on_retry)
 
 
-def lock_row(job_id):
-    list(Job.objects.select_for_update().filter(pk=job_id))
-
-
 def check(verb, subject, result, wanted):
     job_id = id_of(subject)
     assert not isinstance(result, Exception), result
@@ -114,6 +110,42 @@ def check(verb, subject, result, wanted):
         assert result is True
     if verb.endswith("_many"):
         assert result == []
+
+
+def as_victim(act, table, lock):
+    """act() in a transaction that is undone for a deadlock with one of ours: what it gave, and the codes of retries.
+
+    Ours holds what `lock` locks. The other takes a row before its first statement with `table`, which it executes, and
+    so closes the circle, when ours waits for that row.
+    """
+    MutexRow.objects.bulk_create([MutexRow(lock_key=f"row {n}") for n in range(200)])
+    holds = threading.Event()
+
+    def take_another_first(execute, sql, params, many, context):
+        if not holds.is_set() and table in sql and connection.in_atomic_block:
+            list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
+            holds.set()
+            wait_until(somebody_waits, what="the other side of the circle")
+        return execute(sql, params, many, context)
+
+    def victim():
+        look_for_deadlocks_after(0.05)
+        with connection.execute_wrapper(take_another_first):
+            return act()
+
+    look_for_deadlocks_after(600)
+    with first_retry(lambda: None) as codes:
+        with transaction.atomic():
+            # InnoDB undoes the transaction that has written less.
+            MutexRow.objects.exclude(lock_key="row 0").update(takes=5)
+            lock()
+            thread, found = in_thread(victim)
+            assert holds.wait(patient(30)), "it has taken no row"
+            list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
+        ended(thread)
+    # The setting ends with the session.
+    connection.close()
+    return found[0], codes
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -141,7 +173,7 @@ def test_a_verb_that_waited_too_long_for_a_row_is_redone(verb):
         finally:
             let_go.set()
             free.set()
-        thread.join(patient(30))
+        ended(thread)
     assert codes == [CODES[1]]
     assert sum(redone.retries.values()) == before + 1
     check(verb, subject, found[0], wanted)
@@ -151,39 +183,9 @@ def test_a_verb_that_waited_too_long_for_a_row_is_redone(verb):
 def test_a_verb_that_is_chosen_as_deadlock_victim_is_redone(verb):
     prepare, act, wanted = VERBS[verb]
     subject = prepare()
-    MutexRow.objects.bulk_create([MutexRow(lock_key=f"row {n}") for n in range(200)])
-    holds = []
-
-    def take_another_first(execute, sql, params, many, context):
-        if not holds and "job_queue" in sql and connection.in_atomic_block:
-            holds.append(True)
-            list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
-        return execute(sql, params, many, context)
-
-    def victim():
-        if VENDOR == "postgres":
-            session(deadlock_timeout=f"'{round(patient(0.6))}s'")
-        with connection.execute_wrapper(take_another_first):
-            return act(subject)
-
-    if VENDOR == "postgres":
-        session(deadlock_timeout="'600s'")
-    try:
-        with first_retry(lambda: None) as codes:
-            with transaction.atomic():
-                # InnoDB undoes the transaction that has written less.
-                MutexRow.objects.exclude(lock_key="row 0").update(takes=5)
-                lock_row(id_of(subject))
-                thread, found = in_thread(victim)
-                wait_until(somebody_waits, what="the verb behind the row's lock")
-                list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
-            thread.join(patient(30))
-    finally:
-        if VENDOR == "postgres":
-            session(deadlock_timeout="'1s'")
-    assert holds
+    result, codes = as_victim(lambda: act(subject), "job_queue", lambda: lock_row(id_of(subject)))
     assert codes[:1] == [CODES[0]]
-    check(verb, subject, found[0], wanted)
+    check(verb, subject, result, wanted)
 
 
 @pytest.mark.parametrize("verb", ["claim", "reap"])
@@ -200,7 +202,7 @@ def test_a_verb_that_skips_locked_rows_never_waits(verb):
     with first_retry(lambda: None) as codes, transaction.atomic():
         lock_row(held_back)
         thread, found = in_thread(act)
-        thread.join(patient(30))
+        ended(thread)
         assert found == [[free] if verb == "claim" else 1]
     assert codes == []
 
@@ -226,7 +228,7 @@ def test_a_verb_at_a_level_that_was_set_after_the_first_use_of_the_connection(ve
         return act(subject)
 
     thread, found = in_thread(work)
-    thread.join(patient(30))
+    ended(thread)
     check(verb, subject, found[0], wanted)
 
 
@@ -251,40 +253,16 @@ def test_a_verb_in_a_callers_transaction_of_a_level_of_its_own(verb, level):
             return act(subject)
 
     thread, found = in_thread(work)
-    thread.join(patient(30))
+    ended(thread)
     check(verb, subject, found[0], wanted)
 
 
 def test_an_enqueue_of_many_that_is_chosen_as_deadlock_victim_is_added_once():
-    MutexRow.objects.bulk_create([MutexRow(lock_key=f"row {n}") for n in range(200)])
-    holds = []
-
-    def take_another_first(execute, sql, params, many, context):
-        if not holds and "job_ordering_key" in sql:
-            holds.append(True)
-            list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
-        return execute(sql, params, many, context)
-
-    def victim():
-        if VENDOR == "postgres":
-            session(deadlock_timeout=f"'{round(patient(0.6))}s'")
-        with connection.execute_wrapper(take_another_first):
-            return enqueue_many("q", [1, 2, 3], ordering_key="k")
-
-    if VENDOR == "postgres":
-        session(deadlock_timeout="'600s'")
-    try:
-        with first_retry(lambda: None) as codes:
-            with transaction.atomic():
-                MutexRow.objects.exclude(lock_key="row 0").update(takes=5)
-                enqueue("q", 0, ordering_key="k")
-                thread, found = in_thread(victim)
-                wait_until(somebody_waits, what="the enqueue behind the key")
-                list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
-            thread.join(patient(30))
-    finally:
-        if VENDOR == "postgres":
-            session(deadlock_timeout="'1s'")
+    result, codes = as_victim(
+        lambda: enqueue_many("q", [1, 2, 3], ordering_key="k"),
+        "job_ordering_key",
+        lambda: enqueue("q", 0, ordering_key="k"),
+    )
     assert codes[:1] == [CODES[0]]
-    assert len(found[0]) == 3
+    assert len(result) == 3
     assert LanePlace.objects.count() == Job.objects.count() == 4

@@ -200,7 +200,7 @@ def test_a_try_after_the_end_does_not_wait_for_a_release_that_is_not_committed()
         with suppress(InsideTransaction):
             lock.release()
         # By the database's clock, which runs while the transaction is open.
-        time.sleep(0.3)
+        wait_until(lambda: seconds_from_now(row()["expires_at"]) < 0, what="the end of the lock")
         trying = Actor(lambda: lease_lock("k", 60, 0).acquire().fence)
         wait_until(lambda: trying.done.is_set() or somebody_waits(), what="the try")
         assert trying.done.is_set(), "it waits for a lock of the row"

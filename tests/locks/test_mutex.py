@@ -240,7 +240,7 @@ def test_at_repeatable_read_a_held_key_blocks_no_other_key():
         mutex("d")
         for key in ("a", "c", "e"):
             # New rows, before, between and after those that are held.
-            Actor(mutex_in_transaction, key, timeout_seconds=1).result()
+            Actor(mutex_in_transaction, key, timeout_seconds=20).result()
     assert set(MutexRow.objects.values_list("lock_key", flat=True)) == {f'["{key}"]' for key in "abcde"}
 
 

@@ -216,7 +216,7 @@ def test_an_acquire_whose_answer_is_lost_leaves_no_lock_behind(client, monkeypat
 
 @finding("M11")
 def test_a_lock_that_the_server_granted_when_it_woke_up_is_ended_by_the_next_try(client, redis_server, monkeypatch):
-    monkeypatch.setattr("jobqueue.locks.redis.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("jobqueue.locks.redis.WAIT_SECONDS", patient(0.2))
     redis_module._client.cache_clear()
     held().release()
     pid = int(client.info("server")["process_id"])
