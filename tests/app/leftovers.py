@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from jobqueue import handler, task
 from jobqueue.exceptions import SoftTimeout
 from tests.app.models import Account
+from tests.patience import patient
 
 #: what begins a transaction behind Django's back
 BEGIN = {
@@ -82,6 +83,10 @@ def enqueues(n):
     books.enqueue(n)
 
 
+#: long enough for a busy machine to come to what it is to interrupt
+LIMIT_SECONDS = patient(0.1)
+
+
 def sleep_in_the_server(seconds):
     sleeps = {"postgresql": "SELECT pg_sleep(%s)", "mysql": "SELECT SLEEP(%s)"}[connection.vendor]
     with connection.cursor() as cursor:
@@ -89,22 +94,22 @@ def sleep_in_the_server(seconds):
         cursor.fetchall()
 
 
-@task(timeout_seconds=0.2, max_attempts=1)
+@task(timeout_seconds=LIMIT_SECONDS, max_attempts=1)
 def is_slow():
     """Its time is up while the server works."""
-    sleep_in_the_server(1)
+    sleep_in_the_server(2 * LIMIT_SECONDS)
 
 
-@task(timeout_seconds=0.2, max_attempts=1)
+@task(timeout_seconds=LIMIT_SECONDS, max_attempts=1)
 def is_slow_and_saves(n):
     """The same, and it keeps what it has."""
     try:
-        sleep_in_the_server(1)
+        sleep_in_the_server(2 * LIMIT_SECONDS)
     except SoftTimeout:
         Account.objects.create(balance=n)
 
 
-@task(timeout_seconds=0.2, max_attempts=1)
+@task(timeout_seconds=LIMIT_SECONDS, max_attempts=1)
 def is_slow_in_a_transaction(n):
     """Its time is up while it computes, and it keeps what it has."""
     with transaction.atomic():

@@ -290,10 +290,11 @@ def forks_and_hangs():
 
 
 @task
-def enqueues_late(path):
-    """Enqueues when its worker has been idle for more than a second, and runs until a file appears."""
+def enqueues_late(now, path):
+    """Enqueues when a file appears, and runs until another one does."""
     note("start")
-    time.sleep(3)
+    while not os.path.exists(now):
+        time.sleep(0.01)
     add.enqueue(1, 2)
     while not os.path.exists(path):
         time.sleep(0.01)

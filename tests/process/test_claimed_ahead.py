@@ -33,12 +33,13 @@ def test_longer_jobs_after_short_ones_are_shared_with_workers_that_are_idle(work
     for _ in range(3):
         worker(*LONG, "--concurrency", 1)
     wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == 4, what="all workers")
-    enqueue_times(60, tasks.sleep, NAP_SECONDS)
+    enqueue_times(40, tasks.sleep, NAP_SECONDS)
     wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 60, "the end of all jobs")
     shares = Counter(line[1] for line in evidence.read("start"))
     assert len(shares) == 4
-    # Fifteen each, if nobody ever waits for another one.
-    assert min(shares.values()) >= 8, shares
+    # Ten each, if nobody ever waits for another one, and all get as much of the machine.
+    assert min(shares.values()) >= 4, shares
+    assert max(shares.values()) <= 20, shares
 
 
 @finding("A3")
@@ -47,8 +48,9 @@ def test_an_urgent_job_passes_what_was_claimed_before_it_and_has_not_begun(worke
     enqueue_times(40, tasks.sleep, NAP_SECONDS)
     wait_until(lambda: started(evidence), what="the first of them")
     urgent = int(tasks.gated.using(priority=100).enqueue("/").id)
+    before = len(started(evidence))
     wait_until(lambda: state(urgent) == "DONE", 40, "the urgent job")
-    assert started(evidence).index(urgent) <= 20
+    assert started(evidence).index(urgent) <= before + 18
     Job.objects.ready().delete()
 
 

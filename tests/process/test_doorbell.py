@@ -16,7 +16,7 @@ from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
 from tests.patience import patient
-from tests.process.probe import keeper_of, wait_until_asleep
+from tests.process.probe import keeper_of, starts, wait_until_asleep
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -165,19 +165,25 @@ def test_a_listener_that_hears_nothing_sends_nothing(worker, redis_url):
 
 
 def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(worker, evidence, tmp_path):
-    gate = tmp_path / "gate"
-    tasks.enqueues_late.enqueue(str(gate))
+    now, gate = tmp_path / "now", tmp_path / "gate"
+    tasks.enqueues_late.enqueue(str(now), str(gate))
     worker(*RARELY, JOBQUEUE_TEST_DOORBELL="off")
+    starts(evidence)
+    wait_until_idle()
+    now.touch()
     wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
     gate.touch()
 
 
 def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
-    gate = tmp_path / "gate"
+    now, gate = tmp_path / "now", tmp_path / "gate"
     # There before them: one child takes it when it comes up, the other one is idle when the second is enqueued.
-    tasks.enqueues_late.enqueue(str(gate))
-    group = worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_DOORBELL="off")
-    (first,) = wait_until(lambda: evidence.read("start"), what=f"the first job: {group.text()}")
+    tasks.enqueues_late.enqueue(str(now), str(gate))
+    worker(*RARELY, "--processes", 2, "--concurrency", 1, JOBQUEUE_TEST_DOORBELL="off")
+    (first,) = starts(evidence)
+    wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == 2, what="both children")
+    wait_until_asleep(Worker.objects.exclude(pid=int(first[1])).values_list("pid", flat=True))
+    now.touch()
     (second,) = wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
     assert first[1] != second[1]
     gate.touch()

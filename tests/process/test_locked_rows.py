@@ -11,6 +11,7 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, seconds_from_now, wait_until
 from tests.marks import committed
+from tests.patience import patient
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -41,7 +42,7 @@ def test_a_job_inside_finish_for_longer_than_its_lease_costs_no_neighbour_its_ow
     inside = tasks.finishes_when.enqueue(str(gate))
     neighbour = tasks.gated.using(queue_name="long").enqueue(str(gate))
     # Only the first one's lease is to run out, and not before its row is locked.
-    worker("--lease", "8s", JOBQUEUE_TEST_LEASES='{"long": 600}')
+    worker("--lease", f"{patient(1.2)}s", JOBQUEUE_TEST_LEASES='{"long": 600}')
     started(evidence, 2)
     wait_until(lambda: seconds_from_now(job(inside.id).lock_until) < 0, what="the end of the lease that nobody renews")
     begin = job(neighbour.id).lock_until

@@ -30,7 +30,7 @@ def all_done():
 
 @finding("B4")
 def test_jobs_with_long_payloads_are_claimed_a_few_at_a_time(worker, evidence):
-    enqueue_long(150)
+    enqueue_long(80)
     worker(*LONG, "--concurrency", 4)
     wait_until(all_done, 40, "the end of all jobs")
     (child,) = {line[1] for line in evidence.read("effect")}
