@@ -42,7 +42,7 @@ def _own(name, default):
 
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
-    from jobqueue.worker import announcer, keeper, overtime, pool, supervisor
+    from jobqueue.worker import announcer, housekeeping, keeper, overtime, pool, supervisor
 
     # For leases to be given back, for the server to see that a child is gone, for a receiver that does not hang.
     supervisor.SETTLE_SECONDS = _own("SETTLE", patient(5))
@@ -53,6 +53,7 @@ def _be_patient():
     overtime.GRACE_SECONDS = _own("GRACE", patient(1))
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
+    housekeeping.BATCH = int(os.environ.get("JOBQUEUE_TEST_REAP_BATCH", housekeeping.BATCH))
 
 
 def _tell_failures():

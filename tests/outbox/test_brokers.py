@@ -35,14 +35,14 @@ def routed(route):
     return override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"*": route}}})
 
 
-def fetch(url, queue, **options):
-    """The messages of a queue, taken out."""
+def fetch(url, queue, count, **options):
+    """The messages of a queue, taken out: so many, which are waited for, and what is there beyond them."""
     found = []
     with kombu.Connection(url, transport_options=options) as connection:
         with connection.SimpleQueue(queue) as simple:
             while True:
                 try:
-                    message = simple.get(timeout=patient(0.4))
+                    message = simple.get(timeout=patient(20 if len(found) < count else 0.1))
                 except simple.Empty:
                     return found
                 message.ack()
@@ -63,7 +63,7 @@ def test_rabbitmq_gets_persistent_messages_in_order_with_the_events_id(rabbitmq)
         relay = Relay("default")
         assert drain(relay)["delivered"] == 5
         relay.close()
-    messages = fetch(rabbitmq.url, queue)
+    messages = fetch(rabbitmq.url, queue, 5)
     check(messages, ids)
     assert {message.properties["delivery_mode"] for message in messages} == {2}
 
@@ -78,7 +78,7 @@ def test_rabbitmq_refuses_what_no_queue_would_get_and_the_next_message_goes_thro
         counts = drain(relay)
         relay.close()
     assert (counts["delivered"], counts["failed"]) == (1, 1)
-    assert len(fetch(rabbitmq.url, queue)) == 1
+    assert len(fetch(rabbitmq.url, queue, 1)) == 1
 
 
 def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order_after_it_is_back(
@@ -106,7 +106,7 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
 
         wait_until(arrived, 40, "delivery after the restart")
         relay.close()
-    messages = fetch(rabbitmq.url, queue)
+    messages = fetch(rabbitmq.url, queue, 4)
     assert [message.payload["n"] for message in messages] == [0, 1, 2, 3]
 
 
@@ -157,7 +157,7 @@ def test_redis_gets_the_messages_in_order(redis_url):
         relay = Relay("default")
         assert drain(relay)["delivered"] == 3
         relay.close()
-    check(fetch(redis_url, queue), ids)
+    check(fetch(redis_url, queue, len(ids)), ids)
 
 
 def test_a_broker_that_nobody_answers_for_charges_nothing(left_alone):
