@@ -5,7 +5,7 @@ import os
 import pytest
 from django.db import connection
 
-from tests.flush import flush_only_what_has_rows
+from tests.flush import drop_when_nobody_is_there, flush_only_what_has_rows
 from tests.servers import binaries, control
 from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.provide import Provider
@@ -14,6 +14,7 @@ from tests.settings import VENDOR
 
 if VENDOR == "postgres":
     flush_only_what_has_rows()
+    drop_when_nobody_is_there()
 
 
 def pytest_report_header(config):

@@ -1,4 +1,4 @@
-"""Empty the tables of PostgreSQL between tests, and only those that have rows."""
+"""Empty the tables of PostgreSQL between tests, only those that have rows; and drop its test database at the end."""
 
 
 def flush_only_what_has_rows():
@@ -19,3 +19,28 @@ def flush_only_what_has_rows():
         return flush(self, style, touched, **options | {"allow_cascade": True})
 
     DatabaseOperations.sql_flush = flush_some
+
+
+def drop_when_nobody_is_there():
+    """A busy server needs longer than the five seconds of DROP DATABASE to end the sessions of killed workers."""
+    from django.db.backends.postgresql.creation import DatabaseCreation
+
+    drop = DatabaseCreation._destroy_test_db
+
+    def wait_and_drop(self, name, verbosity):
+        # Models cannot be imported before Django is set up.
+        from tests.factories import wait_until
+
+        with self._nodb_cursor() as cursor:
+
+            def nobody():
+                cursor.execute(
+                    "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'",
+                    [name],
+                )
+                return cursor.fetchone()[0] == 0
+
+            wait_until(nobody, what=f"the end of all sessions of {name}")
+        drop(self, name, verbosity)
+
+    DatabaseCreation._destroy_test_db = wait_and_drop
