@@ -21,9 +21,10 @@ CUT = "the database has not answered"
 def idle(start, proxied):
     """Start a worker without work, through the proxy, with leases of so many seconds."""
 
-    def idle(lease_seconds=10):
+    def idle(lease_seconds=None):
         _, through = proxied
-        lease = f"{lease_seconds}s"
+        # After half of it a connection is cut, and on a busy machine one that only waits should not be.
+        lease = f"{lease_seconds or min(20, round(patient(2)))}s"
         group = start("runworker", "--lease", lease, "--heartbeat", "0.5s", "--concurrency", 2, **through)
         wait_until(lambda: Worker.objects.filter(stopped_at__isnull=True).exists(), what="a registered child")
         return group
