@@ -35,8 +35,7 @@ def lapse(count):
 def test_a_mass_of_lapsed_leases_takes_no_lease_from_the_worker_that_reaps_them(start, evidence, gate):
     lapse(LAPSED)
     job_id = tasks.gated.enqueue(str(gate)).id
-    # Where there is one writer, renewals wait for a batch: it is a small one, or a busy machine would take so long for
-    # it that the keeper seems to hang.
+    # Small batches, so that renewals come between them; where there is one writer, they are small anyway.
     options = ("--queues", "default", "--lease", "60s", "--heartbeat", "0.2s")
     start("runworker", *options, JOBQUEUE_TEST_REAP_BATCH="100")
     starts(evidence)
