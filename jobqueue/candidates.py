@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -57,21 +57,18 @@ def heads(queues: Sequence[str], *, using: str) -> list[Head]:
     return found
 
 
-def due_levels(
-    queue: str, *, using: str, surely: Collection[int | None] = (), head: Head | None = None
-) -> Iterator[int]:
+def due_levels(queue: str, *, using: str, surely: int | None = None, head: Head | None = None) -> Iterator[int]:
     """The priorities of `queue` that have due jobs, highest first; two index seeks per level, or one if all are due.
 
-    Levels that hold only delayed or gated jobs are passed over without a lock, but for those of `surely`: the last
-    claim took a full batch there, or the next one is no dearer than the question. `head` is what heads() said a moment
-    ago.
+    Levels that hold only delayed or gated jobs are passed over without a lock. `surely` is a level that need not be
+    asked for due jobs: the last claim took a full batch from it. `head` is what heads() said a moment ago.
     """
     found: Sequence[tuple[Any, ...]] = (
         [head] if head and head.level is not None else _top_level(using).rows(queue=queue)
     )
     while found:
         ((_, level, all_due),) = found
-        if all_due or level in surely or _any_due(using).rows(queue=queue, level=level):
+        if all_due or level == surely or _any_due(using).rows(queue=queue, level=level):
             yield level
         found = _level_below(using).rows(queue=queue, level=level)
 

@@ -30,7 +30,7 @@ BUSY_SECONDS = 0.2
 #: '*': a queue that had jobs so lately is looked at also where its name need not be looked up
 RECENT_SECONDS = 60.0
 # A transaction may commit a job so long after its run_at, and a look need not be a whole one to find it.
-COMMIT_SECONDS = 1.0
+_COMMIT_SECONDS = 1.0
 _QUEUES_MAX = 10_000
 _AGE = Slot("age", FloatField())
 
@@ -118,7 +118,7 @@ class Heads:
             {"queue": queue, "level": whole.level} for queue, whole in self._of(queues) if whole.level is not None
         ]
         above: list[dict[str, Any]] = [
-            {"queue": queue, "level": level, "age": now - whole.begun + COMMIT_SECONDS}
+            {"queue": queue, "level": level, "age": now - whole.begun + _COMMIT_SECONDS}
             for queue, whole in self._of(queues)
             for level in self._levels.get(queue, ())
             if whole.level is None or level > whole.level

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any
 
 from django.db import Error, transaction
 from django.db.models import Expression, F, FloatField, Value
@@ -22,8 +21,9 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.names import SECONDS_MAX
 from jobqueue.transitions.expiring import end_expired, expired
+from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.request import Look, Request, Row, Taken, taken, whole
+from jobqueue.transitions.request import Request, Row, Taken, taken
 from jobqueue.transitions.rows import in_state
 
 logger = logging.getLogger("jobqueue.transitions")
@@ -49,9 +49,9 @@ def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
     token = uuid.uuid4().bytes
     try:
         for level in levels:
-            for look in request.looks(level):
+            for floor in [request.floor, NO_FLOOR] if level == request.floor.level else [NO_FLOOR]:
                 if len(found) < request.limit:
-                    found += _take(request, request.limit - len(found), level, look, token)
+                    found += _take(request, request.limit - len(found), level, floor, token)
             if len(found) >= request.limit:
                 break
     except Error as error:
@@ -64,7 +64,7 @@ def take_at_once(request: Request, levels: Iterator[int]) -> Taken:
 
 def take_from_top(request: Request) -> Taken:
     """Lease due jobs of the highest priority that waits, without a look before; none if all of those are delayed."""
-    return _without_late(_take(request, request.limit, None, whole(None)[0], uuid.uuid4().bytes))
+    return _without_late(_take(request, request.limit, None, NO_FLOOR, uuid.uuid4().bytes))
 
 
 def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
@@ -83,9 +83,9 @@ def _without_late(found: list[tuple[Row, Lease]]) -> Taken:
     return Taken(rows, [lease for row, lease in found if row.pk not in gone], late)
 
 
-def _take(request: Request, limit: int, level: int | None, look: Look, token: bytes) -> list[tuple[Row, Lease]]:
-    condition, above = look
-    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **above}
+def _take(request: Request, limit: int, level: int | None, floor: Floor, token: bytes) -> list[tuple[Row, Lease]]:
+    condition = {} if floor is NO_FLOOR else floor.condition()
+    values = {"queue": request.queue, "level": level, "worker": request.worker, "token": token, **floor.values()}
     prepared = _statement(request.using, limit, level is None, **condition)
     found = prepared.rows(**values, seconds=request.seconds)
     found.sort(key=_ORDER)
@@ -93,7 +93,7 @@ def _take(request: Request, limit: int, level: int | None, look: Look, token: by
 
 
 @lru_cache(maxsize=256)
-def _statement(using: str, limit: int, top: bool, **above: Any) -> Prepared:
+def _statement(using: str, limit: int, top: bool, **above: Slot) -> Prepared:
     level = partial(candidates.due, priority=candidates.LEVEL)
     due = (candidates.top_due if top else level)(candidates.QUEUE, using=using).filter(**above)
     seconds = Slot("seconds", FloatField())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 from django.db import Error
 
@@ -22,12 +19,11 @@ from jobqueue.names import check_int, check_queue, check_seconds, check_worker
 from jobqueue.starving import look_is_due
 from jobqueue.transitions.at_once import take_at_once, take_from_top
 from jobqueue.transitions.expiring import EXPIRED_BATCH, announce_expired, ended_before
-from jobqueue.transitions.floors import NO_FLOOR, Floor, Floors
+from jobqueue.transitions.floors import NO_FLOOR, Floors
 from jobqueue.transitions.in_steps import take_in_steps
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.lone_levels import LoneLevels
 from jobqueue.transitions.request import NOTHING, Request, Taken
-from jobqueue.transitions.slow_looks import SlowLooks
 
 LIMIT_MAX = 10_000
 PASSES_MAX = 10  # each may let the next job of an ordering key in, which has expired, too
@@ -57,43 +53,23 @@ def claim(
     return _take(queue, limit, worker, seconds, alias)
 
 
-class Memory(NamedTuple):
-    """What one claimer has learnt about its queues; by default nothing, and nothing is kept."""
-
-    floors: Floors | None = None
-    lone: LoneLevels | None = None
-    slow: SlowLooks | None = None
-
-    def floor(self, queue: str) -> Floor:
-        """Where to begin."""
-        return self.floors.of(queue) if self.floors else NO_FLOOR
-
-    def ages(self, queue: str) -> dict[int, float]:
-        """By level how far back to look."""
-        return self.slow.ages(queue) if self.slow else {}
-
-
-NO_MEMORY = Memory()
-
-
 class Claimer:
     """claim() for a process that claims again and again: it remembers how far it has come in each queue."""
 
     def __init__(self, worker: str, using: str) -> None:
         self._worker, self._using = check_worker(worker), using
-        self._memory = Memory(Floors(), LoneLevels(), SlowLooks())
+        self._floors, self._lone = Floors(), LoneLevels()
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
         """As claim(); a batch may pass over jobs that came back with an earlier run_at, for a second at most, and over
         higher priorities of which only delayed jobs were there, for a tenth of a second. Where `head` is the only
         priority that had jobs within the last second, it may come back short though there are jobs of a lower one.
-        Where claims are slow, it may leave jobs that came back with an earlier run_at for as long as SlowLooks says.
 
         `head` spares the look for the highest level.
         """
+        floors = self._floors if limit >= FLOOR_BATCH else None
         refuse_open_transaction(self._using, "claim")
-        memory = self._memory if limit >= FLOOR_BATCH else self._memory._replace(floors=None)
-        return _take(queue, limit, self._worker, lease_seconds, self._using, head, memory)
+        return _take(queue, limit, self._worker, lease_seconds, self._using, floors, head, self._lone)
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
@@ -111,15 +87,16 @@ def _take(
     worker: str,
     seconds: float,
     using: str,
+    floors: Floors | None = None,
     head: Head | None = None,
-    memory: Memory = NO_MEMORY,
+    lone: LoneLevels | None = None,
 ) -> list[Lease]:
     """Passes until there are enough, or one has met no job that expired: behind those may be others."""
     leases: list[Lease] = []
     request = Request(queue, limit, limit, worker, seconds, using)
     for _ in range(PASSES_MAX):
         try:
-            taken = retry_transient(partial(_pass, request, head, memory), using=using)
+            taken = retry_transient(partial(_pass, request, floors, head, lone), using=using)
         except (Error, DatabaseBusy):
             if leases:
                 return leases
@@ -133,50 +110,33 @@ def _take(
     return leases
 
 
-def _pass(request: Request, head: Head | None, memory: Memory) -> Taken:
+def _pass(request: Request, floors: Floors | None, head: Head | None, lone: LoneLevels | None) -> Taken:
     queue, using = request.queue, request.using
     starving = look_is_due(queue, using=using)
     at_once = vendor(using).takes_at_once and request.look == request.limit and not starving
-    ages = {} if starving else memory.ages(queue)
-    if head and head.level is None:
-        if at_once and not ages and (taken := take_from_top(request)).rows:
+    if at_once and head and head.level is None:
+        if (taken := take_from_top(request)).rows:
             return taken
         head = None
-    begun, floor = time.monotonic(), memory.floor(queue)
+    floor = floors.of(queue) if floors else NO_FLOOR
     follows = floor.follows(head)
     begin = Head(queue, floor.level, all_due=True) if follows else head
-    levels = candidates.due_levels(queue, using=using, surely={floor.level, *ages}, head=begin)
+    levels = candidates.due_levels(queue, using=using, surely=floor.level, head=begin)
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
-    take = partial(take_at_once if at_once else take_in_steps, replace(request, floor=floor, ages=ages))
-    taken = _take_levels(take, top, levels, head, memory, request) if top is not None else NOTHING
-    # Where jobs that starved came first, the last one does not tell how far the claims have come.
-    if memory.slow and not starving:
-        asked = {level for level in (begin and begin.level, top) if level is not None}
-        full = len(taken.rows) >= request.look
-        aged = {*ages, floor.level} if full else {*ages}
-        memory.slow.looked(queue, asked, taken.rows, begun, full=full, aged=aged)
-    if memory.floors and len(taken.rows) == request.limit and not taken.late and not starving:
-        first, last = taken.rows[0], taken.rows[-1]
-        alike = (first.priority, first.due_at) == (last.priority, last.due_at)
-        job_id = last.pk if alike else None
-        memory.floors.keep(queue, floor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
-    return taken
-
-
-def _take_levels(
-    take: Callable[[Iterator[int]], Taken],
-    top: int,
-    levels: Iterator[int],
-    head: Head | None,
-    memory: Memory,
-    request: Request,
-) -> Taken:
-    """From `top` alone where it is the only level that has jobs, else from it and the `levels` below."""
-    brief = memory.lone is not None and head is not None and top == head.level and memory.lone.holds(head)
+    if top is None:
+        return NOTHING
+    take = partial(take_at_once if at_once else take_in_steps, replace(request, floor=floor))
+    brief = lone is not None and head is not None and top == head.level and lone.holds(head)
     taken = take(iter([top])) if brief else NOTHING
     if not taken.rows:
         taken = take(chain([top], levels))
-        if memory.lone and len(taken.rows) < request.look:
-            memory.lone.looked(request.queue, taken.rows)
+        if lone and len(taken.rows) < request.look:
+            lone.looked(queue, taken.rows)
+    # Where jobs that starved came first, the last one does not tell how far the claims have come.
+    if floors and len(taken.rows) == request.limit and not taken.late and not starving:
+        first, last = taken.rows[0], taken.rows[-1]
+        alike = (first.priority, first.due_at) == (last.priority, last.due_at)
+        job_id = last.pk if alike else None
+        floors.keep(queue, floor.moved(last.priority, last.due_at, job_id, head, walked=not follows))
     return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Any
@@ -21,8 +21,9 @@ from jobqueue.models import Job
 from jobqueue.models.querysets import JobQuerySet
 from jobqueue.starving import starving_levels
 from jobqueue.transitions.expiring import end_expired, ended_now, expired
+from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.request import Look, Request, Row, Taken, taken, whole
+from jobqueue.transitions.request import Request, Row, Taken, taken
 from jobqueue.transitions.rows import any_in_state, in_state
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
@@ -36,7 +37,7 @@ def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
         rows = list(chain.from_iterable(first.values()))
         if len(rows) < look:
             others = (level for level in levels if level not in first)
-            rows += lock_due(queue, look - len(rows), others, using=using, looks=request.looks)
+            rows += lock_due(queue, look - len(rows), others, using=using, floor=request.floor)
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
@@ -45,19 +46,16 @@ def take_in_steps(request: Request, levels: Iterator[int]) -> Taken:
         return Taken(rows, _stamp(leases, token, request), late)
 
 
-def lock_due(
-    queue: str, limit: int, levels: Iterable[int], *, using: str, looks: Callable[[int], Sequence[Look]] = whole
-) -> list[Row]:
+def lock_due(queue: str, limit: int, levels: Iterable[int], *, using: str, floor: Floor = NO_FLOOR) -> list[Row]:
     """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level."""
     rows: list[Row] = []
     for level in levels:
         wanted = limit - len(rows)
         found: list[Any] = []
-        for condition, values in looks(level):
-            if len(found) < wanted:
-                runs = {"queue": queue, "level": level, **values}
-                most = len(_look(using, wanted, **condition).rows(**runs)) if "age" in values else wanted
-                found = _lock(using, most, **condition).rows(**runs) if most else []
+        if level == floor.level:
+            found = _lock(using, wanted, **floor.condition()).rows(queue=queue, level=level, **floor.values())
+        if len(found) < wanted:
+            found = _lock(using, wanted).rows(queue=queue, level=level)
         rows += map(Row._make, found)
         if len(rows) >= limit:
             break
@@ -65,19 +63,9 @@ def lock_due(
 
 
 @lru_cache(maxsize=256)
-def _lock(using: str, limit: int, **above: Any) -> Prepared:
+def _lock(using: str, limit: int, **above: Slot) -> Prepared:
     due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
     return prepare_rows(_locking(due, limit, using))
-
-
-@lru_cache(maxsize=256)
-def _look(using: str, limit: int, **above: Any) -> Prepared:
-    """How many there are. A locking read that wants more goes on behind its range, up to a row that is still there.
-
-    Behind due jobs are the leases of the queue, and an old snapshot keeps the entries of all that there were.
-    """
-    due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
-    return prepare_rows(due.values_list("pk")[:limit])
 
 
 def _locking(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:

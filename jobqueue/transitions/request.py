@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import F, FloatField
+from django.db.models import F
 
-from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.fields import NameField, TokenField
 from jobqueue.db.prepared import Slot
 from jobqueue.models import Job
@@ -19,15 +17,6 @@ from jobqueue.transitions.floors import NO_FLOOR, Floor
 from jobqueue.transitions.leases import Lease
 
 _WORKER = Slot("worker", NameField())
-_NOT_OLDER: dict[str, Any] = {"run_at__gte": UtcNowPlus(-Slot("age", FloatField()))}
-
-#: one look at a level: what to filter by, and the values of its slots
-Look = tuple[dict[str, Any], dict[str, Any]]
-
-
-def whole(level: int | None) -> list[Look]:
-    """One look, from the head of the level."""
-    return [({}, {})]
 
 
 class Row(NamedTuple):
@@ -67,10 +56,7 @@ def taken(locked_at: Any, lock_until: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Up to `limit` of the first `look` due jobs of `queue`, from `floor` up, for `worker` and for `seconds`.
-
-    By level, `ages` say how old in seconds a job may be that is looked for; one that is missing: any age.
-    """
+    """Up to `limit` of the first `look` due jobs of `queue`, from `floor` up, for `worker` and for `seconds`."""
 
     queue: str
     limit: int
@@ -81,13 +67,6 @@ class Request:
     floor: Floor = NO_FLOOR
     #: jobs that had expired and each try has ended, with the instant: one may have been committed without an answer
     ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
-    ages: Mapping[int, float] = field(default_factory=dict)
-
-    def looks(self, level: int | None) -> list[Look]:
-        """One after the other, until there are enough jobs."""
-        from_floor = [(self.floor.condition(), self.floor.values())] if level == self.floor.level else []
-        age = None if level is None else self.ages.get(level)
-        return [*from_floor, *(whole(level) if age is None else [(_NOT_OLDER, {"age": age})])]
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
         """The lease on `row`, from its own now for as long as was asked for; `lock_until`: it is leased, until then."""

@@ -13,7 +13,6 @@ from typing import Any
 from jobqueue import workers
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.heads import pause_seconds
 from jobqueue.maintenance import lock_sweeper, lock_watch, reaper
 from jobqueue.signals import Carrier
 from jobqueue.transitions import Reaped
@@ -100,17 +99,13 @@ class Housekeeping:
     def reap(self) -> None:
         """One batch of leases that nobody renewed; where that was not all of them, the next one comes soon."""
         with self._turn:
-            begun = time.monotonic()
             found = reaper.end_batch(using=self._using, limit=self._batch)
-            ended = time.monotonic()
         self._board.header.reaped += found.total
         self._reaped += found
         if found.total == self._batch:
             self._next_reaping = 0.0
             self.rounds.next_soon(self._between_seconds)
             return
-        # An open old snapshot keeps an index entry of every lease there was since, and each look reads all of them.
-        self._next_reaping = max(self._next_reaping, ended + pause_seconds(ended - begun))
         done, self._reaped = self._reaped, Reaped()
         if done.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", done.total, done.requeued, done.dead)

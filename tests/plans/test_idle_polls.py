@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from importlib.util import find_spec
 
 import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.candidates import Head
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.lanes import lane_of
 from jobqueue.models import Job, LanePlace
 from jobqueue.transitions import ack_many, claim
 from jobqueue.transitions.advancing import advance, go_on
-from jobqueue.transitions.claiming import Claimer
 from jobqueue.worker.board import Board, Hold
 from jobqueue.worker.keeper import Keeper
 from jobqueue.worker.options import Options
@@ -37,15 +33,7 @@ def slow(monkeypatch):
     """Whatever takes time counts as slow: how much of it tells of the machine."""
     if find_spec("jobqueue.heads"):
         monkeypatch.setattr("jobqueue.heads.QUICK_SECONDS", 0.0)
-        monkeypatch.setattr("jobqueue.heads.COMMIT_SECONDS", 0.0)
-
-
-@pytest.fixture
-def long_pauses(monkeypatch, slow):
-    """However quick the machine is, the next slow look is not due within a test."""
-    monkeypatch.setattr("jobqueue.heads.SHARE", 100_000)
-    monkeypatch.setattr("jobqueue.heads.PAUSE_SECONDS_MAX", 600.0)
-    monkeypatch.setattr("jobqueue.heads.COMMIT_SECONDS", 60.0)
+        monkeypatch.setattr("jobqueue.heads._COMMIT_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -54,18 +42,11 @@ def quick(monkeypatch, slow):
     monkeypatch.setattr("jobqueue.heads.QUICK_SECONDS", 600.0)
 
 
-def do_jobs(count, queue="q", age_seconds=0):
+def do_jobs(count, queue="q"):
     """Enqueue, claim and ack."""
     for _ in range(count // 5000):
-        enqueue_many(queue, [None] * 5000, run_at=timezone.now() - timedelta(seconds=age_seconds))
+        enqueue_many(queue, [None] * 5000)
         ack_many(claim(queue, 5000, worker="w"))
-
-
-def look_ordinary():
-    """As the table does where jobs wait elsewhere; with none, PostgreSQL takes any index on the status for as good."""
-    enqueue_many("other", [None] * 200)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE job_queue" if VENDOR == "postgres" else "ANALYZE TABLE job_queue")
 
 
 @pytest.fixture
@@ -141,51 +122,6 @@ def test_a_job_that_comes_is_found_by_a_look_that_does_not_read_the_rest(old_sna
     make_job()
     (head,) = selection.heads("default")
     assert (head.queue, head.level, bool(head.all_due)) == ("q", 0, True)
-
-
-@finding("B2")
-@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite keeps no versions of rows in its tables")
-@pytest.mark.parametrize("delayed", [False, True])
-def test_a_claim_of_a_job_that_trickles_in_does_not_read_what_was_done_since_an_old_snapshot(
-    old_snapshot, long_pauses, delayed
-):
-    do_jobs(DONE, age_seconds=3600)
-    look_ordinary()
-    if delayed:
-        set_columns(enqueue("q", None), run_at=UtcNowPlus(3600))
-    claimer, head = Claimer("w", "default"), Head("q", 0, all_due=not delayed)
-
-    def trickle():
-        enqueue("q", None)
-        ack_many(found := claimer.claim("q", 4, lease_seconds=60, head=head))
-        # PostgreSQL's EXPLAIN of an earlier round has taken none.
-        assert len(found) == 1
-
-    assert cheapest(trickle) < 400
-
-
-@finding("B2")
-@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite keeps no versions of rows in its tables")
-def test_a_claim_of_one_of_many_does_not_read_what_was_done_since_an_old_snapshot(old_snapshot, long_pauses):
-    do_jobs(DONE, age_seconds=3600)
-    look_ordinary()
-    enqueue_many("q", [None] * 100)
-    claimer, head = Claimer("w", "default"), Head("q", 0, all_due=True)
-
-    def take():
-        (_,) = claimer.claim("q", 1, lease_seconds=60, head=head)
-
-    assert cheapest(take) < 100
-
-
-@finding("B2")
-@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite keeps no versions of rows in its tables")
-def test_a_look_at_a_queue_of_delayed_jobs_does_not_read_what_was_done_since_an_old_snapshot(old_snapshot, long_pauses):
-    do_jobs(DONE, age_seconds=3600)
-    look_ordinary()
-    set_columns(enqueue("q", None), run_at=UtcNowPlus(3600))
-    claimer, head = Claimer("w", "default"), Head("q", 0, all_due=False)
-    assert cheapest(lambda: claimer.claim("q", 4, lease_seconds=60, head=head)) < 100
 
 
 @finding("B2")

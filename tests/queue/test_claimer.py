@@ -4,26 +4,21 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import candidates, enqueue_many, heads
+from jobqueue import candidates, enqueue_many
 from jobqueue.candidates import Head
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import floors, lone_levels, release
 from jobqueue.transitions.claiming import FLOOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, set_columns
-from tests.marks import committed, finding
+from tests.marks import committed
 
 pytestmark = committed
 
 
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
-    """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever.
-
-    No claim counts as slow.
-    """
-    monkeypatch.setattr(heads, "QUICK_SECONDS", 600)
+    """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever."""
     monkeypatch.setattr(floors, "FLOOR_SECONDS", 6000)
     monkeypatch.setattr(floors, "WALK_SECONDS", 600)
     monkeypatch.setattr(lone_levels, "LONE_SECONDS", 6000)
@@ -201,51 +196,3 @@ def test_a_due_job_of_the_highest_level_is_found_at_once(claimer):
     set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
     (head,) = candidates.heads(["q"], using="default")
     assert claimer.claim("q", FLOOR_BATCH, lease_seconds=60, head=head)[0].job_id == due.pk
-
-
-@pytest.fixture
-def slow(claimer, monkeypatch):
-    """Two levels of which a claim has just taken all, slowly."""
-    monkeypatch.setattr(heads, "QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(heads, "SHARE", 1_000_000)
-    monkeypatch.setattr(heads, "PAUSE_SECONDS_MAX", 6000.0)
-    make_job()
-    make_job(priority=5)
-    assert len(take(claimer, 4)) == 2
-
-
-@finding("B2")
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("head", [None, UNLOOKED, Head("q", 5, all_due=True), Head("q", 5, all_due=False)])
-def test_after_a_slow_claim_new_jobs_of_every_level_are_found(claimer, head):
-    low, high, other = make_job(), make_job(priority=5), make_job(priority=3)
-    leases = claimer.claim("q", 4, lease_seconds=60, head=head)
-    assert [lease.job_id for lease in leases] == [high, other, low]
-
-
-@finding("B2")
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("limit", [1, FLOOR_BATCH])
-def test_after_a_slow_claim_a_backlog_is_taken_in_order_to_its_end(claimer, limit):
-    ids = make_jobs(2 * FLOOR_BATCH + 3)
-    taken = [take(claimer, limit) for _ in range(len(ids) // limit + 1)]
-    assert [job_id for batch in taken for job_id in batch] == ids
-
-
-@finding("B2")
-@pytest.mark.usefixtures("slow")
-def test_after_a_slow_claim_a_job_that_was_due_long_ago_is_found_when_the_pause_is_over(claimer, monkeypatch):
-    set_columns(late := make_job(), run_at="2020-01-01T00:00:00Z")
-    assert take(claimer, 4) == []
-    later = floors.time.monotonic() + heads.PAUSE_SECONDS_MAX
-    monkeypatch.setattr(floors.time, "monotonic", lambda: later)
-    assert take(claimer, 4) == [late]
-
-
-@finding("B2")
-@pytest.mark.usefixtures("slow")
-def test_a_delayed_job_is_found_when_it_is_due_whatever_claims_took(claimer):
-    set_columns(job_id := make_job(), run_at=UtcNowPlus(3600))
-    assert claimer.claim("q", 4, lease_seconds=60, head=Head("q", 0, all_due=False)) == []
-    set_columns(job_id, run_at=UtcNowPlus(0))
-    assert take(claimer, 4) == [job_id]

@@ -2,20 +2,16 @@
 
 import logging
 import time
-from unittest.mock import Mock
 
 import pytest
 
-from jobqueue.maintenance import reaper
-from jobqueue.transitions import Reaped, cancel, claim, reap
-from jobqueue.worker import housekeeping
+from jobqueue.transitions import cancel, claim, reap
 from jobqueue.worker.board import CANCEL, LOST, Board, Hold
 from jobqueue.worker.flagging import flag
 from jobqueue.worker.keeper import Keeper
 from jobqueue.worker.options import Options
 from jobqueue.worker.selection import Selection
 from tests.factories import expire, make_jobs
-from tests.marks import finding
 
 
 def test_a_duty_that_fails_unexpectedly_keeps_no_other_from_being_done(caplog):
@@ -62,28 +58,3 @@ def test_a_renewal_tells_the_child_how_long_its_leases_are_held(monkeypatch):
     assert [renewed.job_id, late.job_id] == ids
     assert begun + 600 <= renewed.lease_until <= time.monotonic() + 600
     assert late.lease_until == 1.0
-
-
-@finding("B2")
-@pytest.mark.parametrize(("took", "pause"), [(0.001, 1.0), (0.5, 5.0), (60.0, 10.0)])
-def test_looks_for_lapsed_leases_take_a_tenth_of_the_time_at_most(monkeypatch, took, pause):
-    """Under an old snapshot each of them reads an entry of every lease there was since."""
-    house, now, looks = Keeper(Options(Selection(), "default"), Board(1, 1)).house, [1000.0], []
-
-    def look(**_):
-        looks.append(now[0])
-        now[0] += took
-        return Reaped()
-
-    monkeypatch.setattr(reaper, "end_batch", look)
-    monkeypatch.setattr(housekeeping.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(housekeeping.random, "uniform", lambda low, high: 1.0)
-    monkeypatch.setattr(house, "_chores", Mock())
-    monkeypatch.setattr(house.rounds, "do", lambda duty: duty() if duty == house.reap else None)
-    house.round()
-    now[0] = 1000.0 + max(pause, took + pause if took > 0.1 else 0.0) - 0.1
-    house.round()
-    assert looks == [1000.0]
-    now[0] += 0.2
-    house.round()
-    assert len(looks) == 2

@@ -3,6 +3,7 @@
 A commit that fixes a confirmed bug says so in a trailer, `Finding: H2`, and its tests bear the mark finding("H2"). The
 tests of that commit are run on the code of its parent, where every one has to fail, and on the code of now, where every
 one has to pass, on each database. `Said: R5 docs/howto/page.md` names the page that answers a finding without code.
+`Better-test-of: COMMIT` takes the tests of the commit that says so for that fix; `Takes-back: COMMIT` drops a fix.
 
 What was found on the parent of a commit is kept in .prove/, so a run that is broken off goes on where it was.
 """
@@ -76,6 +77,7 @@ def _function(commit: str, file: str, name: str) -> str | None:
 def fixes() -> list[Fix]:
     """Oldest first."""
     found, better = [], {}
+    taken_back = re.findall(r"^Takes-back: (\S+)$", git("log", "--format=%b"), re.MULTILINE)
     for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
         if entry.strip():
             # Python takes the separators for blanks, so that before an empty body may be gone.
@@ -83,7 +85,7 @@ def fixes() -> list[Fix]:
             numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", "".join(body), re.MULTILINE)))
             improved = re.findall(r"^Better-test-of: (\S+)$", "".join(body), re.MULTILINE)
             better |= {git("rev-parse", fixed): commit for fixed in improved}
-            if numbers and not improved:
+            if numbers and not improved and commit not in taken_back:
                 found.append(Fix(commit, title, numbers, commit))
     return [replace(fix, tests=better.get(fix.commit, fix.commit)) for fix in found]
 
