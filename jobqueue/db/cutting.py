@@ -116,11 +116,11 @@ class Waits:
     def cut(self) -> None:
         """Called by another thread, at least every second."""
         now = time.monotonic()
-        stood_still, self._looked_at = now - self._looked_at > SECONDS_MIN / 2, now
+        gap, self._looked_at = now - self._looked_at, now
         for wait in list(self._waits):
-            if stood_still:
-                # So did whoever waits: perhaps the answer is there and nobody has read it.
-                wait.since = now
+            if gap > SECONDS_MIN / 2:
+                # This process stood still, or a job kept the interpreter: perhaps the answer is there, not read.
+                wait.since = min(now, wait.since + gap)
             limit = self._limits.get(wait.thread, self._seconds)
             seconds = now - wait.since
             if seconds > limit and wait.cut():

@@ -94,11 +94,12 @@ def test_each_cut_of_a_thread_is_told_once_and_makes_its_next_one_later(waits, s
 
 
 @finding("A5")
-def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(waits, monkeypatch):
+def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(waits):
+    waits._seconds = 600.0
     with watched(connection):
-        monkeypatch.setattr(cutting, "SECONDS_MIN", 0.0)
         (wait,) = waits._waits
-        wait.since -= 60
+        wait.since -= 3600
+        waits._looked_at -= 3600
         waits.cut()
         assert not wait.was_cut
 
