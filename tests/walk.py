@@ -44,6 +44,9 @@ from jobqueue.transitions.leases import note_progress
 from tests.app.models import Ticket
 from tests.settings import VENDOR
 
+#: MySQL refuses looks at statements that have such characters in names; MariaDB shows them as question marks
+WIDE = "😀" if VENDOR == "mysql" else "ü"
+
 
 def key():
     """A key of its own: NUL, a quote, a backslash, and bytes that are no UTF-8."""
@@ -51,7 +54,7 @@ def key():
 
 
 def _queue():
-    return f"walk-😀-{uuid.uuid4().hex[:16]}"
+    return f"walk-{WIDE}-{uuid.uuid4().hex[:16]}"
 
 
 def _leases(count=1, **options):
@@ -97,12 +100,12 @@ def _settle():
     one, two, three, four, five, six, *rest = _leases(12)
     heartbeat(one, lease_seconds=60)
     assert heartbeat_many([one, two, three], lease_seconds=60) == []
-    assert note_progress(one, {"done": 1, "note": "😀"})
-    ack(one, result={"text": "schön 😀"})
+    assert note_progress(one, {"done": 1, "note": WIDE})
+    ack(one, result={"text": f"schön {WIDE}"})
     assert ack_many([two, three], results=[1, 2]) == []
-    fail(four, error="boom 😀")
-    fail_many([five], error="boom 😀")
-    snooze(six, delay_seconds=60, reason="😀")
+    fail(four, error=f"boom {WIDE}")
+    fail_many([five], error=f"boom {WIDE}")
+    snooze(six, delay_seconds=60, reason=WIDE)
     release(rest[0])
     assert release_many(rest[1:3]) == []
     assert len(held_by(rest[3].worker, using="default")) == len(rest) - 3
@@ -134,7 +137,7 @@ def _outbox():
     events = [event for lane in batch.lanes.values() for event in lane]
     ids = [event.id for event in events]
     assert settling.renew(ids, batch.token, lease_seconds=60, using="default")
-    settling.set_aside(events[0], batch.token, "boom 😀", using="default")
+    settling.set_aside(events[0], batch.token, f"boom {WIDE}", using="default")
     settling.give_back(ids[1:2], batch.token, using="default")
     settling.mark_processed(ids[2:], batch.token, using="default")
     assert OutboxEvent.objects.filter(key__in=[same, key()]).count() == 4
@@ -142,8 +145,8 @@ def _outbox():
 
 
 def _once():
-    with once(f"😀{uuid.uuid4()}", 60) as o:
-        o.result = "😀"
+    with once(f"{WIDE}{uuid.uuid4()}", 60) as o:
+        o.result = WIDE
     same = uuid.uuid4()
     for _ in range(2):
         with once(same, 60, fingerprint=b"\xff\xfe") as o:
@@ -165,7 +168,7 @@ def _take():
 
 
 def _locks():
-    name = f"😀{uuid.uuid4().hex}"
+    name = f"{WIDE}{uuid.uuid4().hex}"
     with lease_lock(name, 60, 5) as lock:
         lock.renew()
     with lease_lock(name, 60, 5):
@@ -179,12 +182,12 @@ def _locks():
 
 
 def _figures():
-    counter = ShardedCounter(f"😀{uuid.uuid4().hex}")
+    counter = ShardedCounter(f"{WIDE}{uuid.uuid4().hex}")
     for n in range(1, 3):
         counter.add(n)
     assert counter.value() == 3
     history.keep_findings(
-        [history.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {"a😀": "b😀"}) for _ in range(2)],
+        [history.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {f"a{WIDE}": f"b{WIDE}"}) for _ in range(2)],
         using="default",
     )
 
@@ -194,7 +197,7 @@ def _orm():
     queue, one, two = _queue(), key(), key()
     Job.objects.create(queue=queue, payload={}, dedupe_key=one)
     Job.objects.bulk_create(
-        [Job(queue=queue, payload={}, dedupe_key=two, ordering_key=one), Job(queue=queue, payload={}, task="😀")]
+        [Job(queue=queue, payload={}, dedupe_key=two, ordering_key=one), Job(queue=queue, payload={}, task=WIDE)]
     )
     rows = Job.objects.filter(queue=queue)
     assert rows.get(dedupe_key=one).dedupe_key == one
@@ -205,12 +208,12 @@ def _orm():
     assert [rows.filter(dedupe_key__gt=low).count(), rows.filter(dedupe_key__gte=low).count()] == [1, 2]
     assert [rows.filter(dedupe_key__lt=high).count(), rows.filter(dedupe_key__lte=high).count()] == [1, 2]
     assert rows.filter(dedupe_key__range=(low, high)).count() == 2
-    assert rows.filter(task__in=["😀", "a", None]).count() == 1
-    assert [rows.filter(task__gte="😀").count(), rows.filter(task__lt="😀").count()] == [1, 0]
-    assert rows.filter(Q(task="😀") | Q(last_error="😀") | Q(task__range=("😀", "😀"))).count() == 1
+    assert rows.filter(task__in=[WIDE, "a", None]).count() == 1
+    assert [rows.filter(task__gte=WIDE).count(), rows.filter(task__lt=WIDE).count()] == [1, 0]
+    assert rows.filter(Q(task=WIDE) | Q(last_error=WIDE) | Q(task__range=(WIDE, WIDE))).count() == 1
     found = rows.get(dedupe_key=two)
-    found.task = "😀"
-    found.last_error = "😀"
+    found.task = WIDE
+    found.last_error = WIDE
     found.released_key = one
     found.save()
     found.released_key = two

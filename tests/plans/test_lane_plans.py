@@ -91,7 +91,8 @@ def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db)
             ack_many(claim("q", 21, worker="w"))
         return handler_reads() - before
 
-    without, beside = reads(0), reads(2000)
+    # Entries that the server has not purged yet are read, too: the lowest of some runs is what the statements cost.
+    without, beside = (min(reads(hot) for _ in range(3)) for hot in (0, 2000))
     assert Job.objects.exclude(status=Job.Status.DONE).exclude(ordering_key=b"hot").count() == 0
     assert beside <= 1.2 * without + 30, (without, beside)
 

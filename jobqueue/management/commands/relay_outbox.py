@@ -144,8 +144,7 @@ class Command(BaseCommand):
 
     def _guard(self, watching: bool) -> None:
         """End this process without the interpreter's help, should nobody look at its deliveries for so long."""
-        limit = load().outbox_settings.delivery_seconds
-        if not self._is_process or limit is None:
+        if not self._is_process or (limit := load().outbox_settings.delivery_seconds) is None:
             return
         # Without a file descriptor there is nothing to print to.
         with suppress(Exception):
