@@ -2,9 +2,13 @@
 
 import pytest
 
+from tests.settings import VENDOR
+
 #: Every commit is real, for processes and other connections. Only our tables are emptied afterwards, and permissions
 #: are not made again: that would take longer than most of these tests.
 committed = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests.app"])
+
+on_a_wire = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no wire on which an answer could be lost")
 
 
 def finding(number):

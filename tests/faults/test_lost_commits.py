@@ -25,13 +25,9 @@ from jobqueue.transitions import (
 )
 from tests.factories import claim_one, expire, job, make_in_state, make_job, set_columns, state
 from tests.faults.conftest import killed_at
-from tests.marks import committed, finding
-from tests.settings import VENDOR
+from tests.marks import committed, finding, on_a_wire
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no wire on which an answer could be lost"),
-]
+pytestmark = [committed, on_a_wire]
 
 
 @pytest.fixture

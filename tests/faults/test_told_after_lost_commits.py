@@ -11,15 +11,12 @@ from jobqueue.outbox import operator
 from jobqueue.signals import job_canceled, job_enqueued
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, make_job, set_columns, state
-from tests.marks import committed, finding
+from tests.marks import committed, finding, on_a_wire
 from tests.outbox.helpers import event, say
 from tests.proxy import COMMIT, cutting_proxy
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no wire on which an answer could be lost"),
-]
+pytestmark = [committed, on_a_wire]
 
 
 @pytest.fixture

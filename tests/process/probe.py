@@ -64,9 +64,13 @@ def monitor_of(group, *children):
 
     The process that writes log lines is older.
     """
-    others = set(group.members()) - {group.pid, *children}
+    return max(set(group.members()) - {group.pid, *children}, key=age_of)
+
+
+def age_of(pid):
+    """What orders processes by their age, the oldest first."""
     # Two that were started within one tick of the clock (10 ms) differ by their numbers.
-    return max(others, key=lambda pid: (int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid))
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid
 
 
 def metric(port, name):

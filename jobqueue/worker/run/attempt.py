@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def sent_chars(self) -> int:
-        """About how many characters of its own it sends to the database: its result, or the text of its error."""
+        """The approximate length of the result, or of the error and the log, that settling sends to the database."""
         if self.ending is Ending.OK:
             return len(self.result or "")
         if self.ending is not Ending.FAILED or self.error is None:
