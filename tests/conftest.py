@@ -17,6 +17,11 @@ if VENDOR == "postgres":
     drop_when_nobody_is_there()
 
 
+# The machine's own defaults of runworker must not matter.
+for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER_")]:
+    del os.environ[variable]
+
+
 def pytest_report_header(config):
     """Say which database the tests use."""
     return f"jobqueue tests on {VENDOR}"

@@ -26,10 +26,12 @@ ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
 #: needs no database, or no more than SQLite, so once is enough
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
+#: what writes and reads jobs
+VERBS = tuple(f"tests/{room}" for room in ("producer", "transitions", "ordering", "tasks", "worker", "models", "db"))
 #: what the other Django runs too, where the suite runs on Django 6; make bench measures on 5.2 only
 ON_BOTH = {
-    "sqlite": ("tests/unit", "tests/queue", "tests/bench", "tests/conformance"),
-    "mysql": ("tests/queue", "tests/bench"),
+    "sqlite": ("tests/unit", *VERBS, "tests/bench", "tests/conformance"),
+    "mysql": (*VERBS, "tests/bench"),
 }
 #: what waits more than it works
 BESIDE = "tests/process"

@@ -47,7 +47,7 @@ DJANGO_TASKS_DB = {
     "DatabaseBackendPruneTaskResultsTestCase": "their command prune_db_task_results",
     "CompatTestCase": "which Django Tasks their compat.py found",
     "DBTaskResultOrderingTestCase": "the default order of their model",
-    "AdminTestCase": "their admin pages; ours are in tests/edges",
+    "AdminTestCase": "their admin pages; ours are in tests/admin",
 }
 RUNNING = {
     "ImmediateBackendTestCase.test_cannot_get_result": CANNOT,

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from tests.edges.command_helpers import refused
+from tests.cli.helpers import refused
 from tests.outbox.helpers import pending, say
 
 pytestmark = pytest.mark.django_db

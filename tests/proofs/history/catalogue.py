@@ -25,10 +25,10 @@ def _mutant(what: str, file: str, old: str, new: str, *tests: str, database: str
     return Mutant(what, f"jobqueue/{file}", old, new, tests, database)
 
 
-SETTLE, FAIL, REAP, OPERATOR = (f"tests/queue/test_{name}.py" for name in ("settle", "fail", "reap", "operator"))
+SETTLE, FAIL, REAP, OPERATOR = (f"tests/transitions/test_{name}.py" for name in ("settle", "fail", "reap", "operator"))
 WITHOUT_LOCKS = "tests/races/test_without_row_locks.py"
 VERB_RACES = "tests/races/test_verb_races.py"
-ORDERING = "tests/queue/test_ordering_key.py"
+ORDERING = "tests/ordering/test_ordering_key.py"
 
 OWNERSHIP = [
     _mutant(
@@ -129,7 +129,7 @@ GUARDS = [
         "transitions/claiming/candidates.py",
         "queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()",
         "queue=queue, status=Job.Status.READY, priority=priority, run_at__lte=UtcNow()",
-        "tests/queue/test_claim.py",
+        "tests/transitions/test_claim.py",
         ORDERING,
     ),
     _mutant(
@@ -137,28 +137,28 @@ GUARDS = [
         "transitions/claiming/candidates.py",
         "gate=0, priority=priority, run_at__lte=UtcNow()",
         "gate=0, priority=priority",
-        "tests/queue/test_claim.py",
+        "tests/transitions/test_claim.py",
     ),
     _mutant(
         "claim() works inside a caller's transaction",
         "transitions/claiming/claimer.py",
         '        refuse_open_transaction(self._using, "claim")\n',
         "",
-        "tests/queue/test_claim.py",
+        "tests/transitions/test_claim.py",
     ),
     _mutant(
         "a claim does not raise the fence",
         "transitions/claiming/request.py",
         '"fence": F("fence") + 1,',
         '"fence": F("fence"),',
-        "tests/queue/test_claim.py",
+        "tests/transitions/test_claim.py",
     ),
     _mutant(
         "a job that expired starts all the same",
         "transitions/claiming/expiring.py",
         "row.valid_until <= row.now]",
         "row.pk < 0]",
-        "tests/queue/test_task_fields.py",
+        "tests/tasks/test_task_fields.py",
     ),
     _mutant(
         "a failed job gets one attempt too many",
@@ -188,14 +188,14 @@ GUARDS = [
         '"epoch": job.epoch + 1,',
         '"epoch": job.epoch,',
         OPERATOR,
-        "tests/queue/test_columns.py",
+        "tests/models/test_columns.py",
     ),
     _mutant(
         "retry takes a dedupe key that a live job holds",
         "transitions/operator.py",
         "if status in (Job.Status.READY, Job.Status.PROCESSING):\n            return False",
         "if status is None:\n            return False",
-        "tests/queue/test_dedupe.py",
+        "tests/producer/test_dedupe.py",
         "tests/races/test_dedupe_races.py",
     ),
     _mutant(
@@ -217,7 +217,7 @@ GUARDS = [
         "producer/dedupe.py",
         "return ended & Q(finished_at__lt=UtcNowPlus(-seconds))",
         "return ended",
-        "tests/queue/test_dedupe.py",
+        "tests/producer/test_dedupe.py",
     ),
     _mutant(
         "an enqueue takes a dedupe key from a job that was retried meanwhile",
@@ -240,7 +240,7 @@ GUARDS = [
         "    _promote(written, using)\n    _announce(written, {})",
         "    _announce(written, {})",
         ORDERING,
-        "tests/queue/test_task_fields.py",
+        "tests/tasks/test_task_fields.py",
         "tests/faults/test_told_after_lost_commits.py",
     ),
     _mutant(
@@ -282,14 +282,14 @@ ORDER = [
         "ordering/lanes.py",
         "for digest in sorted({_digest(queue, key) for queue, key in keys}):",
         "for digest in dict.fromkeys(_digest(queue, key) for queue, key in keys):",
-        "tests/queue/test_lock_order.py",
+        "tests/transitions/test_lock_order.py",
     ),
     _mutant(
         "batches settle leases in the order they come",
         "transitions/leases.py",
         "for lease in sorted(leases, key=lambda lease: lease.job_id):",
         "for lease in leases:",
-        "tests/queue/test_lock_order.py",
+        "tests/transitions/test_lock_order.py",
     ),
     _mutant(
         "events of a key are sent in any order",
@@ -306,7 +306,7 @@ CLOCKS = [
         "db/mysql/dialect.py",
         'now_sql = "UTC_TIMESTAMP(6)"',
         'now_sql = "NOW(6)"',
-        "tests/queue/test_clock.py",
+        "tests/db/test_clock.py",
         database="mysql",
     ),
     _mutant(
@@ -314,8 +314,8 @@ CLOCKS = [
         "db/mysql/dialect.py",
         '* 1000000), UTC_TIMESTAMP(6))"',
         '* 1000000), NOW(6))"',
-        "tests/queue/test_clock.py",
-        "tests/queue/test_settle.py",
+        "tests/db/test_clock.py",
+        "tests/transitions/test_settle.py",
         database="mysql",
     ),
     _mutant(
@@ -323,7 +323,7 @@ CLOCKS = [
         "db/postgresql/dialect.py",
         'now_sql = "STATEMENT_TIMESTAMP()"',
         'now_sql = "TRANSACTION_TIMESTAMP()"',
-        "tests/queue/test_clock.py",
+        "tests/db/test_clock.py",
         database="postgres",
     ),
 ]
@@ -342,7 +342,7 @@ TRANSACTIONS = [
         "db/retry.py",
         "        if in_callers_transaction(connections[using]):\n            return work()\n",
         "",
-        "tests/queue/test_autocommit.py",
+        "tests/db/test_autocommit.py",
         database="mysql",
     ),
     _mutant(
@@ -350,14 +350,14 @@ TRANSACTIONS = [
         "context/job_context.py",
         'if not held(self.lease).select_for_update().values_list("pk", flat=True):',
         "if self.lease is None:",
-        "tests/queue/test_finish.py",
+        "tests/transitions/test_finish.py",
     ),
     _mutant(
         "finish() swallows what the block swallowed",
         "context/job_context.py",
         "                raise_swallowed_errors(alias),\n",
         "",
-        "tests/queue/test_finish.py",
+        "tests/transitions/test_finish.py",
         "tests/faults",
         database="mysql",
     ),
@@ -381,7 +381,7 @@ TRANSACTIONS = [
         "allocate.py",
         "update_locked(mine, request.changes) != len(rows):",
         "update_locked(mine, request.changes) < 0:",
-        "tests/queue/test_allocate.py",
+        "tests/public/test_allocate.py",
     ),
     _mutant(
         "once() takes a record that has run out for good",
@@ -428,7 +428,7 @@ FENCES = [
         "fencing.py",
         "rows.filter(fence__lte=number).update(**changes, fence=number)",
         "rows.update(**changes, fence=number)",
-        "tests/locks/test_fencing.py",
+        "tests/public/test_fencing.py",
     ),
     _mutant(
         "a relay marks events that another has leased meanwhile",
@@ -476,7 +476,7 @@ CONNECTIONS = [
         "worker/shared/cleanup.py",
         "        return fault_vendor(connection.alias).reset_session(connection)\n",
         "        return True\n",
-        "tests/queue/test_leftovers.py",
+        "tests/worker/test_leftovers.py",
         database="mysql",
     ),
     _mutant(

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from jobqueue import task
 from jobqueue.tasks import registry, versions
 from tests.app import tasks
-from tests.edges.command_helpers import refused
+from tests.cli.helpers import refused
 from tests.factories import make_in_state, make_job, set_columns
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.admin import job as job_admin
 from jobqueue.admin import readonly
 from jobqueue.models import Job, Worker
-from tests.edges.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
+from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
 from tests.factories import claim_one, make_in_state, make_jobs, set_columns
 
 pytestmark = pytest.mark.django_db

@@ -7,7 +7,7 @@ import sys
 import pytest
 from django.core.management.base import CommandError
 
-from tests.edges.command_helpers import options, refused
+from tests.cli.helpers import options, refused
 
 NUMBERS = [
     "-1",

@@ -9,7 +9,7 @@ from django.contrib.auth.models import AnonymousUser
 
 from jobqueue.admin import actions
 from jobqueue.models import IdempotencyRecord, Job, OutboxEvent, Worker
-from tests.edges.helpers import JOBS, VERBS, WORKERS, act, client_of, job_page, person, root, text_of, viewer
+from tests.admin.helpers import JOBS, VERBS, WORKERS, act, client_of, job_page, person, root, text_of, viewer
 from tests.factories import claim_one, job, make_in_state, make_job, row, state
 
 pytestmark = pytest.mark.django_db

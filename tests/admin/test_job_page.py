@@ -5,8 +5,8 @@ import pytest
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail
+from tests.admin.helpers import HOSTILE, job_page, text_of, viewer
 from tests.app import tasks
-from tests.edges.helpers import HOSTILE, job_page, text_of, viewer
 from tests.factories import claim_one, set_columns
 
 pytestmark = pytest.mark.django_db

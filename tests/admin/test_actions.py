@@ -9,7 +9,7 @@ from jobqueue.admin import actions
 from jobqueue.admin.job_states import LABELS, VERBS
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
-from tests.edges.helpers import JOBS, act, job_page, root, text_of
+from tests.admin.helpers import JOBS, act, job_page, root, text_of
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, set_columns, state
 
 pytestmark = pytest.mark.django_db
@@ -160,7 +160,7 @@ def test_retry_is_refused_while_another_job_has_the_key():
     act(root(), "cancel", first)
     set_columns(first, dedupe_key=None, released_key=b"k")
     second = enqueue("q", 2, dedupe_key="k")
-    from tests.edges.helpers import client_of, person
+    from tests.admin.helpers import client_of, person
 
     act(client_of(person("view_job", "retry_job")), "retry", first)
     assert (state(first), state(second)) == ("CANCELED", "READY")

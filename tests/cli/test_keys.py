@@ -10,7 +10,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.ordering.report import hot_keys, stuck_keys
 from jobqueue.transitions import ack, claim, fail, retry
-from tests.edges.command_helpers import refused
+from tests.cli.helpers import refused
 from tests.factories import claim_one, set_columns
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from jobqueue.cli import process, worker_options
-from tests.edges.command_helpers import options, refused
+from tests.cli.helpers import options, refused
 
 
 def test_defaults():

@@ -15,7 +15,7 @@ from jobqueue.exceptions import PayloadError
 from jobqueue.models import JobAttempt, Worker
 from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import ack, fail
-from tests.edges.helpers import HOSTILE, JOBS, SCRIPT, WORKERS, Inline, act, job_page, root, text_of
+from tests.admin.helpers import HOSTILE, JOBS, SCRIPT, WORKERS, Inline, act, job_page, root, text_of
 from tests.factories import claim_one, job, make_in_state, make_job, set_columns
 
 pytestmark = pytest.mark.django_db

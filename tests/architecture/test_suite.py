@@ -34,7 +34,7 @@ def test_mysql_and_sqlite_run_the_verbs_on_the_other_django_too():
     found = [run for run in runs("six") if run[2] not in ([], [suite.BESIDE])]
     again = {database: folders for database, python, folders in found if python == sys.executable}
     assert again.keys() == {"sqlite", "mysql"}
-    assert all("tests/queue" in folders for folders in again.values())
+    assert all("tests/transitions" in folders for folders in again.values())
 
 
 def test_without_django_6_everything_runs_on_what_there_is():
@@ -58,7 +58,7 @@ def test_a_server_that_somebody_named_is_used_by_one_run_at_a_time(monkeypatch):
 
 
 def test_what_is_given_runs_once_per_database():
-    assert [folders for _, _, folders in runs("six", ["tests/queue"])] == [["tests/queue"]] * 4
+    assert [folders for _, _, folders in runs("six", ["tests/transitions"])] == [["tests/transitions"]] * 4
     ((alone),) = suite.tracks("mysql", ["tests/proofs", "--only-given"], "six")
     assert [(lane.python, lane.arguments) for lane in alone] == [(sys.executable, ["tests/proofs"])]
 

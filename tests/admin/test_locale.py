@@ -9,7 +9,7 @@ import pytest
 from django.utils import translation
 
 from jobqueue.db.clock import UtcNowPlus
-from tests.edges.helpers import JOBS, WORKERS, job_page, root, text_of
+from tests.admin.helpers import JOBS, WORKERS, job_page, root, text_of
 from tests.factories import make_in_state, make_job
 
 PACKAGE = Path(__file__).parents[2] / "jobqueue"

@@ -19,7 +19,7 @@ from jobqueue.idempotency import once
 from jobqueue.idempotency.keys import stored
 from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import dead_letters, discard, publish
-from tests.edges.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
+from tests.admin.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
 from tests.marks import committed
 from tests.settings import VENDOR
 

@@ -15,8 +15,8 @@ from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding, LockRow
-from tests.edges.command_helpers import refused
-from tests.edges.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
+from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
+from tests.cli.helpers import refused
 from tests.locks.waiting import TABLE, fresh, one_waits
 from tests.marks import committed
 from tests.settings import VENDOR

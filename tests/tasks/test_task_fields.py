@@ -242,7 +242,7 @@ def test_using_reaches_the_worker():
     mine.enqueue("ann", 1)
     assert Job.objects.get().options == {
         "backoff": [100, 1, 100, 0],
-        "no_retry_on": ["tests.queue.test_task_fields.TooMany"],
+        "no_retry_on": ["tests.tasks.test_task_fields.TooMany"],
         "timeout_seconds": 7,
         "hard_timeout_seconds": 9,
         "ack_each": True,
