@@ -1,7 +1,7 @@
 """A process that writes the log lines of the supervisor and the monitor.
 
-Writing to a pipe that nobody reads, or to a log handler that hangs, blocks the writer; neither of the two may block.
-It is a process, not a thread: the supervisor has no threads, so that it can fork at any time.
+A write to a pipe that nobody reads, and a log handler that hangs, block the writer; neither of the two may block. It is
+a process and not a thread because the supervisor has no threads, so that it can fork at any time.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Full, Queue
-from typing import Any
 
-from jobqueue.worker.shared.processes import Forker
+from jobqueue.worker.shared.processes import Forker, end_child
 
 logger = logging.getLogger("jobqueue.worker")
 
-RECORD_BYTES = 60_000  # the rest of a longer text is left out
+RECORD_BYTES = 60_000  # longer texts are truncated
 WAITING_MAX = 1000
-LAST_SECONDS = 2.0  # at the end, for what is not written yet
-AGAIN_SECONDS = 1.0  # one that died is replaced no more often than this
+LAST_SECONDS = 2.0  # how long it may take, at the end, to write what waits
+AGAIN_SECONDS = 1.0  # between two starts
 _USUAL = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 _KEPT = ["name", "levelno", "levelname", "created", "msecs", "pathname", "filename", "module", "lineno", "funcName"]
 _KEPT += ["process", "processName", "thread", "threadName", "stack_info"]
 
 
 class LogWriter:
-    """Takes the places of all log handlers in the supervisor, and in what it forks, until leave()."""
+    """Replaces all log handlers of the supervisor, and of the processes it forks, until leave().
+
+    While the process does not run, and on systems without the sockets it needs, each process writes its own lines.
+    """
 
     def __init__(self) -> None:
         self.pid = 0
         self._handlers: dict[logging.Logger, list[logging.Handler]] = {}
         self._not_before = 0.0
         self._ends: tuple[socket.socket, socket.socket] | None = None
-        # Where a system has no such sockets, lines are written by whoever has something to say.
         with suppress(OSError, AttributeError):
             self._ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def start(self, forker: Forker) -> None:
-        """See that it runs. Without room for a process lines are written by whoever has something to say."""
+        """Start the process if it does not run and the system has room for it."""
         now = time.monotonic()
         if self.pid or self._ends is None or now < self._not_before or not forker.ready:
             return
@@ -54,12 +55,12 @@ class LogWriter:
             self._take_over(self._ends[1])
 
     def ended(self) -> None:
-        """Its process is gone: until there is another one, who has something to say writes it."""
+        """Record that the process has ended."""
         self.pid = 0
         self._give_back()
 
     def leave(self) -> None:
-        """From now on this process writes its lines itself."""
+        """Restore the log handlers of this process for good."""
         self._give_back()
         if self._ends is not None:
             for end in self._ends:
@@ -67,18 +68,10 @@ class LogWriter:
             self._ends = None
 
     def end(self) -> None:
-        """Let it write what it has, for 2 s at most; called when the monitor is gone."""
+        """Let the process write what waits, for about 2 s at most. Call this after the end of the monitor."""
         self.leave()
-        until = time.monotonic() + LAST_SECONDS + 0.5
-        while self.pid and time.monotonic() < until:
-            with suppress(ChildProcessError):
-                if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                    time.sleep(0.01)
-                    continue
-            self.pid = 0
         if self.pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            end_child(self.pid, LAST_SECONDS + 0.5)
 
     def _give_back(self) -> None:
         for one, handlers in self._handlers.items():
@@ -88,47 +81,44 @@ class LogWriter:
     def _take_over(self, sender: socket.socket) -> None:
         sender.setblocking(False)
         ours = _Sender(sender)
-        loggers = [logging.root, *(one for one in logging.root.manager.loggerDict.values())]
-        for one in loggers:
-            # What goes on to the root logger is sent there.
+        for one in [logging.root, *logging.root.manager.loggerDict.values()]:
+            # The root logger sends the records that propagate to it.
             if isinstance(one, logging.Logger) and (one.handlers or one is logging.root):
                 self._handlers[one] = one.handlers
                 one.handlers = [ours] if one is logging.root or not one.propagate else []
 
     def _write(self) -> int:
-        """The life of the process."""
+        """Run in the new process, until the last sender has ended."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         assert self._ends is not None
         receiver = self._ends[0].dup()
-        # Its end comes when the last writer is gone.
+        # With a sender of its own it would never see the end of the input.
         self.leave()
         if not _Writer().run(receiver):
-            # Not by return: what is left of the line would be written to where nobody reads.
+            # Not by return: that flushes the rest of a line to a stream that nobody reads.
             os._exit(0)
         return 0
 
 
 class _Sender(logging.Handler):
-    """Gives records to the process, and drops what there is no room for."""
+    """Sends records to the process, and drops those for which there is no room."""
 
     def __init__(self, sender: socket.socket) -> None:
         super().__init__()
         self._sender, self._dropped = sender, 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never waits, never raises."""
+        """Send `record`; never waits or raises."""
         try:
             self._sender.send(_packed(record, self._dropped))
             self._dropped = 0
-        except BlockingIOError:
-            self._dropped += 1
         except Exception:
             self._dropped += 1
 
 
 class _Writer:
-    """Reads records in one thread, and hands them to the real handlers in another one, which may hang."""
+    """Reads records in one thread, and calls the real handlers, which may hang, in another thread."""
 
     def __init__(self) -> None:
         self._waiting: Queue[bytes | None] = Queue(WAITING_MAX)
@@ -136,7 +126,7 @@ class _Writer:
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
 
     def run(self, receiver: socket.socket) -> bool:
-        """Until nobody is left who could send; whether all was written."""
+        """Write until the last sender has closed its end; returns whether all records were written."""
         take = self._start()
         while data := receiver.recv(4 * RECORD_BYTES):
             take(data)
@@ -164,7 +154,7 @@ class _Writer:
             self._emit(data)
 
     def _emit(self, data: bytes) -> None:
-        with suppress(Exception):  # of a log handler
+        with suppress(Exception):  # a log handler may raise
             fields = json.loads(data)
             dropped, self._dropped = fields.pop("dropped") + self._dropped, 0
             record = logging.makeLogRecord(fields)
@@ -174,7 +164,7 @@ class _Writer:
 
 
 def _packed(record: logging.LogRecord, dropped: int) -> bytes:
-    fields: dict[str, Any] = {key: getattr(record, key, None) for key in _KEPT}
+    fields = {key: getattr(record, key, None) for key in _KEPT}
     fields |= {key: value for key, value in record.__dict__.items() if key not in _USUAL}
     fields["msg"] = record.getMessage()[: RECORD_BYTES // 12]
     fields["dropped"] = dropped

@@ -1,7 +1,7 @@
-"""The parent: starts and replaces processes, forwards signals. It runs no user code and opens no connection.
+"""The parent process: starts and replaces children, forwards signals, ends. It runs no user code.
 
-With no connection and no thread of its own, fork is always safe here, and neither a hanging database nor a job can
-keep it from answering a signal.
+It opens no connection and starts no thread. So it can fork at any time, and neither a database that hangs nor a job can
+keep it from handling a signal.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 from django.db import connections
 
+from jobqueue.backoff import Backoff
 from jobqueue.worker.child.process import run_child
 from jobqueue.worker.log_writer import LogWriter
-from jobqueue.worker.monitor.monitor import CONNECTION_LOST, run_monitor
+from jobqueue.worker.monitor.monitor import CONNECTION_LOST
 from jobqueue.worker.monitor.preflight import UNREACHABLE
-from jobqueue.worker.monitor_watch import MonitorWatch
-from jobqueue.worker.shared.processes import Forker
-from jobqueue.worker.shared.scoreboard import Exit, Scoreboard, State, Stop
+from jobqueue.worker.monitor_process import MonitorProcess
+from jobqueue.worker.shared.processes import Forker, kill
+from jobqueue.worker.shared.scoreboard import Exit, Hold, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.worker_options import Options
-from jobqueue.worker.status import log_status
 
 logger = logging.getLogger("jobqueue.worker")
 
 WAIT_SECONDS = 0.5
-SETTLE_SECONDS = 5.0  # how long the monitor gets to give leases back after a kill
-# A child that dies at once, time after time, is not started again in a tight loop.
+SETTLE_SECONDS = 5.0  # how long the monitor may take to release leases after children were killed
+# A child that crashes sooner than this, several times in a row, is started again after a growing pause.
 SHORT_LIFE_SECONDS = 1.0
-MONITOR_SECONDS = 1.0  # monitors are started no more often than this
-ALIVE = (State.STARTING, State.RUNNING)
+PAUSE = Backoff(base_seconds=0.4, cap_seconds=6.4, jitter=0.0)
 
 
 class Supervisor:
@@ -45,12 +43,9 @@ class Supervisor:
         # What a child may hold: what it claims ahead, as much again whose end is not written yet, and its coroutines.
         lease_slots = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
         self.scoreboard = Scoreboard(options.processes, lease_slots)
+        self.header = self.scoreboard.header
         self.forker, self.log_writer = Forker(), LogWriter()
-        self.monitor_pid = 0
-        self.monitor_over = self.monitor_lost = False
-        self.watch = MonitorWatch(self.scoreboard.header)
-        self.monitor_not_before = 0.0
-        self.monitor_stopped_at: float | None = None
+        self.monitor = MonitorProcess(options, self.scoreboard, self.forker)
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
@@ -62,7 +57,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe()
 
     def run(self) -> int:
-        """Run until all children have ended; the exit status of the command."""
+        """Run until all children have ended; returns the exit status of the command."""
         connections.close_all()
         self._listen()
         try:
@@ -70,7 +65,7 @@ class Supervisor:
         finally:
             self.log_writer.end()
         if self.forced:
-            # While it ends, the interpreter gives signals their default back: another one would change the status.
+            # The interpreter restores the default handlers while it ends: another signal would change the status.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             return 128 + self.forced
@@ -79,8 +74,14 @@ class Supervisor:
         failed = sum(slot.failed for slot in self.scoreboard.slots)
         return self.status or (5 if self.options.fail_on_error and failed else 0)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker drains or leaves."""
+        return self.header.stop != Stop.RUN
+
     def _run(self) -> None:
-        while self._preparing():
+        # A worker that is to stop does not wait for the first monitor: there are no leases yet.
+        while not (self.header.ready or self.monitor.status is not None or self.stopping):
             self._keep()
             self._wait()
         while not self._all_over():
@@ -90,55 +91,25 @@ class Supervisor:
             self._wait()
             self._enforce()
             if self.leave_by is not None and time.monotonic() > self.leave_by:
-                logger.error("no monitor, or no database; leases that could not be given back will run out")
+                logger.error("leases could not be released without a monitor or a database; they will expire")
                 break
-        self._end_monitor()
-
-    def _preparing(self) -> bool:
-        header = self.scoreboard.header
-        # Told to stop: nobody holds a lease yet, and a server that does not answer must not keep us.
-        return not (header.ready or self.monitor_over or header.stop != Stop.RUN)
+        self.monitor.end()
 
     def _all_over(self) -> bool:
-        if not self.monitor_pid and not self.scoreboard.header.ready:
+        if not self.monitor.pid and not self.header.ready:
             return True
         slots = self.scoreboard.slots
-        stopping = self.scoreboard.header.stop != Stop.RUN
-        return all(r.state == State.EMPTY and (stopping or self.over[i]) for i, r in enumerate(slots))
+        return all(slot.state == State.EMPTY and (self.stopping or self.over[i]) for i, slot in enumerate(slots))
 
     def _keep(self) -> None:
         self.log_writer.start(self.forker)
-        now = time.monotonic()
-        if self.monitor_stopped_at is not None and now - self.monitor_stopped_at > self.options.heartbeat_seconds:
-            # Frozen: all leases would run out while the children work. They are still good for most of a lease.
-            self.monitor_stopped_at = None
-            with suppress(ProcessLookupError):
-                os.kill(self.monitor_pid, signal.SIGKILL)
-        if (
-            self.monitor_pid
-            and self.scoreboard.header.ready
-            and self.watch.silent_seconds() > self.options.silent_seconds
-        ):
-            self._end_hanging_monitor()
-        if self.monitor_pid or self.monitor_over or now < self.monitor_not_before or not self.forker.ready:
-            return
-        self.monitor_pid = self.forker.fork(run_monitor, self.options, self.scoreboard)
-        self.monitor_not_before = now + MONITOR_SECONDS
-        self.watch.begin()
-
-    def _end_hanging_monitor(self) -> None:
-        """Its connection waits for an answer that may never come; another monitor has another one."""
-        silent = self.options.silent_seconds
-        with suppress(ProcessLookupError):
-            os.kill(self.monitor_pid, signal.SIGKILL)
-        self.monitor_lost = self.watch.note_outage(silent, self.options.db_retry_seconds)
-        logger.error("the monitor has waited for an answer of the database for %.0f s; replacing it", silent)
+        self.monitor.keep()
 
     def _start(self, index: int) -> None:
-        slot: Any = self.scoreboard.slots[index]
-        idle = slot.state != State.EMPTY or self.over[index] or self.scoreboard.header.stop != Stop.RUN
+        slot = self.scoreboard.slots[index]
+        idle = slot.state != State.EMPTY or self.over[index] or self.stopping
         now = time.monotonic()
-        if idle or not self.monitor_pid or now < self.not_before[index] or not self.forker.ready:
+        if idle or not self.monitor.pid or now < self.not_before[index] or not self.forker.ready:
             return
         self.scoreboard.fill(index)
         slot.started = now
@@ -150,6 +121,86 @@ class Supervisor:
         self.log_writer.leave()
         return run_child(self.options, index, self.scoreboard)
 
+    def _wait(self) -> None:
+        """Sleep until a signal arrives or for WAIT_SECONDS, then handle the processes that ended or were stopped."""
+        settling = any(slot.state == State.DEAD for slot in self.scoreboard.slots)
+        with suppress(InterruptedError):
+            select.select([self._wake_read], [], [], 0.02 if settling else WAIT_SECONDS)
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        with suppress(ChildProcessError):
+            while (change := os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED))[0]:
+                self._on_change(*change)
+
+    def _on_change(self, pid: int, status: int) -> None:
+        stopped = os.WIFSTOPPED(status)
+        ended = not (stopped or os.WIFCONTINUED(status))
+        if pid == self.log_writer.pid and ended:
+            self.log_writer.ended()
+        if pid == self.monitor.pid:
+            if ended:
+                self._on_monitor_end(status)
+            else:
+                self.monitor.stopped(stopped)
+            return
+        for index, slot in enumerate(self.scoreboard.slots):
+            if slot.pid == pid and slot.alive:
+                if ended:
+                    self._on_child_end(index, slot, status)
+                else:
+                    slot.paused = int(stopped)
+
+    def _on_child_end(self, index: int, slot: ProcessSlot, status: int) -> None:
+        slot.wait_status, slot.room = status, 0
+        crashed, pid = slot.exit == Exit.CRASHED and not slot.blameless, slot.pid
+        if crashed:
+            now = time.monotonic()
+            lives = self.short_lives[index] + 1 if now - slot.started < SHORT_LIFE_SECONDS else 0
+            self.short_lives[index] = lives
+            self.not_before[index] = now + (PAUSE.delay_seconds(lives - 1) if lives > 1 else 0.0)
+        if slot.exit == Exit.CROWDED:
+            self.forker.refuse("there is no room for its threads")
+        self.over[index] = slot.exit == Exit.DONE
+        if slot.exit == Exit.REFUSED and not self.stopping:
+            self.status = UNREACHABLE
+            self._drain()
+        if slot.exit == Exit.RELOAD and not self.stopping:
+            logger.warning("code has changed; starting again")
+            self.reload = True
+            self._drain()
+        # Before the log line, which may take time: the monitor settles the leases now.
+        slot.state = State.DEAD
+        if crashed:
+            code = os.waitstatus_to_exitcode(status)
+            logger.error("worker process %d ended unexpectedly (%s)", pid, code if code >= 0 else f"signal {-code}")
+
+    def _on_monitor_end(self, status: int) -> None:
+        self.monitor.ended(os.waitstatus_to_exitcode(status))
+        if self.monitor.status is not None:
+            self.status = self.monitor.status
+        if self.monitor.status == CONNECTION_LOST:
+            self._kill_children()
+            for slot in self.scoreboard.slots:
+                slot.state = State.EMPTY
+            self.header.stop = Stop.LEAVE
+
+    def _enforce(self) -> None:
+        """Kill the children after a second signal or the end of --shutdown-timeout; the monitor settles their jobs."""
+        late = self.deadline is not None and time.monotonic() > self.deadline
+        leaving = self.header.stop == Stop.LEAVE or late
+        if leaving:
+            self._kill_children()
+        # Without a monitor no process can release leases, and another one may not get the time that it needs.
+        if leaving or (self.stopping and not self.monitor.pid and not any(self.scoreboard.alive())):
+            self.leave_by = self.leave_by or time.monotonic() + SETTLE_SECONDS
+
+    def _kill_children(self) -> None:
+        for slot in self.scoreboard.alive():
+            if not slot.blameless:
+                # Set first: the jobs did not cause this, and are given back without using an attempt.
+                slot.blameless = 1
+                kill(slot.pid)
+
     def _listen(self) -> None:
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
@@ -157,15 +208,14 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_restart)
-        signal.signal(signal.SIGUSR1, lambda *_: log_status(self.options, self.scoreboard))
+        signal.signal(signal.SIGUSR1, self._on_status)
         signal.signal(signal.SIGQUIT, lambda *_: self._signal_children(signal.SIGQUIT))
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def _on_stop(self, number: int, _frame: Any) -> None:
-        header: Any = self.scoreboard.header
-        if header.stop != Stop.RUN:
+    def _on_stop(self, number: int, _frame: object) -> None:
+        if self.stopping:
             self.forced = number
-            header.stop = Stop.LEAVE
+            self.header.stop = Stop.LEAVE
             return
         self.reload = False
         self._drain()
@@ -176,124 +226,29 @@ class Supervisor:
         )
 
     def _drain(self) -> None:
-        self.scoreboard.header.stop = Stop.DRAIN
+        self.header.stop = Stop.DRAIN
         if self.options.on_timeout == "release":
             self.deadline = time.monotonic() + self.options.shutdown_seconds
         self._signal_children(signal.SIGTERM)
 
-    def _on_restart(self, *_: Any) -> None:
+    def _on_restart(self, *_: object) -> None:
         self._signal_children(signal.SIGTERM)
         logger.warning("SIGHUP: children finish what they run and are replaced")
 
-    def _wait(self) -> None:
-        settling = any(slot.state == State.DEAD for slot in self.scoreboard.slots)
-        with suppress(InterruptedError):
-            select.select([self._wake_read], [], [], 0.02 if settling else WAIT_SECONDS)
-        with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._on_change(pid, status)
-
-    def _on_change(self, pid: int, status: int) -> None:
-        if pid == self.log_writer.pid and not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
-            self.log_writer.ended()
-        if pid == self.monitor_pid:
-            self.monitor_stopped_at = time.monotonic() if os.WIFSTOPPED(status) else None
-            if not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
-                self._on_monitor_end(os.waitstatus_to_exitcode(status))
-            return
+    def _on_status(self, *_: object) -> None:
+        """Log one line for each child: what it does now."""
         for index, slot in enumerate(self.scoreboard.slots):
-            if slot.pid == pid and slot.state in ALIVE:
-                if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                    slot.paused = int(os.WIFSTOPPED(status))
-                else:
-                    self._on_child_end(index, slot, status)
-
-    def _on_child_end(self, index: int, slot: Any, status: int) -> None:
-        slot.wait_status, slot.room = status, 0
-        crashed, pid = slot.exit == Exit.CRASHED and not slot.blameless, slot.pid
-        if crashed:
-            short = time.monotonic() - slot.started < SHORT_LIFE_SECONDS
-            self.short_lives[index] = self.short_lives[index] + 1 if short else 0
-            penalty = 0.1 * 2 ** min(self.short_lives[index], 6) if self.short_lives[index] > 1 else 0.0
-            self.not_before[index] = time.monotonic() + penalty
-        if slot.exit == Exit.CROWDED:
-            self.forker.refuse("there is no room for its threads")
-        self.over[index] = slot.exit == Exit.DONE
-        if slot.exit == Exit.REFUSED and self.scoreboard.header.stop == Stop.RUN:
-            self.status = UNREACHABLE
-            self._drain()
-        if slot.exit == Exit.RELOAD and self.scoreboard.header.stop == Stop.RUN:
-            logger.warning("code has changed; starting again")
-            self.reload = True
-            self._drain()
-        # All that is to be done first; then words.
-        slot.state = State.DEAD
-        if crashed:
-            code = os.waitstatus_to_exitcode(status)
-            logger.error("worker process %d ended unexpectedly (%s)", pid, code if code >= 0 else f"signal {-code}")
-
-    def _on_monitor_end(self, code: int) -> None:
-        self.monitor_pid = 0
-        code = CONNECTION_LOST if self.monitor_lost else code
-        self.monitor_over = not self.scoreboard.header.ready or code == CONNECTION_LOST
-        if not self.scoreboard.header.ready:
-            self.status = code if code > 0 else 1
-        elif code == CONNECTION_LOST:
-            logger.error("the database was unreachable for longer than --db-retry; leaving")
-            self.status = CONNECTION_LOST
-            self._kill_children()
-            for slot in self.scoreboard.slots:
-                slot.state = State.EMPTY
-            self.scoreboard.header.stop = Stop.LEAVE
-        else:
-            logger.error("the monitor process ended unexpectedly (%d); starting another", code)
-
-    def _enforce(self) -> None:
-        """The second signal, and the end of --shutdown-timeout: kill, then the monitor gives everything back."""
-        late = self.deadline is not None and time.monotonic() > self.deadline
-        stopping = self.scoreboard.header.stop != Stop.RUN
-        if self.scoreboard.header.stop == Stop.LEAVE or late:
-            self._kill_children()
-        # Nobody is left who could give leases back, or he may not get the time he needs.
-        alone = stopping and not self.monitor_pid and not self._living()
-        if self.scoreboard.header.stop == Stop.LEAVE or late or alone:
-            self.leave_by = self.leave_by or time.monotonic() + SETTLE_SECONDS
-
-    def _kill_children(self) -> None:
-        for slot in self._living():
-            if not slot.blameless:
-                # Not the jobs' doing: what runs is given back without using an attempt.
-                slot.blameless = 1
-                with suppress(ProcessLookupError):
-                    os.kill(slot.pid, signal.SIGKILL)
+            held = self.scoreboard.in_hand(index)
+            running = sorted(job_id for (job_id, _), lease_slot in held.items() if lease_slot.hold == Hold.RUNNING)
+            logger.warning(
+                "%s: %s, pid %d, %d jobs ended, running: %s",
+                self.options.child_name(index, slot.generation),
+                State(slot.state).name.lower(),
+                slot.pid,
+                slot.finished,
+                running or "none",
+            )
 
     def _signal_children(self, number: int) -> None:
-        for slot in self._living():
-            with suppress(ProcessLookupError):
-                os.kill(slot.pid, number)
-
-    def _living(self) -> list[Any]:
-        return [slot for slot in self.scoreboard.slots if slot.state in ALIVE and slot.pid]
-
-    def _end_monitor(self) -> None:
-        self.scoreboard.header.monitor_stop = 1
-        until = time.monotonic() + 5
-        while self.monitor_pid and time.monotonic() < until:
-            self._wait_monitor()
-        if self.monitor_pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.monitor_pid, signal.SIGKILL)
-
-    def _wait_monitor(self) -> None:
-        with suppress(ChildProcessError):
-            if not os.waitpid(self.monitor_pid, os.WNOHANG)[0]:
-                time.sleep(0.02)
-                return
-        self.monitor_pid = 0
+        for slot in self.scoreboard.alive():
+            kill(slot.pid, number)

@@ -1,31 +1,31 @@
-"""Start processes with fork, and see whether a process is alive."""
+"""Start processes with fork, signal them, and see whether a process is alive."""
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+
+from jobqueue.backoff import Backoff
 
 logger = logging.getLogger("jobqueue.worker")
 
-BACKOFF_SECONDS, BACKOFF_SECONDS_MAX = 0.1, 5.0
-# Refusals further apart than this are two shortages, each worth a line.
+PAUSE = Backoff(base_seconds=0.1, cap_seconds=5.0)
+# Refusals further apart than this are two shortages, and each is logged.
 SHORTAGE_SECONDS = 60.0
 DEFAULTED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD)
-# For the supervisor alone, and sent to the whole group by a terminal that closes or by pkill. Not ignored: what a job
-# executes would inherit that.
+# Meant for the supervisor alone, but a terminal that closes, or pkill, sends them to the whole group. They get an empty
+# handler: programs that a job executes would inherit SIG_IGN.
 PASSED_OVER = (signal.SIGHUP, signal.SIGUSR1)
 HANDLED = {*DEFAULTED, *PASSED_OVER}
 
 
 class Forker:
-    """fork() for the supervisor; after a refusal it waits 0.1 s, then twice as long each time, 5 s at most."""
+    """fork() for the supervisor. After a refusal it waits 0.1 s, then twice as long each time, at most 5 s."""
 
     def __init__(self) -> None:
         self._refusals = 0
@@ -33,13 +33,13 @@ class Forker:
 
     @property
     def ready(self) -> bool:
-        """Whether it makes sense to try."""
+        """Whether the pause after the last refusal is over."""
         return time.monotonic() >= self._not_before
 
-    def fork(self, target: Callable[..., int], *args: Any) -> int:
-        """The id of a new process that runs target(*args) and exits with what it returns; 0 when there is no room."""
+    def fork(self, target: Callable[..., int], *args: object) -> int:
+        """Return the id of a new process that runs target(*args) and exits with its result; 0 after a refusal."""
         _flush()
-        # Held back until the new process has its own: it would answer them with the supervisor's, in its name.
+        # Blocked until the new process has handlers of its own: it would run the supervisor's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             pid = os.fork()
@@ -53,26 +53,25 @@ class Forker:
         return pid
 
     def refuse(self, why: object) -> None:
-        """The system had no room for a process, or for its threads: wait before the next try."""
+        """Record that the system had no room for a process or for its threads: the next try has to wait."""
         now = time.monotonic()
         if now - self._refused_at >= SHORTAGE_SECONDS:
             self._refusals = 0
             logger.error("no process can be started: %s. Trying again until there is room; raise the limit.", why)
         self._refused_at = now
-        delay = BACKOFF_SECONDS * 2 ** min(self._refusals, 10)
-        self._not_before = now + min(BACKOFF_SECONDS_MAX, delay) * random.uniform(0.8, 1.0)
         self._refusals += 1
+        self._not_before = now + PAUSE.delay_seconds(self._refusals)
 
 
 def _flush() -> None:
-    # What waits here would be written by the new process too. Nobody may be reading, or the disk may be full.
+    # The new process would also write what these buffers hold. A flush fails if nobody reads or the disk is full.
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
 
 
-def _be(target: Callable[..., int], args: tuple[Any, ...], mask: set[int | signal.Signals]) -> None:
-    """The life of a forked process; does not return."""
+def _be(target: Callable[..., int], args: tuple[object, ...], mask: set[int | signal.Signals]) -> None:
+    """Run a forked process; does not return."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -86,12 +85,31 @@ def _be(target: Callable[..., int], args: tuple[Any, ...], mask: set[int | signa
         logger.exception("process %d ends by an unexpected error", os.getpid())
     finally:
         _flush()
-        # Not sys.exit: threads that hang in a job, and the parent's exit handlers, must not run here.
+        # Not sys.exit: it would wait for threads that hang in a job, and run the parent's exit handlers.
         os._exit(status)
 
 
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to process `pid`, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def end_child(pid: int, seconds: float) -> None:
+    """Wait up to `seconds` for the end of child process `pid`, then kill it."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+    kill(pid)
+
+
 def pid_exists(pid: int) -> bool:
-    """Whether process `pid` runs or may run again on this machine, whoever owns it; a zombie does not."""
+    """Whether process `pid` exists on this machine, whoever owns it; False for a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -100,7 +118,7 @@ def pid_exists(pid: int) -> bool:
         return True
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            # After the last parenthesis: the program's name before it may hold anything.
+            # The state follows the last parenthesis; the program's name before it may contain anything.
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
