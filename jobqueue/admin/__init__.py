@@ -1,4 +1,7 @@
-"""The Django admin: pages show state and offer verbs such as retry; they edit no rows. They run in web processes."""
+"""The Django admin: pages show state and offer verbs such as retry; they edit no rows. They run in web processes.
+
+actions has the verbs of a job, job_states the names of its states and which verbs each allows.
+"""
 
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.job import JobAdmin

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import plain
-from jobqueue.admin.job_states import LABELS
+from jobqueue.admin.job_states import ENDED, LABELS
 from jobqueue.admin.readonly import ConditionFilter
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
@@ -47,9 +47,7 @@ class StateFilter(ConditionFilter):
         "scheduled": {**_READY, "run_at__gt": UtcNow()},
         "running": _RUNNING,
         "expired": {**_RUNNING, "lock_until__lt": UtcNow()},
-        "failed": {"status": Job.Status.FAILED},
-        "canceled": {"status": Job.Status.CANCELED},
-        "done": {"status": Job.Status.DONE},
+        **{state: {"status": status} for status, state in ENDED.items()},
     }
 
 

@@ -27,7 +27,8 @@ LABELS: dict[str, StrOrPromise] = {
     "canceled": _("canceled"),
     "done": _("done"),
 }
-_ENDED = {Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled", Job.Status.DONE: "done"}
+#: status of a job that has ended -> state
+ENDED = {Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled", Job.Status.DONE: "done"}
 
 #: state -> the verbs that can change such a job; transitions check that again
 VERBS: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ def state_of(job: ShownJob) -> str:
         return "scheduled" if job.run_at > job.now else "ready"
     if job.status == Job.Status.PROCESSING:
         return "expired" if job.lock_until < job.now else "running"
-    return _ENDED[job.status]
+    return ENDED[job.status]
 
 
 def state_label(job: ShownJob) -> str:

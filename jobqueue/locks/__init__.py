@@ -1,6 +1,7 @@
 """Locks: mutex() for a transaction, lease_lock() for a time, named_lock() for a connection, and redis_lock().
 
-Which one to use when: docs/howto/locks.md. Callers' threads acquire and release them; no thread of the package does.
+mutex_rows, lease, named and redis hold one kind each; lock.Lock and timed.TimedLock are their base classes. Which one
+to use when: docs/howto/locks.md. Callers' threads acquire and release them; no thread of the package does.
 """
 
 from __future__ import annotations

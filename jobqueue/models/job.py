@@ -150,3 +150,7 @@ class Job(models.Model):
     def attempt(self) -> int:
         """The number of the running or next attempt; of a finished job, of its last one."""
         return self.attempts if self.status == self.Status.FAILED else self.attempts + 1
+
+
+#: a job in one of these states lets the next one of its ordering key run; after a FAILED one, ON_KEY_FAILURE decides
+FREE_KEY = (Job.Status.DONE, Job.Status.CANCELED)

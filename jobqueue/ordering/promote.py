@@ -27,7 +27,7 @@ from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, LaneEntry
-from jobqueue.models.job import JobQuerySet
+from jobqueue.models.job import FREE_KEY, JobQuerySet
 from jobqueue.models.rows import any_in_state
 from jobqueue.ordering import HALTED, KEY_GATE, SCHEDULED, lanes
 from jobqueue.ordering.lanes import EntryState, LaneCursors, lane_of
@@ -57,7 +57,7 @@ class _Step:
         """Take the next entry into account; whether its job has ended, so that the one after it is needed."""
         self._halts = self._halts or entry.halted
         policy = load().queue_on_key_failure(entry.queue or "") if entry.status == Job.Status.FAILED else ""
-        if policy == "skip" or entry.status in (None, Job.Status.DONE, Job.Status.CANCELED):
+        if policy == "skip" or entry.status in (None, *FREE_KEY):
             self.ended.append(entry.id)
             return True
         if (self._halts or policy == "halt") and not entry.halted:

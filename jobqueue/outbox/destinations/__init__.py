@@ -1,6 +1,7 @@
 """Destinations of events: queues, subscribers, Kafka, and brokers that kombu supports.
 
-A relay uses them in its thread. Libraries of brokers are imported when a route first needs them.
+base.Destination is the base class; outbox.routes knows which URL means which class. A relay uses them in its thread.
+Libraries of brokers are imported when a route first needs them.
 """
 
 from __future__ import annotations

@@ -253,8 +253,8 @@ GUARDS = [
     _mutant(
         "a key goes on behind a failed job",
         "ordering/promote.py",
-        "entry.status in (None, Job.Status.DONE, Job.Status.CANCELED)",
-        "entry.status in (None, Job.Status.DONE, Job.Status.CANCELED, Job.Status.FAILED)",
+        "entry.status in (None, *FREE_KEY)",
+        "entry.status in (None, *FREE_KEY, Job.Status.FAILED)",
         ORDERING,
     ),
 ]
