@@ -2,7 +2,8 @@
 
 Besides the rooms there are public modules: allocate (take), bulk, counter and fencing for tables of the project,
 transactions (retry_transaction, forbid_outside_calls), backends (Django Tasks), signals, exceptions and backoff; conf
-holds all settings, checks the system checks. The public names are imported on first use, so this module can be imported before the app registry is ready.
+holds all settings, checks the system checks. The public names are imported on first use, so this module can be imported
+before the app registry is ready.
 """
 
 from __future__ import annotations
