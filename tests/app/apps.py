@@ -43,7 +43,7 @@ def _own(name, default):
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
     from jobqueue.worker import supervisor
-    from jobqueue.worker.monitor import housekeeping, monitor, overtime
+    from jobqueue.worker.monitor import housekeeping, monitor, stopping
     from jobqueue.worker.run import pool
     from jobqueue.worker.shared import signal_dispatcher
 
@@ -52,8 +52,8 @@ def _be_patient():
     monitor.UNLOCKED_SECONDS = _own("UNLOCKED", patient(2))
     signal_dispatcher.STUCK_SECONDS = _own("STUCK", patient(0.6))
     # For a child that is to be killed to answer, and for the other jobs in it to end.
-    overtime.ANSWER_SECONDS = _own("ANSWER", patient(0.4))
-    overtime.GRACE_SECONDS = _own("GRACE", patient(1))
+    stopping.ANSWER_SECONDS = _own("ANSWER", patient(0.4))
+    stopping.GRACE_SECONDS = _own("GRACE", patient(1))
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
     housekeeping.BATCH = int(os.environ.get("JOBQUEUE_TEST_REAP_BATCH", housekeeping.BATCH))

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from jobqueue.transitions import cancel, claim, reap
-from jobqueue.worker.monitor.flags import flag
 from jobqueue.worker.monitor.monitor import Monitor
+from jobqueue.worker.monitor.stopping import flag
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, Scoreboard
 from jobqueue.worker.shared.worker_options import Options

@@ -1,4 +1,4 @@
-"""What a monitor does beside its first duties: rows of workers, reaping, clean-up. It may take its time."""
+"""The monitor's less urgent duties: the rows of workers, reaping, and chores for the whole database."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
-from jobqueue.conf import load
-from jobqueue.db import fault_vendor
-from jobqueue.maintenance import lock_sweeper, lock_watch, reaper, worker_rows
+from django.db import Error
+
+from jobqueue.conf import Settings, load
+from jobqueue.db import fault_vendor, is_lost_connection
+from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reaper, worker_rows
+from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
-from jobqueue.worker.monitor.chores import Chores
-from jobqueue.worker.monitor.rounds import DutyThread
+from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 logger = logging.getLogger("jobqueue.worker")
 
-# Leases that are reaped in one transaction. Where there is one writer, renewals wait for its end, and others look every
-# 0.1 s whether it has come: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that renews
-# nothing for half a lease is replaced.
+# Leases that are reaped in one transaction. On a database with one writer, renewals wait for the end of it, and other
+# processes try every 0.1 s to write: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that
+# renews nothing for half a lease is replaced.
 BATCH, BATCH_OF_ONE_WRITER = 1000, 100
 BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
+SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 
 
 class Housekeeping:
-    """One round is one look at which duties are due. `living` gives the names of the children that live.
+    """Runs the duties that are due, in a thread of its own.
 
-    `turn` is held for each batch: with one writer, renewals would hardly ever meet a moment between two of them.
+    `living` returns the names of the living children. `turn` is held for each batch of reaping: on a database with one
+    writer, renewals would hardly ever get the lock between two batches.
     """
 
     def __init__(
@@ -42,7 +50,7 @@ class Housekeeping:
         living: Callable[[], list[str]],
         doubt: Callable[[], None],
         dispatch: Dispatch | None,
-        turn: AbstractContextManager[Any],
+        turn: AbstractContextManager[object],
     ) -> None:
         self._options, self._scoreboard, self._living, self._turn = options, scoreboard, living, turn
         self._using = options.database
@@ -53,15 +61,15 @@ class Housekeeping:
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
-        self.rounds = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
+        self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
     def retire(self, name: str, reason: str) -> None:
-        """Have it written that this worker has ended. Safe in any thread."""
+        """Have the end of worker `name` written to its row, by the thread. Safe in any thread."""
         self._ended.put((name, reason))
 
     def round(self) -> None:
         """Do what is due."""
-        do, now = self.rounds.do, time.monotonic()
+        do, now = self.thread.do, time.monotonic()
         do(self.write_ends)
         if now >= self._next_rows:
             self._next_rows = now + self._options.heartbeat_seconds
@@ -79,7 +87,7 @@ class Housekeeping:
             do(self._chores.watch)
 
     def write_ends(self) -> None:
-        """Retire who was given to retire()."""
+        """Write the ends that were given to retire()."""
         while not self._ended.empty():
             name, reason = self._ended.get()
             try:
@@ -89,23 +97,72 @@ class Housekeeping:
                 raise
 
     def renew_workers(self) -> None:
-        """Say which workers live, and mark those that are silent."""
+        """Update the heartbeats of the living children, and retire workers that sent none for too long."""
         if names := self._living():
             worker_rows.renew(names, using=self._using)
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
 
     def reap(self) -> None:
-        """One batch of leases that nobody renewed; where that was not all of them, the next one comes soon."""
+        """End one batch of expired leases. If the batch was full, the next one follows soon."""
         with self._turn:
             found = reaper.end_batch(using=self._using, limit=self._batch)
         self._scoreboard.header.reaped += found.total
         self._reaped += found
         if found.total == self._batch:
             self._next_reaping = 0.0
-            self.rounds.next_soon(self._between_seconds)
+            self.thread.next_soon(self._between_seconds)
             return
         done, self._reaped = self._reaped, Reaped()
         if done.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", done.total, done.requeued, done.dead)
         self._chores.open_lanes()
+
+
+class Chore(Protocol):
+    """One pass; returns counts."""
+
+    def __call__(self, settings: Settings, *, using: str) -> DataclassInstance: ...
+
+
+class Chores:
+    """Work for the whole database, which any number of workers may do at once.
+
+    A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
+        self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
+        self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
+        self.openers: dict[str, Chore] = {"ordering sweep": ordering_sweep.OrderingSweep().run_once}
+        self._skipped_until: dict[str, float] = {}
+
+    def sweep(self) -> None:
+        """Delete old rows."""
+        self._do(self.sweepers, "deleted")
+
+    def watch(self) -> None:
+        """Record what the server reports about locks."""
+        self._do(self.watches, "found")
+
+    def open_lanes(self) -> None:
+        """Promote the next jobs of ordering keys that a crash has stalled."""
+        self._do(self.openers, "promoted")
+
+    def _do(self, chores: dict[str, Chore], what: str) -> None:
+        for name, chore in chores.items():
+            if time.monotonic() < self._skipped_until.get(name, 0.0):
+                continue
+            try:
+                found = chore(load(), using=self.using)
+            except Error as error:
+                if is_lost_connection(error, self.using):
+                    raise
+                if name not in self._skipped_until:
+                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
+                self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
+            else:
+                if any(asdict(found).values()):
+                    logger.info("%s: %s: %s", name, what, found)

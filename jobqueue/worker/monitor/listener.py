@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 
 from jobqueue import wakeup
+from jobqueue.backoff import Backoff
 from jobqueue.exceptions import NotSupported
 from jobqueue.wakeup import QUIET_SECONDS, Notifier
 from jobqueue.wakeup.base import Subscription
@@ -17,19 +17,20 @@ from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
-CHECK_SECONDS = 30.0  # silence after which the connection is asked for a sign of life
-AWAY_SECONDS = 1.0  # wait between attempts to connect
+CHECK_SECONDS = 30.0  # after this long without a wake-up, check whether the connection still works
+#: between 0.5 and 1 s, between attempts to connect
+PAUSE = Backoff(base_seconds=0.75, factor=1.0, cap_seconds=1.0, jitter=1 / 3)
 
 
 class Listener:
-    """Listens on one connection of its own, for ever."""
+    """Listens on one connection of its own, until its process ends."""
 
     def __init__(self, options: Options, wakeups: WakeupPipes) -> None:
         self._options, self._wakeups = options, wakeups
-        self._away = False
+        self._unreachable = False
 
     def start(self) -> None:
-        """Listen in a daemon thread, where there is a messenger and somebody may be idle."""
+        """Listen in a daemon thread, if there is a notifier and children may be idle."""
         if self._options.once or self._options.drain:
             return
         notifier = wakeup.notifier_of(self._options.database)
@@ -45,7 +46,7 @@ class Listener:
             subscription: Subscription | None = None
             try:
                 subscription = notifier.subscribe()
-                self._tell(None)
+                self._note(None)
                 # Wake-ups sent before the subscription were lost.
                 self._wakeups.wake()
                 self._listen(subscription)
@@ -53,11 +54,11 @@ class Listener:
                 logger.warning("wake-ups are not received: %s", error)
                 return
             except Exception as error:
-                # Whatever a driver raises: without wake-ups a worker still polls.
-                self._tell(error)
+                # A driver may raise any exception; without wake-ups the children still poll.
+                self._note(error)
             finally:
                 self._close(subscription)
-            time.sleep(AWAY_SECONDS * random.uniform(0.5, 1.0))
+            time.sleep(PAUSE.delay_seconds(1))
 
     def _listen(self, subscription: Subscription) -> None:
         check_at, again_at = time.monotonic() + CHECK_SECONDS, math.inf
@@ -86,9 +87,10 @@ class Listener:
         except Exception as error:
             logger.debug("the subscription could not be closed: %s", error)
 
-    def _tell(self, error: Exception | None) -> None:
-        if error is not None and not self._away:
+    def _note(self, error: Exception | None) -> None:
+        """Log the beginning and the end of an outage."""
+        if error is not None and not self._unreachable:
             logger.warning("wake-ups cannot be received (%s); trying again, workers poll meanwhile", error)
-        elif error is None and self._away:
+        elif error is None and self._unreachable:
             logger.info("wake-ups are received again")
-        self._away = error is not None
+        self._unreachable = error is not None

@@ -6,7 +6,7 @@ from dataclasses import make_dataclass
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from jobqueue.worker.monitor import chores
+from jobqueue.worker.monitor import housekeeping
 from tests.settings import VENDOR
 
 Found = make_dataclass("Found", [("deleted", int)])
@@ -27,9 +27,9 @@ class Refused:
 @pytest.mark.django_db
 def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, caplog):
     clock = [1000.0]
-    monkeypatch.setattr(chores.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(housekeeping.time, "monotonic", lambda: clock[0])
     refused = Refused()
-    found = chores.Chores("default")
+    found = housekeeping.Chores("default")
     found.sweepers = {"some cleaner": refused.run_once}
     with caplog.at_level(logging.WARNING):
         found.sweep()
@@ -54,7 +54,7 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
 )
 def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
     slow = Refused(OperationalError(*error))
-    found = chores.Chores("default")
+    found = housekeeping.Chores("default")
     found.watches = {"some cleaner": slow.run_once}
     with caplog.at_level(logging.WARNING):
         found.watch()

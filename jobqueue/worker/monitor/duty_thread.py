@@ -1,9 +1,8 @@
-"""A thread of the monitor that does its duties round after round, on a connection of its own."""
+"""A thread of the monitor that repeats its duties, on a connection of its own."""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -11,20 +10,23 @@ from collections.abc import Callable
 from django.db import Error, connections
 
 from jobqueue import signals
-from jobqueue.db import Fault, fault_vendor
+from jobqueue.backoff import Backoff
+from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
 
 logger = logging.getLogger("jobqueue.worker")
 
 TICK_SECONDS = 0.2
+#: between 0.1 and 0.5 s, after a duty that the database refused
+PAUSE = Backoff(base_seconds=0.3, factor=1.0, cap_seconds=0.5, jitter=2 / 3)
 
 
 class DutyThread:
-    """Calls `round` every 0.2 s, or when it has asked for, until end(); what goes wrong inside do() does not end it.
+    """Calls `round` every 0.2 s until end(). `round` calls do(duty) for each of its duties.
 
-    `doubt` is called when a session was lost: the main thread then checks whether the database is reachable.
-    `dispatch` delivers signals.
+    A duty that raises does not end the thread. `doubt` is called when a duty lost its connection: the main thread then
+    checks whether the database is reachable. `dispatch` delivers signals.
     """
 
     def __init__(
@@ -40,11 +42,11 @@ class DutyThread:
 
     @property
     def silent_seconds(self) -> float:
-        """How long ago a round, or a step of one, has ended: a statement that hangs makes it grow."""
+        """Seconds since the last tick(): a statement that hangs makes it grow. 0 before the start."""
         return time.monotonic() - self._ticked_at if self._thread is not None else 0.0
 
     def start(self) -> None:
-        """Start the thread if it does not run. Where there is no room for it that is said once; call again later."""
+        """Start the thread unless it runs. If the system has no room, log that once; the caller tries again later."""
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -59,23 +61,23 @@ class DutyThread:
             self._thread = thread
 
     def tick(self) -> None:
-        """Say that the round goes on: a step of it has ended."""
+        """Record that a step of the round has ended."""
         self._ticked_at = time.monotonic()
 
     def next_soon(self, seconds: float) -> None:
-        """Called in a round: the next one comes after `seconds`."""
+        """Start the next round after `seconds`. Called in a round."""
         self._pause_seconds = seconds
 
     def end(self, most_seconds: float) -> None:
-        """Let it do one last round, and wait for its end."""
+        """Wait up to `most_seconds` for a last round."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(most_seconds)
 
     def do(self, duty: Callable[[], None]) -> bool:
-        """Do `duty`, with a new session when the one it had was lost; whether it was done."""
+        """Call `duty`, again with a new connection if the database refused it; returns whether it succeeded."""
         try:
-            again(duty, self._using)
+            call_twice(duty, self._using)
         except Exception as error:
             self._complain(duty, error)
             return False
@@ -93,28 +95,29 @@ class DutyThread:
         connections[self._using].close()
 
     def _complain(self, duty: Callable[[], None], error: Exception) -> None:
-        away = isinstance(error, Error) and fault_vendor(self._using).fault(error) is Fault.GONE
-        if away:
+        if is_lost_connection(error, self._using):
             self._doubt()
         elif not isinstance(error, (Error, DatabaseBusy)):
-            # A thread that dies of one duty would do none of the others either.
-            logger.error(
-                "%s met an unexpected error; the monitor goes on, and tries it again", duty.__name__, exc_info=error
-            )
+            log_unexpected(duty, error)
         elif duty.__name__ not in self._failing:
             logger.warning("the monitor's duty %s failed: %s; it is tried again", duty.__name__, error)
         self._failing.add(duty.__name__)
         connections[self._using].close()
-        time.sleep(random.uniform(0.1, 0.5))
+        time.sleep(PAUSE.delay_seconds(1))
 
 
-def again(duty: Callable[[], None], using: str) -> None:
-    """Do `duty`; once more if the database refused it: one lost session is no outage, and the second try has a new one.
+def call_twice(duty: Callable[[], None], using: str) -> None:
+    """Call `duty`; once more, with a new connection, if the database refused it: one lost connection is no outage.
 
-    Raises what the second try raises.
+    Raises what the second call raises.
     """
     try:
         duty()
     except Error:
         connections[using].close()
         duty()
+
+
+def log_unexpected(duty: Callable[[], None], error: Exception) -> None:
+    """Log an error that no database caused. The monitor continues: its other duties do not depend on this one."""
+    logger.error("%s raised an unexpected error; the monitor continues and tries again", duty.__name__, exc_info=error)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from jobqueue.worker.monitor import overtime
+from jobqueue.worker.monitor import stopping
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, Winding
 from tests.unit.test_concurrency_limit import Clock
 
@@ -20,7 +20,7 @@ class Child:
         self.clock.go(1000)
         self.slot, self.lease_slots = self.scoreboard.slots[0], self.scoreboard.lease_slots[0]
         self.slot.pid = os.getpid()
-        self.watch = overtime.Overtime(self.scoreboard)
+        self.watch = stopping.Overtime(self.scoreboard)
         monkeypatch.setattr(time, "monotonic", self.clock)
         monkeypatch.setattr(os, "kill", self.killed)
 
@@ -78,7 +78,7 @@ def test_the_time_to_end_has_a_bound(child):
     for _ in range(10):
         child.run(0, LATE, 0.1)
         child.run(1, INNOCENT)
-        assert child.wait(overtime.GRACE_MAX_SECONDS + 1) >= 1
+        assert child.wait(stopping.GRACE_MAX_SECONDS + 1) >= 1
 
 
 def test_it_is_ended_as_soon_as_the_last_of_the_others_has_ended(child):
@@ -114,7 +114,7 @@ def test_a_job_that_ends_late_after_all_lets_its_child_go_on(child):
 
 
 def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatch):
-    monkeypatch.setattr(overtime, "KNOWN_MAX", 3)
+    monkeypatch.setattr(stopping, "KNOWN_MAX", 3)
     for job_id in range(10, 20):
         child.run(0, LATE, 0.1)
         child.run(1, job_id)
