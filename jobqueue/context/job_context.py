@@ -28,6 +28,7 @@ from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.payload import JSON
 
 if TYPE_CHECKING:
+    from jobqueue.db.fields import Encoded
     from jobqueue.transitions import Lease
 
 _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
@@ -43,7 +44,7 @@ class JobContext:
     asked_to_stop: Callable[[], bool] = lambda: False
     finishing: bool = False  # a finish() has reached its commit
     finished: bool = False  # and the commit succeeded
-    result: str | None = None  # what finish() has stored, as JSON
+    result: Encoded | None = None  # what finish() has stored, as JSON
     log: JobLog | None = None  # None until the first line
     _until: datetime | None = None
     _reporter: Reporter | None = None

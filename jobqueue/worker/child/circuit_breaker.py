@@ -8,11 +8,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jobqueue.failures import FailureCause, classify
 from jobqueue.transitions import Lease
 from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -58,7 +58,9 @@ class CircuitBreaker:
     jobs. With adaptive=False every task is free.
     """
 
-    def __init__(self, slot: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, slot: ProcessSlot, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._slot, self._name, self._adaptive, self._clock = slot, name, adaptive, clock
         self._recent: dict[Kind, deque[bool]] = {}
         self._slowed: dict[Kind, _Slowed] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from jobqueue.db.retry import retries
+from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -26,7 +26,7 @@ class ConcurrencyLimit:
     """
 
     def __init__(
-        self, most: int, slot: Any, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
+        self, most: int, slot: ProcessSlot, name: str, *, adaptive: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.most, self.level = most, most
         self._slot, self._name, self._clock = slot, name, clock

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from django.db import DatabaseError, Error, connections
 
@@ -217,7 +217,7 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
     why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
     words = f"the outcome could not be stored: {why}"
-    error: Any = ResultError(words) if outcome.ending is Ending.OK else words
+    error: ResultError | str = ResultError(words) if outcome.ending is Ending.OK else words
     retry = outcome.retry and not (outcome.error is not None and is_permanent(outcome.error))
     try:
         status = transitions.fail(

@@ -9,7 +9,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from django.db import connections
 
@@ -18,7 +17,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
-from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, State
+from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -52,7 +51,7 @@ class Recovery:
                 connections[self._using].close()
                 self._scoreboard.wakeups.wake()
 
-    def _settle_child(self, index: int, slot: Any) -> None:
+    def _settle_child(self, index: int, slot: ProcessSlot) -> None:
         name = self._options.child_name(index, slot.generation)
         in_hand = self._scoreboard.in_hand(index)
         holds: dict[Hold, list[Lease]] = defaultdict(list)
@@ -106,7 +105,7 @@ class Recovery:
             time.sleep(0.02)
 
 
-def _fail_as_told(lease: Lease, lease_slot: Any) -> None:
+def _fail_as_told(lease: Lease, lease_slot: LeaseSlot) -> None:
     """Write down the failure of a run whose process died before it could."""
     delay = lease_slot.delay_seconds if lease_slot.delay_seconds >= 0 else None
     with suppress(LeaseLost):

@@ -13,13 +13,17 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.backoff import wait_seconds
+from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
+from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
 from jobqueue.failures import describe, is_permanent, summary
+from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import may_retry, options_of
+from jobqueue.tasks.results import task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
@@ -45,17 +49,17 @@ class Outcome:
     lease: Lease
     ending: Ending
     run_seconds: float
-    result: Any = None
+    result: Encoded | None = None
     error: BaseException | None = None
     delay_seconds: float | None = None
     ack_each: bool = False
     coroutine: bool = False  # it ran on the event loop, not in a job thread
-    task: Any = None  # None for a handler
+    task: Task[..., object] | None = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
     retry: bool = True  # False: the error rules out another attempt
     log: str | None = None  # what a failed run has logged
     finishing: bool = False  # finish() began its commit, and it is unknown whether that succeeded
-    finish_result: Any = None  # the result that this commit was to store
+    finish_result: Encoded | None = None  # the result that this commit was to store
     row_locked: bool = False  # not written because another session has locked the job's row
     cut_off: bool = False  # not written because the connection was lost
 
@@ -94,9 +98,9 @@ class Attempt:
     def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
         self.begun = time.monotonic()
         self.lease, self.context = lease, JobContext(lease, asked_to_stop)
-        self.task: Any = None
-        self.options: Any = None  # the task, or the job's own options
-        self.result: Any = None
+        self.task: Task[..., object] | None = None
+        self.options: object = None  # the task, or the job's own options
+        self.result: Encoded | None = None
         self.error: BaseException | None = None
         self.shared = False  # the error ended a call of several jobs, and may be about another one of them
 
@@ -106,7 +110,7 @@ class Attempt:
         self.options = options_of(self.task, self.lease.options)
         return call
 
-    def returned(self, value: Any) -> None:
+    def returned(self, value: JSON) -> None:
         """Encode the value that the body returned. Raises ResultError."""
         if not self.context.finished:
             self.result = encode_result(value)
@@ -114,7 +118,7 @@ class Attempt:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         # SystemExit and KeyboardInterrupt too: a job must not end its worker.
         self.error = error
         return True
@@ -159,7 +163,7 @@ class Attempt:
         )
 
 
-def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
+def _find(lease: Lease) -> tuple[Task[..., object] | None, Callable[[JobContext], Any]]:
     if lease.task is None:
         handler = registry.find_handler(lease.queue)
         if handler is None:
@@ -171,23 +175,17 @@ def _find(lease: Lease) -> tuple[Any, Callable[[JobContext], Any]]:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker")
     args, kwargs = arguments(task, _readable(lease.payload))
     if task.takes_context:
-        return task, lambda context: task.func(_task_context(task, lease, context), *args, **kwargs)
+        return task, lambda context: task.func(task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
 
 
-def _readable(payload: Any) -> Any:
+def _readable(payload: JSON) -> JSON:
     if isinstance(payload, PayloadError):
         raise payload
     return payload
 
 
-def _task_context(task: Any, lease: Lease, context: JobContext) -> Any:
-    from jobqueue.tasks.results import task_context
-
-    return task_context(task, lease, context)
-
-
-def _delay(options: Any, lease: Lease, error: BaseException | None) -> float | None:
+def _delay(options: object, lease: Lease, error: BaseException | None) -> float | None:
     backoff = getattr(options, "backoff", None)
     if error is None or backoff is None or isinstance(error, ResultError):
         return None

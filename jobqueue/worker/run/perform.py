@@ -12,7 +12,7 @@ from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
-from jobqueue.context.job_context import JobScope
+from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import subtasks, task_signals
@@ -32,7 +32,7 @@ class Run:
     asked_to_stop: Callable[[], bool]
     context: Context | None = None  # the contextvars in which perform() is called
 
-    def around(self, options: Any) -> AbstractContextManager[object]:
+    def around(self, options: object) -> AbstractContextManager[object]:
         """Applies the time limits of a task with these options."""
         return self.watch.limited(limits_of(options), self.slot)
 
@@ -52,14 +52,14 @@ class InlineRun:
         """Never."""
         return False
 
-    def around(self, options: Any) -> AbstractContextManager[object]:
+    def around(self, options: object) -> AbstractContextManager[object]:
         """The surroundings."""
         return self._surroundings
 
 
 def is_coroutine(lease: Lease) -> bool:
     """Whether the task or handler of `lease` is a coroutine function; False for one that this process does not know."""
-    found: Any = registry.find_handler(lease.queue) if lease.task is None else registry.find_task(lease.task)
+    found = registry.find_handler(lease.queue) if lease.task is None else registry.find_task(lease.task)
     return found is not None and iscoroutinefunction(found.func)
 
 
@@ -120,7 +120,7 @@ async def perform_coroutine(
     return attempt.outcome(context, coroutine=True)
 
 
-async def _body(attempt: Attempt, call: Callable[[Any], Any]) -> Any:
+async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> Any:
     await task_signals.astarted(attempt.task, attempt.lease)
     return await call(attempt.context)
 

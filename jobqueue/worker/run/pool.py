@@ -11,7 +11,6 @@ from contextvars import Context
 from functools import partial
 from itertools import chain
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
@@ -23,7 +22,7 @@ from jobqueue.worker.run.mailbox import Mailbox
 from jobqueue.worker.run.perform import Run, is_coroutine, perform
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.run.waiting import Accepted, Call, Waiting
-from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot
 
 STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go back: others may have a free thread
 
@@ -34,12 +33,12 @@ class Pool:
     Every lease that is taken has a place on the scoreboard until settled().
     """
 
-    def __init__(self, slots: Any, threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
+    def __init__(self, slots: Iterable[LeaseSlot], threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
         self._free = list(slots)
-        self._in_threads: dict[tuple[int, int], Any] = {}
+        self._in_threads: dict[tuple[int, int], LeaseSlot] = {}
         # The second and further leases of a call; the first one stands for it in _in_threads.
-        self._beside: dict[tuple[int, int], Any] = {}
-        self._on_loop: dict[tuple[int, int], Any] = {}
+        self._beside: dict[tuple[int, int], LeaseSlot] = {}
+        self._on_loop: dict[tuple[int, int], LeaseSlot] = {}
         self._stopping = stopping
         #: whether nobody looks after leases: then the end of one's time is the end of it
         self.unkept: Callable[[], bool] = lambda: False
@@ -199,7 +198,7 @@ class Pool:
         for watch in self._watches:
             watch.enforce()
 
-    def _hold(self, lease: Lease, where: dict[tuple[int, int], Any], claimed_at: float) -> Any:
+    def _hold(self, lease: Lease, where: dict[tuple[int, int], LeaseSlot], claimed_at: float) -> LeaseSlot:
         slot = self._free.pop()
         until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
         slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
@@ -210,11 +209,11 @@ class Pool:
         where[lease.job_id, lease.fence] = slot
         return slot
 
-    def _asked_to_stop(self, slot: Any) -> bool:
+    def _asked_to_stop(self, slot: LeaseSlot) -> bool:
         lapsed = time.monotonic() > slot.lease_until and self.unkept()
         return lapsed or bool(slot.flags & (LOST | CANCEL)) or self._stopping()
 
-    def _fit(self, lease: Lease, slot: Any) -> bool:
+    def _fit(self, lease: Lease, slot: LeaseSlot) -> bool:
         """Whether it may start; else it is given back.
 
         After a pause of this process another may have run it; whoever canceled it does not want it any more; and if
@@ -227,7 +226,7 @@ class Pool:
         self.wake()
         return False
 
-    def _next(self) -> tuple[list[Lease], list[Any]]:
+    def _next(self) -> tuple[list[Lease], list[LeaseSlot]]:
         """The next call, without what must not start; waits for one."""
         while True:
             call = self._todo.next()
@@ -257,7 +256,7 @@ class Pool:
                 outcome.note_on(slot)
             self._end(outcomes)
 
-    def _run(self, leases: list[Lease], slots: list[Any], watch: Watch) -> list[Outcome]:
+    def _run(self, leases: list[Lease], slots: list[LeaseSlot], watch: Watch) -> list[Outcome]:
         slot = slots[0] if len(slots) == 1 else Together(slots)
         try:
             # Its own context: no time zone or language that it activates reaches the next job.
@@ -293,6 +292,6 @@ class Pool:
             self._wakeups.put(None)
 
 
-def _unended(held: dict[tuple[int, int], Any]) -> int:
+def _unended(held: dict[tuple[int, int], LeaseSlot]) -> int:
     # list() first: the settler takes some out meanwhile.
     return sum(slot.hold <= Hold.RUNNING for slot in list(held.values()))

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from django.conf import settings
+from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
-from jobqueue.compat import TaskError, TaskResultStatus, signals
+from jobqueue.compat import Task, TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path
 from jobqueue.payload import decode
 from jobqueue.signals import RunOutcome
-from jobqueue.tasks.results import backend_of, started_result
+from jobqueue.tasks.results import JobTaskResult, backend_of, started_result
+from jobqueue.transitions import Lease
 from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.shared.cleanup import drop_open_transactions
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
@@ -53,7 +54,7 @@ def dispatch(delivery: Callable[[], object]) -> None:
         _dispatcher.dispatch(delivery)
 
 
-def started(task: Any, lease: Any, *, within: bool = False) -> None:
+def started(task: Task[..., object] | None, lease: Lease, *, within: bool = False) -> None:
     """Send task_started, in the job's thread. A soft limit that ends meanwhile is raised; nothing else is.
 
     Transactions that receivers left open are dropped, unless the job itself runs `within` one.
@@ -74,7 +75,7 @@ def started(task: Any, lease: Any, *, within: bool = False) -> None:
             drop_open_transactions()
 
 
-async def astarted(task: Any, lease: Any) -> None:
+async def astarted(task: Task[..., object] | None, lease: Lease) -> None:
     """started() on an event loop: receivers that are no coroutine functions run in another thread."""
     if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
@@ -104,14 +105,14 @@ def keep_up() -> None:
         _dispatcher.keep_up()
 
 
-def _finish(outcome: Outcome, status: Any) -> None:
+def _finish(outcome: Outcome, status: TaskResultStatus) -> None:
     try:
         (outcome.context or Context()).run(_send_finished, outcome, status)
     except BaseException:
         logger.exception("task_finished of job %d could not be sent; the job has ended", outcome.lease.job_id)
 
 
-def _send_finished(outcome: Outcome, status: Any) -> None:
+def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
     backend = backend_of(outcome.task)
     result = _finished_result(outcome, status, backend)
     send = partial(signals.task_finished.send_robust, type(backend), task_result=result)
@@ -127,7 +128,7 @@ def _send_finished(outcome: Outcome, status: Any) -> None:
         _raise_soft_timeout(send())
 
 
-def _finished_result(outcome: Outcome, status: Any, backend: Any) -> Any:
+def _finished_result(outcome: Outcome, status: TaskResultStatus, backend: object) -> JobTaskResult:
     lease, error = outcome.lease, outcome.error
     result = started_result(outcome.task, lease, backend)
     object.__setattr__(result, "status", status)
@@ -140,7 +141,7 @@ def _finished_result(outcome: Outcome, status: Any, backend: Any) -> Any:
     return result
 
 
-def _listened(signal: Any, log: Any, level: int) -> bool:
+def _listened(signal: Signal, log: object, level: int) -> bool:
     """Whether anybody would notice: Django's own receivers only write a line to a log."""
     receivers = signal.receivers
     if len(receivers) == 1 and receivers[0][0][0] == id(log):
@@ -150,7 +151,7 @@ def _listened(signal: Any, log: Any, level: int) -> bool:
 
 def _written(level: int) -> bool:
     """Whether a handler takes lines of Django's logger: by default they end at a console that is for DEBUG only."""
-    logger: Any = signals.logger
+    logger: logging.Logger | None = signals.logger
     found = False
     while logger is not None:
         for handler in logger.handlers:
@@ -161,12 +162,12 @@ def _written(level: int) -> bool:
     return not found and logging.lastResort is not None and level >= logging.lastResort.level
 
 
-def _is_shut(condition: Any) -> bool:
-    wanted = {RequireDebugTrue: True, RequireDebugFalse: False}.get(type(condition))
-    return wanted is not None and bool(settings.DEBUG) is not wanted
+def _is_shut(condition: object) -> bool:
+    required = RequireDebugTrue if settings.DEBUG else RequireDebugFalse
+    return type(condition) in (RequireDebugTrue, RequireDebugFalse) and type(condition) is not required
 
 
-def _raise_soft_timeout(answers: Iterable[tuple[Any, Any]]) -> None:
+def _raise_soft_timeout(answers: Iterable[tuple[object, object]]) -> None:
     """Raise a SoftTimeout that a receiver met. Django logs the other errors."""
     for _, answer in answers:
         if isinstance(answer, SoftTimeout):

@@ -1,4 +1,4 @@
-"""Time limits of running jobs: a soft one raises in the job, a hard one ends its process."""
+"""Time limits of running jobs: the soft one raises SoftTimeout in the job, the hard one ends its process."""
 
 from __future__ import annotations
 
@@ -8,39 +8,47 @@ import threading
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from jobqueue.conf import load
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.worker.run import job_fork
 from jobqueue.worker.shared.cleanup import doubt_connections
 
+T = TypeVar("T")
+
 
 class Limits(NamedTuple):
-    """Seconds a body may run; None = no limit."""
+    """Seconds a body may run; None: no limit."""
 
     soft_seconds: float | None
     hard_seconds: float | None
+
+
+class Limited(Protocol):
+    """What shows the monitor a hard limit: a LeaseSlot, or Together."""
+
+    hard_until: float
 
 
 _UNLIMITED = Limits(None, None)
 _NO_LIMITS: AbstractContextManager[None] = nullcontext()
 
 
-def limits_of(task: Any) -> Limits:
-    """The limits of a task, or JOBQUEUE's where it (or a handler) has none of its own."""
+def limits_of(options: object) -> Limits:
+    """The limits of a task, or of a job's own options; JOBQUEUE's where those have none, as for a handler."""
     settings = load()
-    soft, hard = getattr(task, "timeout_seconds", None), getattr(task, "hard_timeout_seconds", None)
+    soft, hard = getattr(options, "timeout_seconds", None), getattr(options, "hard_timeout_seconds", None)
     return Limits(
         settings.timeout_seconds if soft is None else soft,
         settings.hard_timeout_seconds if hard is None else hard,
     )
 
 
-async def limited(body: Awaitable[Any], soft_seconds: float | None) -> Any:
-    """Await `body`; SoftTimeout when it takes longer than soft_seconds: it is cancelled first.
+async def limited(body: Awaitable[T], soft_seconds: float | None) -> T:
+    """Await `body`, and cancel it after `soft_seconds`. Raises SoftTimeout if it was canceled.
 
-    The loop can only cancel what awaits: while some coroutine blocks the loop, the limits of all of them are late.
+    The loop can cancel a body only where it awaits: while a coroutine blocks the loop, the limits of all are late.
     """
     try:
         async with asyncio.timeout(soft_seconds) as limit:
@@ -52,8 +60,8 @@ async def limited(body: Awaitable[Any], soft_seconds: float | None) -> Any:
 
 
 @contextmanager
-def hard_limited(limits: Limits, slot: Any) -> Iterator[None]:
-    """Within the block the hard limit stands on the scoreboard, for the monitor."""
+def hard_limited(limits: Limits, slot: Limited) -> Iterator[None]:
+    """Within the block, the scoreboard shows the monitor the hard limit."""
     slot.hard_until = 0.0 if limits.hard_seconds is None else time.monotonic() + limits.hard_seconds
     try:
         yield
@@ -61,31 +69,31 @@ def hard_limited(limits: Limits, slot: Any) -> Iterator[None]:
         _clear(slot)
 
 
-def _clear(slot: Any) -> None:
-    # The scoreboard is shared with the forks of a job: one that comes back must not lift its parent's limit.
+def _clear(slot: Limited) -> None:
+    # The forks of a job share the scoreboard: one that returns must not remove the limit of its parent.
     if not job_fork.is_forked():
         slot.hard_until = 0.0
 
 
 class Together:
-    """The slots of jobs that run in one call, as one: they have one time limit."""
+    """The slots of the jobs of one call, which have one time limit."""
 
-    def __init__(self, slots: Sequence[Any]) -> None:
-        self._lease_slots = slots
+    def __init__(self, slots: Sequence[Limited]) -> None:
+        self._slots = slots
 
     @property
     def hard_until(self) -> float:
-        """That of each of them."""
-        return float(self._lease_slots[0].hard_until)
+        """The limit of each of them."""
+        return self._slots[0].hard_until
 
     @hard_until.setter
     def hard_until(self, instant: float) -> None:
-        for slot in self._lease_slots:
+        for slot in self._slots:
             slot.hard_until = instant
 
 
 class _Delivered(SoftTimeout):
-    """What is sent to a thread: Python makes it there, when it raises it and before any handler runs."""
+    """The class that is sent to a thread. Python creates the instance in that thread, before any handler runs."""
 
     def __new__(cls, *args: object) -> SoftTimeout:  # type: ignore[misc]
         with suppress(Exception):
@@ -95,21 +103,21 @@ class _Delivered(SoftTimeout):
 
 
 class Watch:
-    """The time limits of what one job thread runs now."""
+    """The time limits of the call that one job thread runs now."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._soft_until: float | None = None
 
-    def limited(self, limits: Limits, slot: Any) -> AbstractContextManager[None]:
+    def limited(self, limits: Limits, slot: Limited) -> AbstractContextManager[None]:
         """Within the block SoftTimeout may be raised at any line; the scoreboard shows the monitor the hard limit."""
         if limits == _UNLIMITED and not slot.hard_until:
             return _NO_LIMITS
         return self._limited(limits, slot)
 
     @contextmanager
-    def _limited(self, limits: Limits, slot: Any) -> Iterator[None]:
+    def _limited(self, limits: Limits, slot: Limited) -> Iterator[None]:
         now = time.monotonic()
         slot.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
         self._soft_until = None if limits.soft_seconds is None else now + limits.soft_seconds
@@ -119,9 +127,10 @@ class Watch:
             self._end(slot)
 
     def enforce(self) -> None:
-        """Called by another thread: raise SoftTimeout in the body if its time is up.
+        """Raise SoftTimeout in the job's thread if its time is up. Called by another thread.
 
-        Delivered when the thread next runs Python code; a body that blocks in C is left to the hard limit.
+        The exception is delivered when the job's thread next runs Python code; only the hard limit ends a body that
+        blocks in C.
         """
         with self._lock:
             if self._soft_until is not None and time.monotonic() >= self._soft_until:
@@ -129,14 +138,14 @@ class Watch:
                 set_async = ctypes.pythonapi.PyThreadState_SetAsyncExc
                 set_async(ctypes.c_ulong(self._thread), ctypes.py_object(_Delivered))
 
-    def _end(self, slot: Any) -> None:
+    def _end(self, slot: Limited) -> None:
         if job_fork.is_forked():
-            # Who was about to enforce the limit when the job forked is not here, and would hold the lock for ever.
+            # The thread that may have held the lock during the fork does not exist here: the lock stays locked.
             return
         try:
             with self._lock:
                 self._soft_until = None
-            # Sent in the last moment it is delivered here, where it harms nothing: the body has ended.
+            # An exception that was sent at the last moment is delivered here, after the end of the body.
             for _ in range(3):
                 pass
         except SoftTimeout:

@@ -7,9 +7,10 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobqueue.transitions import Lease
+from jobqueue.worker.shared.scoreboard import LeaseSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Call(NamedTuple):
     """Leases that run together in one thread, their places on the scoreboard, and since when they wait (monotonic)."""
 
     leases: list[Lease]
-    slots: list[Any]
+    slots: list[LeaseSlot]
     since: float
 
 
