@@ -1,4 +1,4 @@
-"""What a job or a call leaves in its thread's connections, and how the next one is kept from meeting it."""
+"""Clean the connections of a thread after a job or call, so that the next one finds no transaction, setting or lock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DOUBTED = "_jobqueue_doubted"
 
 
 def clean_connections() -> None:
-    """The next job gets no transaction, setting or lock from this one, and no broken or expired session.
+    """Drop open transactions, reset sessions that may be kept, and close all others.
 
-    A session that was used and may be kept is made as good as new, and waits until somebody needs a connection.
+    A session that was reset waits until this thread needs a connection again.
     """
     for connection in connections.all(initialized_only=True):
         if connection.connection is None and not connection.in_atomic_block:
-            continue  # not used since the last time, or closed by the job
+            continue  # unused since the last call, or closed by the job
         if _is_open(connection):
             _drop(connection)
         elif _may_keep(connection):
@@ -34,9 +34,9 @@ def clean_connections() -> None:
 
 
 def drop_open_transactions() -> list[str]:
-    """Close the connections of this thread that are inside a transaction, which undoes it; their aliases.
+    """Close the connections of this thread that are in a transaction, which rolls it back; returns their aliases.
 
-    Also of one that SQL has begun, and Django knows nothing of.
+    This includes transactions that raw SQL has begun and that Django does not know of.
     """
     dropped = []
     for connection in connections.all(initialized_only=True):
@@ -47,9 +47,9 @@ def drop_open_transactions() -> list[str]:
 
 
 def doubt_connections() -> None:
-    """Something was raised in this thread at any line: before each of its connections is used again, it is looked at.
+    """Have each connection of this thread checked before its next use: an exception was raised at an unknown line.
 
-    One that was interrupted between a statement and its answer is opened anew, and none is kept for the next job.
+    A connection that was interrupted between a statement and its answer is replaced. None is kept for the next job.
     """
     connection: Any
     for connection in connections.all(initialized_only=True):
@@ -59,7 +59,7 @@ def doubt_connections() -> None:
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
-    """Whether it is inside a transaction as far as Django knows."""
+    """Whether Django knows of an open transaction."""
     return connection.in_atomic_block or (connection.connection is not None and not connection.get_autocommit())
 
 
@@ -70,7 +70,7 @@ def _is_open_in_server(connection: BaseDatabaseWrapper) -> bool:
         with watched(connection):
             return fault_vendor(connection.alias).in_transaction(connection)
     except Exception:
-        return True  # it is of no use to anybody
+        return True  # the connection cannot be used any more
 
 
 def _may_keep(connection: BaseDatabaseWrapper) -> bool:
@@ -78,7 +78,7 @@ def _may_keep(connection: BaseDatabaseWrapper) -> bool:
     if doubted or (connection.close_at is not None and time.monotonic() >= connection.close_at):
         return False
     try:
-        # Outside the body, and so outside its time limits.
+        # After the body, and so without its time limits.
         with watched(connection):
             return fault_vendor(connection.alias).reset_session(connection)
     except Exception:
@@ -86,16 +86,16 @@ def _may_keep(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _keep(connection: Any) -> None:
-    """Let `connection` look closed, and begin with the same session, as with a new one, when it is used again."""
+    """Make `connection` look closed; at its next use it continues with the same session, as with a new one."""
     session, connection.connection = connection.connection, None
-    # What the product knows of the session: its isolation level, its locks.
+    # What jobqueue knows of the session: its isolation level and its locks.
     for name in [name for name in vars(connection) if name.startswith("_jobqueue_")]:
         delattr(connection, name)
     connection.get_new_connection = partial(_resume, connection, session, connection.close_at)
 
 
 def _resume(connection: Any, session: Any, close_at: float | None, wanted: dict[str, Any]) -> Any:
-    """get_new_connection() of a connection whose session was kept. connect() does the rest, with Django's settings."""
+    """get_new_connection() of a connection whose session was kept. connect() then applies Django's settings."""
     del connection.get_new_connection
     if (close_at is None or time.monotonic() < close_at) and _is_alive(connection, session):
         connection.close_at = close_at
@@ -105,14 +105,14 @@ def _resume(connection: Any, session: Any, close_at: float | None, wanted: dict[
     return connection.get_new_connection(wanted)
 
 
-def _is_alive(connection: Any, session: Any) -> bool:
+def _is_alive(connection: BaseDatabaseWrapper, session: Any) -> bool:
     if has_ended(session, connection):
         return False
     if not connection.settings_dict["CONN_HEALTH_CHECKS"]:
         return True
     connection.connection = session
     try:
-        return bool(connection.is_usable())
+        return connection.is_usable()
     finally:
         connection.connection = None
 

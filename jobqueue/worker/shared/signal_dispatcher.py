@@ -1,4 +1,4 @@
-"""Deliver signals in a thread of their own: a receiver that takes its time keeps nobody from more urgent duties."""
+"""Deliver Django signals in a thread of their own, so that a slow receiver delays no other work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobqueue.worker.shared.cleanup import clean_connections
 
 logger = logging.getLogger("jobqueue.worker")
 
-STUCK_SECONDS = 3.0  # after that long in one delivery nobody waits for it
+STUCK_SECONDS = 3.0  # a delivery that takes longer hangs: nothing waits for it any more
 BACKLOG_MAX = 100
 
 
 class SignalDispatcher:
-    """Calls what it is given, in order; the process need not wait for it before its end()."""
+    """Calls deliveries in order. They may be lost at the end of the process, unless it calls end()."""
 
     def __init__(self) -> None:
         self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -28,19 +28,19 @@ class SignalDispatcher:
 
     @property
     def backlog(self) -> int:
-        """Deliveries that have not ended."""
+        """How many deliveries have not ended."""
         return self._given - self._called
 
     def start(self) -> None:
-        """Start the thread now, not with the first delivery. Raises RuntimeError where there is no room for it."""
+        """Start the thread before the first delivery. Raises RuntimeError if the system has no room for it."""
         thread = threading.Thread(target=self._work, name="signals", daemon=True)
         thread.start()
         self._thread = thread
 
     def dispatch(self, delivery: Callable[[], object]) -> None:
-        """Have `delivery` called soon; it is dropped, and that logged, while a receiver hangs and many wait for it.
+        """Have `delivery` called soon; at once if the system has no room for the thread.
 
-        Where there is no room for a thread it is called at once.
+        While a receiver hangs and many deliveries wait, it is dropped, and the first one that is dropped is logged.
         """
         if self._thread is None:
             try:
@@ -51,18 +51,18 @@ class SignalDispatcher:
         if self.backlog > BACKLOG_MAX and self._is_stuck():
             self._dropped += 1
             if self._dropped == 1:
-                logger.error("a receiver of a signal hangs; signals are dropped until it returns, jobs go on")
+                logger.error("a receiver of a signal hangs; signals are dropped until it returns, jobs continue")
             return
         self._given += 1
         self._todo.put(delivery)
 
     def keep_up(self) -> None:
-        """Return when no more than BACKLOG_MAX deliveries wait, or at once while a receiver hangs."""
+        """Wait until at most BACKLOG_MAX deliveries wait; not while a receiver hangs."""
         while self.backlog > BACKLOG_MAX and not self._is_stuck():
             time.sleep(0.002)
 
     def end(self, most_seconds: float = math.inf) -> None:
-        """Wait for what is not called yet, unless a receiver hangs."""
+        """Wait for the deliveries, at most `most_seconds`; not while a receiver hangs."""
         until = time.monotonic() + most_seconds
         while self.backlog and not self._is_stuck() and time.monotonic() < until:
             time.sleep(0.01)

@@ -1,6 +1,6 @@
-"""Wake a child that waits: one pipe each, made by the supervisor before its first fork.
+"""Wake a child that waits: one pipe for each child, created by the supervisor before its first fork.
 
-Every process of the worker keeps all ends, so a pipe outlives the child it wakes, and the next child finds it.
+Every process of the worker keeps both ends of all pipes, so a pipe outlives the child and serves the next one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Protocol
 
-# A child that was woken and found a job looks this often by itself.
+# A child that was woken and found a job polls this often by itself.
 AGAIN_SECONDS = 0.005
 
 
-class WakeupPipes:
-    """The pipes, and who is to be woken."""
+class Room(Protocol):
+    """What a wake-up needs to know of a child: a ProcessSlot."""
 
-    def __init__(self, slots: Sequence[Any]) -> None:
+    room: int
+    paused: int
+
+
+class WakeupPipes:
+    """The pipes, and the choice of the child to wake."""
+
+    def __init__(self, slots: Sequence[Room]) -> None:
         self._slots = slots
         self._pipes = [os.pipe() for _ in slots]
         for _, write in self._pipes:
@@ -28,22 +35,22 @@ class WakeupPipes:
         self._last = 0
 
     def wake(self, first: int | None = None) -> None:
-        """Wake one child that has room for a job: `first` if that has, or else the one with the most.
+        """Wake one child that has room for a job: `first` if it has room, otherwise the child with the most.
 
-        Always the same among equals: taking turns would keep every child looking often when one is enough.
+        Ties go to the first child: with round robin every child would keep polling often, where one is enough.
         """
         able = self._able()
         if able:
             self._wake(first if first in able else max(able, key=lambda index: self._slots[index].room))
 
     def wake_another(self) -> None:
-        """Wake one that was not woken last, if there is one with room: that one may hang."""
+        """Wake a child with room other than the one that was woken last, which may hang; that one if it is alone."""
         able = self._able()
         if able:
             self._wake(next((index for index in able if index != self._last), self._last))
 
     def watch(self, index: int, wake: Callable[[], None]) -> None:
-        """Call wake() for every wake-up of child `index`, from a thread that sleeps in read()."""
+        """Call wake() for every wake-up of child `index`, from a thread that blocks in read()."""
         threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
 
     def _able(self) -> list[int]:
@@ -52,7 +59,7 @@ class WakeupPipes:
 
     def _wake(self, index: int) -> None:
         self._woken_at[index], self._last = time.monotonic(), index
-        # Full: the child does not read at present, and enough wake-ups are waiting for it.
+        # A full pipe: the child does not read now, and enough wake-ups wait for it.
         with suppress(BlockingIOError):
             os.write(self._pipes[index][1], b"!")
 

@@ -1,4 +1,4 @@
-"""A thread that uses no connection and does what must be done while other threads wait for a server."""
+"""A thread without a connection, for duties that must not wait for a database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Watchdog:
         self._failing = False
 
     def start(self) -> None:
-        """Raises RuntimeError where there is no room for a thread."""
+        """Start the thread. Raises RuntimeError if the system has no room for it."""
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
     def _work(self) -> None:
@@ -37,11 +37,8 @@ class Watchdog:
                     duty()
                 self._failing = False
             except Exception:
-                self._complain()
-
-    def _complain(self) -> None:
-        # A log handler of the project may raise too, and no other thread does these duties.
-        with suppress(Exception):
-            if not self._failing:
-                logger.exception("the watchdog of this process met an unexpected error; it goes on")
-        self._failing = True
+                # The log handlers of a project may raise, too, and no other thread does these duties.
+                with suppress(Exception):
+                    if not self._failing:
+                        logger.exception("the watchdog of this process raised an unexpected error; it continues")
+                self._failing = True
