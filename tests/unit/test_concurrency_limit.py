@@ -58,7 +58,7 @@ def test_it_starts_full_and_stays_full_while_nothing_is_wrong(made, clock):
 def test_an_absent_database_halves_the_level_and_no_lower_than_1(made, clock):
     subject, seen = made(), []
     for _ in range(6):
-        subject.away()
+        subject.outage_began()
         clock.go(0.6)
         seen.append(subject.limit(16))
     assert seen == [8, 4, 2, 1, 1, 1]
@@ -67,7 +67,7 @@ def test_an_absent_database_halves_the_level_and_no_lower_than_1(made, clock):
 def test_many_signs_of_one_trouble_count_once(made):
     subject = made()
     for _ in range(10):
-        subject.away()
+        subject.outage_began()
     assert subject.level == 8
 
 
@@ -75,10 +75,10 @@ def test_many_signs_of_one_trouble_count_once(made):
 def test_it_is_back_at_full_within_five_seconds(made, clock, most):
     subject = made(most)
     for _ in range(12):
-        subject.away()
+        subject.outage_began()
         clock.go(1)
     assert subject.limit(most) == 1
-    subject.back()
+    subject.outage_ended()
     begun = clock.now
     while subject.limit(subject.level) < most:
         claim(subject, clock, 0.01)
@@ -87,25 +87,25 @@ def test_it_is_back_at_full_within_five_seconds(made, clock, most):
 
 def test_it_comes_back_while_long_jobs_run_and_nothing_can_be_claimed(made, clock):
     subject = made(8)
-    subject.away()
-    subject.back()
+    subject.outage_began()
+    subject.outage_ended()
     clock.go(10)
     assert subject.limit(8) == 5
     clock.go(0.5)
     assert subject.limit(8) == 6
 
 
-def test_it_does_not_rise_while_the_database_is_away(made, clock):
+def test_it_does_not_rise_while_the_database_is_unreachable(made, clock):
     subject = made(8)
-    subject.away()
+    subject.outage_began()
     clock.go(60)
     assert subject.limit(8) == 4
 
 
 def test_it_does_not_rise_while_no_work_waits(made, clock):
     subject = made(8)
-    subject.away()
-    subject.back()
+    subject.outage_began()
+    subject.outage_ended()
     clock.go(10)
     claim(subject, clock, 0.01, count=0)
     assert subject.limit(0) == 4
@@ -158,6 +158,6 @@ def test_a_server_that_stays_slower_becomes_the_usual_in_the_end(made, clock):
 def test_not_adaptive_means_always_full(made, clock):
     subject = made(adaptive=False)
     for _ in range(5):
-        subject.away()
+        subject.outage_began()
         clock.go(1)
     assert subject.limit(16) == 16

@@ -1,4 +1,4 @@
-"""Slow the runs of a task that all fail for reasons outside the jobs: what they depend on is probably down."""
+"""Slow the runs of a task whose jobs all fail because something that they depend on is probably down."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 logger = logging.getLogger("jobqueue.worker")
 
-RECENT, FAILED = 10, 9  # this many of so many runs
+RECENT, FAILED = 10, 9  # the breaker opens when 9 of the last 10 runs have failed
 PROBE_SECONDS = 0.5
-# For how long jobs are given back that are not probes: as long as it has lasted so far, within these bounds.
+# Jobs that are not probes are given back for as long as the breaker has been open, within these bounds.
 PARK_LOW_SECONDS, PARK_HIGH_SECONDS = 5.0, 60.0
-# All else is the fault of the job or of its code: the next job fares no better or worse for waiting.
+# Other causes are in the job or its code: the next job would not gain from waiting.
 OUTSIDE = {FailureCause.DEPENDENCY, FailureCause.RESOURCE, FailureCause.TIMEOUT}
 CHAIN_MAX = 20
 
-#: queue, and name of the task; None: the handler of the queue
+#: a queue and the name of a task; None: the handler of the queue
 Kind = tuple[str, str | None]
 
 
 @dataclass(slots=True)
 class _Slowed:
-    """Since when, when the next one may run, and until when jobs have been given back one for each probe."""
+    """An open breaker: since when, when the next probe may run, and for which probe a job was last given back."""
 
     since: float
     next_probe: float
@@ -43,7 +43,7 @@ class _Slowed:
         return True
 
     def park_seconds(self, now: float) -> float:
-        """For how long to give back the next one: the first few come back one by one, in time for the probes."""
+        """For how long to give back the next job: the first few return one by one, in time for the probes."""
         slot = max(self.last_slot, now) + PROBE_SECONDS
         if slot - now > PARK_LOW_SECONDS:
             return min(PARK_HIGH_SECONDS, max(PARK_LOW_SECONDS, now - self.since))
@@ -52,10 +52,10 @@ class _Slowed:
 
 
 class CircuitBreaker:
-    """Per queue and task: free until 9 of its last 10 runs failed, then one job each half second until one succeeds.
+    """Opens for a queue and task when 9 of the last 10 runs failed; then one job runs each 0.5 s until one succeeds.
 
-    Only failures count whose cause, or the cause of what they were raised from, speaks for something outside of the
-    jobs. With adaptive=False every task is free.
+    A failure counts only if its cause, or the cause of an exception that it was raised from, is outside the jobs. With
+    adaptive=False the breaker never opens.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class CircuitBreaker:
         self._recent: dict[Kind, deque[bool]] = {}
         self._slowed: dict[Kind, _Slowed] = {}
         self._parked_until = 0.0
-        # The claimer asks while the settler tells.
+        # The claimer reads while the settler writes.
         self._lock = threading.Lock()
 
     @property
     def holds(self) -> bool:
-        """Whether jobs that sift() did not let run are still to come back."""
+        """Whether jobs that sift() held back have yet to return to their queue."""
         return self._clock() < self._parked_until
 
     def sift(self, leases: list[Lease]) -> tuple[list[Lease], dict[float, list[Lease]]]:
-        """Those that may run now, and the others by the seconds for which they are to be given back."""
+        """Return the leases that may run now, and the others by the seconds for which to give them back."""
         if not self._slowed:
             return leases, {}
         free: list[Lease] = []
@@ -88,20 +88,20 @@ class CircuitBreaker:
                 else:
                     parked[slowed.park_seconds(now)].append(lease)
         if parked:
-            # They come back by the database's clock, a little later than by this one.
+            # They become due by the database's clock, which may be a little later than by this one.
             self._parked_until = max(self._parked_until, now + max(parked) + PROBE_SECONDS)
         return free, parked
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn how runs ended."""
+        """Record how runs ended."""
         last: BaseException | None = None
         for outcome in outcomes:
-            # A worker without failures pays for this look and nothing else.
+            # The fast path: without failures, nothing else is done for an outcome.
             if outcome.error is None:
                 if not self._recent:
                     continue
             elif outcome.error is last:
-                continue  # one call that raised, however many jobs were in it
+                continue  # one call that raised counts once, however many jobs were in it
             last = outcome.error
             with self._lock:
                 self._note(outcome)
@@ -119,8 +119,7 @@ class CircuitBreaker:
         if kind not in self._slowed and sum(recent) >= FAILED:
             now = self._clock()
             self._slowed[kind] = _Slowed(since=now, next_probe=now + PROBE_SECONDS, last_slot=now)
-            words = "the runs of %s in queue %s fail; one job at a time until one succeeds"
-            self._tell(words, kind)
+            self._log("the runs of %s in queue %s fail; one job at a time until one succeeds", kind)
 
     def _succeeded(self, kind: Kind) -> None:
         recent = self._recent.get(kind)
@@ -128,12 +127,12 @@ class CircuitBreaker:
             return
         recent.append(False)
         if self._slowed.pop(kind, None) is not None:
-            self._tell("a run of %s in queue %s succeeded; full speed again", kind)
+            self._log("a run of %s in queue %s succeeded; full speed again", kind)
             del self._recent[kind]
         elif not any(recent):
             del self._recent[kind]
 
-    def _tell(self, words: str, kind: Kind) -> None:
+    def _log(self, words: str, kind: Kind) -> None:
         self._slot.queues_slowed = len({queue for queue, _ in self._slowed})
         logger.info(f"%s: {words}", self._name, kind[1] or "the handler", kind[0])
 
@@ -143,7 +142,7 @@ def _is_outside(error: BaseException | None) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """`error`, and what it was raised from: libraries turn a refused connection into an exception of their own."""
+    """`error` and its causes: libraries turn a refused connection into an exception of their own."""
     for _ in range(CHAIN_MAX):
         if error is None:
             return

@@ -1,4 +1,4 @@
-"""How many jobs a child may have running now: all it was given while the database is healthy, fewer while it is not."""
+"""How many jobs a child may run at once: --concurrency while the database is healthy, fewer while it is not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jobqueue.worker.shared.scoreboard import ProcessSlot
 logger = logging.getLogger("jobqueue.worker")
 
 STEP_SECONDS = 0.5  # between two changes in one direction
-STEPS = 8  # from nothing back to full
-# Redone transactions are normal events one at a time; so many within a second are not.
+STEPS = 8  # from zero to full concurrency
+# A transaction that is redone is normal; this many within this time are not.
 FAULTS, FAULTS_SECONDS = 3, 1.0
-# A claim is slow if it takes this many times its usual time, and long enough to mean something; one alone is chance.
+# A claim is slow if it takes this many times the usual time and at least SLOW_SECONDS; one alone may be chance.
 SLOW_FACTOR, SLOW_SECONDS, SLOW_CLAIMS = 8.0, 0.25, 3
 
 
 class ConcurrencyLimit:
-    """Starts at full concurrency; halves on trouble, comes back by eighths while work waits and claims succeed.
+    """Starts at full concurrency, halves on trouble, and rises by eighths while work waits and claims succeed.
 
     Never below 1, never above `most`. With adaptive=False the level stays at `most`.
     """
@@ -31,7 +31,7 @@ class ConcurrencyLimit:
         self.most, self.level = most, most
         self._slot, self._name, self._clock = slot, name, clock
         self._adaptive = adaptive
-        self._away, self._filled = False, True
+        self._outage, self._filled = False, True
         self._next_fall = self._next_rise = 0.0
         self._faults, self._window_faults, self._window_until = sum(retries.values()), 0, 0.0
         self._slow = 0
@@ -40,8 +40,8 @@ class ConcurrencyLimit:
         slot.level = most
 
     def limit(self, in_hand: int) -> int:
-        """The level, one step higher where `in_hand` jobs use it up and nothing speaks against it."""
-        if self.level < self.most and not self._away and (self._filled or in_hand >= self.level):
+        """Return the level, after raising it by a step if `in_hand` jobs use it up and the database is healthy."""
+        if self.level < self.most and not self._outage and (self._filled or in_hand >= self.level):
             now = self._clock()
             if now >= self._next_rise:
                 self._next_rise = now + STEP_SECONDS
@@ -49,11 +49,11 @@ class ConcurrencyLimit:
         return self.level
 
     def begin(self) -> None:
-        """A look at the queues begins."""
+        """Record that a round of claims begins."""
         self._began, self._cpu_began = self._clock(), time.process_time()
 
     def claimed(self, count: int, room: int) -> None:
-        """It has ended well: `count` jobs came where there was room for `room`."""
+        """Record that the round succeeded, with `count` jobs where there was room for `room`."""
         self._filled = count >= room
         slow = count > 0 and self._is_slow(self._clock() - self._began, time.process_time() - self._cpu_began)
         self._slow = self._slow + 1 if slow else 0
@@ -63,14 +63,14 @@ class ConcurrencyLimit:
             self._next_rise = self._clock() + STEP_SECONDS
         self._count_faults()
 
-    def away(self) -> None:
-        """The database does not answer: halve the level now and with each further try, at most twice a second."""
-        self._away = True
+    def outage_began(self) -> None:
+        """Halve the level, at most twice a second: the database does not answer."""
+        self._outage = True
         self._fall("the database is unreachable")
 
-    def back(self) -> None:
-        """The database answers again."""
-        self._away = False
+    def outage_ended(self) -> None:
+        """Let the level rise again: the database answers."""
+        self._outage = False
         self._next_rise = self._clock() + STEP_SECONDS
 
     def _fall(self, why: str) -> None:
@@ -98,10 +98,10 @@ class ConcurrencyLimit:
         if usual is None:
             self._usual_seconds = seconds
             return False
-        # Quickly down, slowly up: a bad minute must not become the usual, a slower server must in the end.
+        # The average falls fast and rises slowly: a bad minute must not become usual, but a slower server finally must.
         weight = 0.1 if seconds < usual else 0.01
         self._usual_seconds = usual + weight * (min(seconds, 2 * usual) - usual)
-        # If jobs of this process computed meanwhile, the wait was for the interpreter and not for the database.
+        # If this process used the processor meanwhile, the claim waited for the interpreter and not for the database.
         return seconds > max(SLOW_SECONDS, SLOW_FACTOR * usual) and cpu_seconds < seconds / 2
 
     def _change(self, level: int, why: str) -> None:

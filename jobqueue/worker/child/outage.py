@@ -27,7 +27,7 @@ class Outage:
         """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""
         self.failures += 1
         self.next_try = time.monotonic() + PAUSE.delay_seconds(self.failures)
-        self._concurrency.away()
+        self._concurrency.outage_began()
         if is_refusal(error, self._using):
             logger.error("%s: the database refused a %s: %s", self._name, self._what, error)
         elif self.failures == 1:
@@ -38,5 +38,5 @@ class Outage:
         """The database answered."""
         if self.failures:
             logger.info("%s: the database answers again", self._name)
-            self._concurrency.back()
+            self._concurrency.outage_ended()
         self.failures = 0

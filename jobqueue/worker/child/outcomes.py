@@ -1,4 +1,4 @@
-"""Write down how runs ended: acks together, everything else one by one. No outcome is dropped while it can be kept."""
+"""Write how runs ended: acks together, everything else one by one. Outcomes that cannot be written are returned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
-from jobqueue.db import fault_vendor, vendor
+from jobqueue.db import is_refusal, vendor
 from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import is_permanent, summary
 from jobqueue.models import Job
@@ -27,16 +27,16 @@ from jobqueue.worker.run.attempt import Ending, Outcome
 logger = logging.getLogger("jobqueue.worker")
 
 PARK_SECONDS = 60.0
-# A lock that was not free: its holder works, and will be done sooner than a new version is deployed.
+# For a lock that was not free: its holder ends sooner than a new version is deployed.
 LOCKED_SECONDS = 5.0
-# An outcome is given up that was cut off so often, while the same row took a small write before and after each time.
+# An outcome is given up if its connection was lost this often, while small writes to the same row succeeded.
 ALONE_TRIES = 3
 ALONE_SECONDS = 0.2
 _CUT_OFF = (
     "the connection is lost whenever it is sent, and the database answers otherwise. Something between, as a proxy, "
     "may not take a statement that long"
 )
-#: what attempt_ended calls a failed run, by what became of the job
+#: status of the job after a failed run -> outcome that attempt_ended reports
 _AFTER_FAILURE = {
     Job.Status.READY: RunOutcome.RETRY,
     Job.Status.CANCELED: RunOutcome.CANCELED,
@@ -46,7 +46,7 @@ _counting = threading.Lock()
 
 
 class Counts(Protocol):
-    """What is counted: a ProcessSlot of the scoreboard, or the counters of a test."""
+    """Where runs are counted: a ProcessSlot, or the counters of a test."""
 
     finished: int
     failed: int
@@ -71,11 +71,11 @@ def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) 
     except DatabaseBusy:
         return list(outcomes)
     except Exception as error:
-        if isinstance(error, Error) and _away(error, good[0]):
+        if isinstance(error, Error) and _is_outage(error, good[0]):
             if not (long := _too_long(good)):
                 return list(outcomes)
             return _settle_too_long(long, outcomes, error, counts)
-        # One of them causes the error. Alone it is found, and the others are written.
+        # One of them causes the error. One by one, it is found and the others are written.
         for outcome in good if len(good) > 1 else ():
             unwritten += settle([outcome], counts, again=True)
         if len(good) == 1 and not _settle_plain(good[0], error, counts):
@@ -85,9 +85,9 @@ def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) 
 
 
 def settle_alone(outcome: Outcome, counts: Counts) -> list[Outcome]:
-    """settle() again for one that the database was unreachable for, as if for good: perhaps for this one only.
+    """Write an outcome for which the database was unreachable; returns it if it could not be written.
 
-    What is cut off on its way as often as it is sent alone, while the database answers, is given up.
+    If the connection is lost each time it is sent, while the database answers small writes, the outcome is given up.
     """
     for _ in range(ALONE_TRIES):
         if not _takes_small_writes(outcome):
@@ -103,7 +103,7 @@ def settle_alone(outcome: Outcome, counts: Counts) -> list[Outcome]:
 
 
 def _takes_small_writes(outcome: Outcome) -> bool:
-    """Whether the database answers a small write to the job's row. False, too, while somebody has locked it."""
+    """Whether a small write to the job's row succeeds. False, too, while another session has locked the row."""
     try:
         outcome.row_locked = is_locked(outcome.lease)
         if not outcome.row_locked:
@@ -114,7 +114,7 @@ def _takes_small_writes(outcome: Outcome) -> bool:
 
 
 def _too_long(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those whose result the server does not take: it cuts the connection, as if it were away. None if it is away."""
+    """The outcomes whose result exceeds what the server accepts: it closes the connection. [] if it is unreachable."""
     using = outcomes[0].lease.using
     try:
         dialect = vendor(using)
@@ -148,7 +148,7 @@ def _acked(
 
 
 def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
-    """True when written, or when nothing more can be done."""
+    """Write one outcome; returns whether it is written, or given up."""
     try:
         if outcome.ending is not Ending.FINISHED and is_locked(outcome.lease):
             outcome.row_locked = True
@@ -159,28 +159,28 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
     except DatabaseBusy:
         return False
     except DatabaseError as error:
-        if _away(error, outcome):
+        if _is_outage(error, outcome):
             return False
         return _settle_plain(outcome, error, counts)
     except Error:
         return False
-    except Exception as error:  # it cannot be put into words; the ends of others in this group must still be written
+    except Exception as error:  # the error of the job cannot be described; the others must still be written
         return _settle_plain(outcome, error, counts)
     return True
 
 
 def _write(outcome: Outcome, again: bool) -> RunOutcome:
-    """Write it; what attempt_ended calls it. Raises LeaseLost."""
+    """Write it; returns the outcome that attempt_ended reports. Raises LeaseLost."""
     if not outcome.finishing:
         return _write_known(outcome, again)
-    # The answer to the commit of its finish() was lost, or something raised behind it, as hooks of on_commit() do.
+    # The answer to the commit of its finish() was lost, or something after it raised, as on_commit() hooks may.
     if is_done_by(outcome.lease):
         outcome.was_finished()
         return RunOutcome.OK
     try:
         return _write_known(outcome, again)
     except LeaseLost:
-        # The server may have been at the commit until now.
+        # The server may have committed it only now.
         if not is_done_by(outcome.lease):
             raise
         outcome.was_finished()
@@ -213,7 +213,7 @@ def _write_known(outcome: Outcome, again: bool) -> RunOutcome:
 
 
 def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
-    """The database refused the values themselves: end the attempt with words it surely takes."""
+    """Fail the attempt with a text that the database accepts: it refused the outcome itself."""
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
     why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
     words = f"the outcome could not be stored: {why}"
@@ -229,14 +229,14 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
     except DatabaseBusy:
         return False
     except Error as again:
-        if _away(again, outcome):
+        if _is_outage(again, outcome):
             return False
         logger.exception("job %d: given up; its lease will run out and be reaped", outcome.lease.job_id)
     return True
 
 
-def _away(error: Error, outcome: Outcome) -> bool:
-    outcome.cut_off = fault_vendor(outcome.lease.using).fault(error) is not None
+def _is_outage(error: Error, outcome: Outcome) -> bool:
+    outcome.cut_off = not is_refusal(error, outcome.lease.using)
     return outcome.cut_off
 
 

@@ -1,4 +1,4 @@
-"""Jobs that are put back for a lock again and again: said in the log, because nothing else ever ends that."""
+"""Log a warning about jobs that are put back for a lock again and again, because nothing else ends that."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jobqueue.durations import format_seconds
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: a job that has not got its lock for so long is told of, and again after each further such time
+#: log a job that has not got its lock for this long, and again each time as much time has passed
 ALARM_SECONDS = 600.0
 _KEPT_MAX = 10_000
 _keeping = threading.Lock()
-#: by database and job: when it was put back first, when it was told of last, when it was seen last
+#: by database and job: when it was first put back, when it was last logged, when it was last seen
 _parked: dict[tuple[str, int], list[float]] = {}
 
 
 def put_back(using: str, job_id: int, error: BaseException) -> None:
-    """Tell of a job that did not get its lock now, if this process has put it back for ALARM_SECONDS."""
+    """Log a job that did not get its lock, if this process has put it back for ALARM_SECONDS."""
     now = time.monotonic()
     with _keeping:
         times = _parked.get((using, job_id))
-        # Not seen for long: it has run meanwhile, or other workers had it.
+        # It was not seen for long: it has run meanwhile, or other workers had it.
         if times is None or now - times[2] > ALARM_SECONDS:
             if len(_parked) >= _KEPT_MAX:
                 _parked.clear()
@@ -43,7 +43,7 @@ def put_back(using: str, job_id: int, error: BaseException) -> None:
 
 
 def ran(using: str, job_id: int) -> None:
-    """It has got its lock, or has ended."""
+    """Forget a job that has got its lock or has ended."""
     if _parked:
         with _keeping:
             _parked.pop((using, job_id), None)

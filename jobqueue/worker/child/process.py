@@ -1,4 +1,4 @@
-"""A child process: takes its name, finds its tasks, runs its loop, says why it ended."""
+"""A child process: registers itself, finds its tasks, runs its loop, and records why it ended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _LOCK_COUNTERS = {
 
 
 def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
-    """Be child `index` until told to stop; returns the exit status."""
+    """Run as child `index` until the supervisor or a limit of its own ends it; returns the exit status."""
     slot = scoreboard.slots[index]
     name = options.child_name(index, slot.generation)
     slot.pid = os.getpid()
@@ -120,7 +120,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
 
 
 def _on_notify(child: Child, queue: str, using: str) -> None:
-    """A job of this process has committed a new one: wake a child without a messenger."""
+    """Wake a child directly, without a notifier: a job of this process has committed a new job."""
     if using == child.using and child.options.selection.serves(queue):
         child.wakeups.wake(first=child.index)
 
@@ -133,13 +133,16 @@ class LockReport:
         self._before = {field: getattr(slot, field) for field in _LOCK_COUNTERS}
 
     def __call__(self, total: Counters) -> None:
-        """Called every few seconds by the thread that writes the counters."""
+        """Add `total`. The thread that writes the counters calls this every few seconds."""
         for field, name in _LOCK_COUNTERS.items():
             setattr(self._slot, field, self._before[field] + getattr(total, name))
 
 
 def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | None:
-    """Add this process to the worker table, however long the database is unreachable; else why it cannot run."""
+    """Add this process to the worker table, however long the database is unreachable.
+
+    Returns None, or why the process must end.
+    """
     parent = scoreboard.supervisor_pid
     while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
         try:

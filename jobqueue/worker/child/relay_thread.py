@@ -1,4 +1,4 @@
-"""A relay in every worker process, so that a project with workers needs no process of its own for its outbox."""
+"""A relay in every worker process, so that a project with workers needs no separate process for its outbox."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger = logging.getLogger("jobqueue.outbox")
 
 INTERVAL_SECONDS = 0.5
 _RESTART_SECONDS = 10.0
-#: how long the end of a worker waits for the delivery under way before it gives its event back
+#: how long the worker waits at its end for the current delivery, before it releases the event
 _GRACE_SECONDS = 5.0
-#: threads that hang in deliveries that were given up, before the process is replaced
+#: the process is replaced when this many threads hang in deliveries that were given up
 HUNG_MAX = 3
 
 
 class WorkerRelay:
-    """A thread, if JOBQUEUE["OUTBOX"] asks for one. One that hangs in a delivery is left alone, and another begins."""
+    """A thread that relays, if JOBQUEUE["OUTBOX"] asks for it. One that hangs in a delivery is replaced by another."""
 
     def __init__(self, using: str, *, on_hung: Callable[[], None] = lambda: None) -> None:
         self._using, self._on_hung = using, on_hung
@@ -32,13 +32,13 @@ class WorkerRelay:
         self._hung: list[_Thread] = []
 
     def start(self) -> None:
-        """Begin, where workers are to relay."""
+        """Start the thread if the settings let workers relay."""
         settings = load().outbox
         if settings is not None and settings.in_workers:
             self._begin()
 
     def stop(self) -> None:
-        """End after the delivery under way; one that takes too long for that is given back."""
+        """End after the current delivery; release its event if the delivery takes too long."""
         if self._now is not None:
             self._now.end()
 
@@ -47,12 +47,12 @@ class WorkerRelay:
         self._now.start()
 
     def _replace(self, thread: int) -> None:
-        """Called by the watch of a delivery that was given up."""
+        """Start another thread in place of `thread`, whose delivery was given up."""
         old = self._now
         if old is None or old.ident != thread or old.over.is_set():
             return
         old.over.set()
-        # Python code ends by this. What waits in C stays, for as long as this process.
+        # This ends Python code. A thread that is blocked in C stays until the process ends.
         interrupt(thread)
         self._hung = [*filter(_Thread.is_alive, self._hung), old]
         if len(self._hung) >= HUNG_MAX:
@@ -62,7 +62,7 @@ class WorkerRelay:
 
 
 class _Thread(threading.Thread):
-    """One relay, until it is told that it is over."""
+    """Runs one relay until `over` is set."""
 
     def __init__(self, using: str, on_overdue: Callable[[int], None]) -> None:
         super().__init__(name="jobqueue-relay", daemon=True)
@@ -77,7 +77,7 @@ class _Thread(threading.Thread):
             self._relay.watch.release()
 
     def run(self) -> None:
-        # Raised by the watch, perhaps a moment after the delivery has come back.
+        # The watch may raise this a moment after the delivery has returned.
         with suppress(DeliveryInterrupted):
             while not self.over.is_set():
                 self._run()
@@ -87,7 +87,7 @@ class _Thread(threading.Thread):
             self._relay = Relay(self._using, stopping=self.over.is_set, on_overdue=self._on_overdue)
             relay_loop.run(self._relay, self.over, interval_seconds=INTERVAL_SECONDS)
         except Exception:
-            logger.exception("the relay of this worker failed; it begins again")
+            logger.exception("the relay of this worker failed; it starts again")
             self.over.wait(_RESTART_SECONDS)
         finally:
             if self._relay is not None:

@@ -1,4 +1,4 @@
-"""What must hold before a worker starts, and the banner that tells what it found."""
+"""The checks before a worker starts, and the banner that it logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ UNREACHABLE, MISCONFIGURED = 3, 4
 
 
 def preflight(options: Options) -> int:
-    """0 and the banner, or the exit status with the reason logged: 3 no database or tables, 4 configuration."""
+    """Check the database and log the banner; returns 0.
+
+    Otherwise logs the reason and returns the exit status: 3 without the database or its tables, 4 for a configuration
+    that no worker can use.
+    """
     connection = connections[options.database]
     if not connection.settings_dict["AUTOCOMMIT"]:
         logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
@@ -65,7 +69,7 @@ def _unmigrated(using: str) -> list[str]:
 
 
 def _wrong(using: str) -> list[tuple[str, str]]:
-    """What `check --database` calls an error, and what to do."""
+    """The errors that `check --database` would report, with their hints."""
     return [(text, hint) for code, text, hint in problems(using) if code.startswith("E")]
 
 

@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP, read from the scoreboard: they need no database, and so can report its absence."""
+"""Health and metrics over HTTP, read from the scoreboard, so that they work while the database is unreachable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("jobqueue.worker")
 # The monitor ticks five times a second. Without a tick for this long it hangs, and the supervisor has not replaced it.
 STALE_SECONDS = 30.0
 
-#: counters of the slots -> help
+#: field of a ProcessSlot -> name and help of its counter
 _COUNTERS = {
     "finished": ("jobs_ended", "Runs that ended"),
     "failed": ("jobs_failed", "Runs that failed"),
@@ -82,7 +82,7 @@ class Probe:
         return 200, generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics. Counters begin with the worker and go on when a child is replaced."""
+        """The metrics. Counters start with the worker and continue when a child is replaced."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, words, value in self._gauges():
@@ -129,6 +129,6 @@ def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHa
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: a probe every few seconds is not worth a line each."""
+            """Log nothing: probes arrive every few seconds."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""Settles what a dead child left behind: its jobs run again, or end, as the scoreboard says how far they had come."""
+"""Settle the jobs of a dead child. The scoreboard shows how far each had come, and so whether it runs again."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ logger = logging.getLogger("jobqueue.worker")
 class Recovery:
     """Looks for dead children on the scoreboard.
 
-    `unlocked_seconds`: how long to wait for the server to end the sessions of one. `retired` is told its name and why
-    it died; nothing here waits for the table of workers. `goes_on` is called after each step.
+    `unlocked_seconds`: how long to wait for the server to end the sessions of one. `retired` receives its name and why
+    it died, and must not wait for the database. `tick` is called after each step.
     """
 
     def __init__(
@@ -36,18 +36,21 @@ class Recovery:
         scoreboard: Scoreboard,
         unlocked_seconds: float,
         retired: Callable[[str, str], None],
-        goes_on: Callable[[], None],
+        tick: Callable[[], None],
     ) -> None:
         self._options, self._scoreboard, self._using = options, scoreboard, options.database
-        self._unlocked_seconds, self._retired, self._goes_on = unlocked_seconds, retired, goes_on
+        self._unlocked_seconds, self._retired, self._tick = unlocked_seconds, retired, tick
 
     def settle_dead(self) -> None:
-        """Finish what a dead child had finished, charge what it ran (that may have killed it), give back the rest."""
+        """Settle the jobs that a dead child had ended, charge those that ran, and release the rest.
+
+        A job that ran is charged with an attempt, because it may have killed the process.
+        """
         for index, slot in enumerate(self._scoreboard.slots):
             if slot.state == State.DEAD:
                 self._settle_child(index, slot)
                 slot.state = State.EMPTY
-                # Children die seldom: nobody is to pay for a session that waits for it.
+                # Children die seldom: an idle session would be held for nothing.
                 connections[self._using].close()
                 self._scoreboard.wakeups.wake()
 
@@ -64,20 +67,20 @@ class Recovery:
         transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
         failed = holds.pop(Hold.FAILED, [])
         for lease in failed:
-            _fail_as_told(lease, in_hand[lease.job_id, lease.fence])
-            self._goes_on()
+            _fail_as_recorded(lease, in_hand[lease.job_id, lease.fence])
+            self._tick()
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError
         late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
         if late:
-            # Known who is to blame: its neighbours run again without a charge.
+            # These caused the kill: the other jobs run again without a charge.
             holds[Hold.OVER] += [lease for lease in ran if lease not in late]
             ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
         else:
             problem = JobLost(f"its worker process {name} {how} while it ran")
         for lease in ran:
             transitions.fail_many([lease], error=problem)
-            self._goes_on()
+            self._tick()
         rest = [lease for group in holds.values() for lease in group]
         transitions.release_many(rest)
         slot.failed += len(ran) + len(failed)
@@ -91,22 +94,22 @@ class Recovery:
             )
 
     def _left_by(self, name: str) -> list[Lease]:
-        """The leases of a dead child, as soon as the server has noticed its death and unlocked their rows.
+        """The leases of a dead child whose rows are not locked, after waiting for the server to end its sessions.
 
-        A statement of the dead may go on there for long: leases that it still locks are left to run out.
+        A statement of the dead child may run on the server for long: leases whose rows it locks are left to expire.
         """
         until = time.monotonic() + min(self._unlocked_seconds, self._options.heartbeat_seconds)
         while True:
             held = transitions.held_by(name, using=self._using)
             free = free_of(held)
-            self._goes_on()
+            self._tick()
             if len(free) == len(held) or time.monotonic() > until:
                 return free
             time.sleep(0.02)
 
 
-def _fail_as_told(lease: Lease, lease_slot: LeaseSlot) -> None:
-    """Write down the failure of a run whose process died before it could."""
+def _fail_as_recorded(lease: Lease, lease_slot: LeaseSlot) -> None:
+    """Write the failure of a run whose process died before it could do so."""
     delay = lease_slot.delay_seconds if lease_slot.delay_seconds >= 0 else None
     with suppress(LeaseLost):
         transitions.fail(lease, error=lease_slot.kept_failure(), delay_seconds=delay, retry=not lease_slot.final)

@@ -1,4 +1,4 @@
-"""Hand things to a thread that waits for them, for no longer than it wants."""
+"""A queue whose consumer waits with a timeout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Any thread or signal handler puts, one thread takes.
+    """Any thread or signal handler puts items, and one thread takes them.
 
     Not SimpleQueue.get(timeout=): before Python 3.13 it waits for ever if a signal interrupts it as its time runs out.
     """
@@ -23,15 +23,15 @@ class Mailbox(Generic[T]):
         self._filled.acquire()
 
     def put(self, *items: T) -> None:
-        """Add `items`, and wake who waits. Safe in a signal handler."""
+        """Add `items` and wake the thread that waits. Safe in a signal handler."""
         for item in items:
             self._items.put(item)
-        # Released already: whoever takes next finds this item too.
+        # It is released already: the next take() finds these items, too.
         with suppress(RuntimeError):
             self._filled.release()
 
     def take(self, seconds: float) -> list[T]:
-        """All that is there, as soon as there is something; [] after `seconds` without."""
+        """Return all items as soon as there is one; [] after `seconds`."""
         deadline = time.monotonic() + seconds
         while self._filled.acquire(timeout=max(0.0, deadline - time.monotonic())):
             if found := self._all():

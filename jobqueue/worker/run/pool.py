@@ -24,23 +24,23 @@ from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.run.waiting import Accepted, Call, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot
 
-STALLED_SECONDS = 1.0  # jobs that were claimed ahead and wait for as long go back: others may have a free thread
+STALLED_SECONDS = 1.0  # jobs claimed ahead that wait this long are given back: another child may have a free thread
 
 
 class Pool:
-    """Takes leases, runs them in `threads` threads or as coroutines, hands outcomes to the settler, wakes the claimer.
+    """Runs leases in `threads` threads or as coroutines, passes outcomes to the settler, and wakes the claimer.
 
-    Every lease that is taken has a place on the scoreboard until settled().
+    Every lease that it takes has a slot on the scoreboard until settled().
     """
 
     def __init__(self, slots: Iterable[LeaseSlot], threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
         self._free = list(slots)
         self._in_threads: dict[tuple[int, int], LeaseSlot] = {}
-        # The second and further leases of a call; the first one stands for it in _in_threads.
+        # The second and further leases of a call; the first one represents the call in _in_threads.
         self._beside: dict[tuple[int, int], LeaseSlot] = {}
         self._on_loop: dict[tuple[int, int], LeaseSlot] = {}
         self._stopping = stopping
-        #: whether nobody looks after leases: then the end of one's time is the end of it
+        #: whether the monitor has stopped renewing: then a lease is lost when its time has passed
         self.unkept: Callable[[], bool] = lambda: False
         self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
@@ -51,39 +51,39 @@ class Pool:
         self._runner = CoroutineRunner(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
         self._coroutines = coroutines
         if registry.knows_coroutines():
-            # Now, while it is clear what to do if there is no room for a thread.
+            # Here, because the child can still report that the system has no room for a thread.
             self._runner.open()
         #: the claimer is woken when no more than this many calls wait for a thread
         self.low_water = 0
         self._woken = False
         self.allowed = threads
-        # Since when each thread runs what it runs; 0 while it runs nothing.
+        # When each thread began its current call; 0 while it runs nothing.
         self._busy_since = [0.0] * threads
         self._begin_by: dict[tuple[int, int], float] = {}
         self._raised = threading.Condition()
         for number in range(threads):
-            # Daemons: a job that never returns must not keep the process from leaving.
+            # Daemons: a job that never returns must not keep the process from ending.
             threading.Thread(target=self._work, args=[number], name=f"job-{number + 1}", daemon=True).start()
 
     @property
     def waiting(self) -> int:
-        """Calls that no thread has taken yet."""
+        """How many calls wait for a thread."""
         return len(self._todo)
 
     @property
     def moving(self) -> int:
-        """How many threads are free, or have begun what they run a moment ago: only on those can others wait."""
+        """How many threads are free or have begun their call a moment ago: others may run long."""
         since = time.monotonic() - STALLED_SECONDS / 2
         return sum(not busy or busy > since for busy in self._busy_since[: self.allowed])
 
     @property
     def held(self) -> int:
-        """Leases in hand: waiting, running, or ended and not settled."""
+        """How many leases the child holds: waiting, running, or ended and not settled."""
         return len(self._in_threads) + len(self._beside) + len(self._on_loop)
 
     @property
     def in_threads(self) -> int:
-        """Calls that run in job threads, and leases that wait for one."""
+        """How many calls run in job threads, plus the leases that wait for one."""
         waiting = sum(slot.hold == Hold.WAITING for slot in list(self._beside.values())) if self._beside else 0
         return _unended(self._in_threads) + waiting
 
@@ -91,14 +91,14 @@ class Pool:
     def places(self) -> int:
         """How many more coroutines may be claimed.
 
-        None while a blocked loop has not begun those that it has, and none in a process that knows no coroutine.
+        0 while a blocked loop has not begun its last ones, and in a process without coroutine tasks.
         """
         idle = self._runner.waiting or not registry.knows_coroutines()
         return 0 if idle else self._coroutines - _unended(self._on_loop)
 
     @property
     def hurried(self) -> bool:
-        """Whether more ends may come at any moment: leases wait for a thread, or coroutines run."""
+        """Whether more outcomes may follow at any moment: leases wait for a thread, or coroutines run."""
         return bool(self.waiting or self._on_loop)
 
     @property
@@ -107,15 +107,15 @@ class Pool:
         return len(self._free)
 
     def allow(self, threads: int) -> None:
-        """Let only the first `threads` threads take jobs; what runs goes on, and a thread that waits takes one more."""
+        """Let only the first `threads` threads take jobs. Running jobs continue; a waiting thread takes one more."""
         with self._raised:
             self.allowed = threads
             self._raised.notify_all()
 
     def take(self, leases: Sequence[Lease], threads_room: int, places: int, claimed_at: float) -> Accepted:
-        """Run `leases` of one queue: up to `places` of the coroutines, the others by up to `threads_room` calls.
+        """Run `leases` of one queue: up to `places` coroutines, and the others in up to `threads_room` calls.
 
-        `claimed_at` (monotonic) is not after the moment at which their leases began.
+        `claimed_at` (monotonic) is not later than the moment at which their leases began.
         """
         sync, surplus = list(leases), []
         if registry.knows_coroutines():
@@ -128,17 +128,17 @@ class Pool:
         for call in calls[: max(0, threads_room)]:
             slots = [self._hold(call[0], self._in_threads, claimed_at)]
             slots += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
-            # From now on, and not from the claim: a claim that was slow must not send all of it back.
+            # Not `claimed_at`: after a slow claim, all of its jobs would be given back.
             self._todo.add(Call(call, slots, time.monotonic()))
         surplus += chain.from_iterable(calls[max(0, threads_room) :])
         return Accepted(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
     def keys(self) -> set[tuple[int, int]]:
-        """(job_id, fence) of every lease that is held now."""
+        """(job_id, fence) of every lease that the child holds."""
         return {*self._in_threads, *self._beside, *self._on_loop}
 
     def settled(self, leases: Iterable[Lease]) -> None:
-        """The ends of these leases are written: their places on the scoreboard are free."""
+        """Free the slots of these leases: their outcomes are written."""
         for lease in leases:
             key = lease.job_id, lease.fence
             for held in (self._in_threads, self._on_loop, self._beside):
@@ -152,18 +152,18 @@ class Pool:
                 free()
 
     def loop_runs(self) -> bool:
-        """Whether the event loop has answered since this was asked before: no coroutine blocks it."""
+        """Whether the event loop has answered an earlier call of this method: no coroutine blocks it."""
         return self._runner.answers()
 
     def take_back(self) -> list[Lease]:
-        """The leases that were not started; they will not be."""
+        """Remove and return the leases that were not started."""
         return self._runner.take_back() + self._todo.take_back()
 
     def take_back_late(self, run_seconds: float) -> list[Lease]:
-        """Those of them that others should have a chance to run: they have waited for long, or will.
+        """Remove and return unstarted leases that have waited for long or will, so that other children can run them.
 
-        The age of the oldest decides, whatever else begins meanwhile; and of a list that will surely take long, when
-        each job runs for `run_seconds`, only its beginning is kept.
+        All go if the oldest has waited for STALLED_SECONDS. If jobs run for `run_seconds` each, and the list would take
+        too long, only its beginning is kept.
         """
         leases = self._runner.take_back() if self._runner.oldest_seconds() >= STALLED_SECONDS else []
         if self._todo.oldest_seconds() >= STALLED_SECONDS:
@@ -173,7 +173,7 @@ class Pool:
         return leases
 
     def take_refused(self) -> list[Lease]:
-        """Those that were not started because they must not be any more."""
+        """Remove and return the leases whose turn came when they must not run any more."""
         leases: list[Lease] = []
         with suppress(Empty):
             while True:
@@ -185,16 +185,16 @@ class Pool:
         self._wakeups.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Return when there is something to do for the claimer, or after `seconds`."""
+        """Return when the claimer has something to do, or after `seconds`."""
         self._wakeups.take(seconds)
         self._woken = False
 
     def ended(self, seconds: float) -> list[Outcome]:
-        """Outcomes in the order they ended, as soon as there is one; [] after `seconds` without."""
+        """Return outcomes in their order, as soon as there is one; [] after `seconds`."""
         return self._ended.take(seconds)
 
     def enforce_limits(self) -> None:
-        """Raise SoftTimeout in the threads whose job has run for too long."""
+        """Raise SoftTimeout in the threads whose call has run for too long."""
         for watch in self._watches:
             watch.enforce()
 
@@ -214,10 +214,10 @@ class Pool:
         return lapsed or bool(slot.flags & (LOST | CANCEL)) or self._stopping()
 
     def _fit(self, lease: Lease, slot: LeaseSlot) -> bool:
-        """Whether it may start; else it is given back.
+        """Whether `lease` may start; if not, it will be given back.
 
-        After a pause of this process another may have run it; whoever canceled it does not want it any more; and if
-        its expires_at has come, the next claim that meets it ends it.
+        It may not if it has expired, because another worker may run it; if it was lost or canceled; or if its
+        expires_at has passed: the next claim then ends the job.
         """
         begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf
         if time.monotonic() < min(slot.lease_until, begin_by) and not slot.flags & (LOST | CANCEL):
@@ -227,7 +227,7 @@ class Pool:
         return False
 
     def _next(self) -> tuple[list[Lease], list[LeaseSlot]]:
-        """The next call, without what must not start; waits for one."""
+        """Wait for the next call; returns it without the leases that must not start."""
         while True:
             call = self._todo.next()
             fit = [pair for pair in zip(call.leases, call.slots, strict=True) if self._fit(*pair)]
@@ -244,14 +244,14 @@ class Pool:
             self._busy_since[number] = 0.0
             leases, slots = self._next()
             self._busy_since[number] = time.monotonic()
-            # From here on the jobs count as started, whatever happens to this process.
+            # From here on the jobs count as started, even if this process dies.
             for slot in slots:
                 slot.hold = Hold.RUNNING
             self._ask_for_more()
             outcomes = self._run(leases, slots, watch)
             if job_fork.is_forked():
                 job_fork.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
-            # From here on they did not kill this process, and what returned need not run again.
+            # From here on they are not charged if this process dies, and jobs that returned do not run again.
             for outcome, slot in zip(outcomes, slots, strict=True):
                 outcome.note_on(slot)
             self._end(outcomes)
@@ -259,7 +259,7 @@ class Pool:
     def _run(self, leases: list[Lease], slots: list[LeaseSlot], watch: Watch) -> list[Outcome]:
         slot = slots[0] if len(slots) == 1 else Together(slots)
         try:
-            # Its own context: no time zone or language that it activates reaches the next job.
+            # A context of its own: a time zone or language that the job activates must not reach the next job.
             run = Run(slot, watch, partial(self._asked_to_stop, slots[0]), context := Context())
             return context.run(perform, leases, run)
         except BaseException as error:
@@ -286,12 +286,12 @@ class Pool:
             free()
 
     def _ask_for_more(self) -> None:
-        # Once per wait(): waking the claimer for every job would cost more than the jobs.
+        # Once for each wait(): waking the claimer for every job would cost more than the jobs.
         if len(self._todo) <= self.low_water and not self._woken:
             self._woken = True
             self._wakeups.put(None)
 
 
 def _unended(held: dict[tuple[int, int], LeaseSlot]) -> int:
-    # list() first: the settler takes some out meanwhile.
+    # list() first: the settler removes some meanwhile.
     return sum(slot.hold <= Hold.RUNNING for slot in list(held.values()))

@@ -1,4 +1,4 @@
-"""The asyncio tasks that a coroutine job has started: on a loop shared by many jobs they must not outlive it."""
+"""The asyncio tasks that a coroutine job starts: they must end with it, because many jobs share the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _started: ContextVar[Tasks] = ContextVar("jobqueue_started_tasks")
 
 
 def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-    """The loop's task factory: a task that is started inside a job is remembered for its end."""
+    """The task factory of the loop: remembers the tasks that a job starts."""
     task = asyncio.Task(coro, loop=loop, **options)
     started = _started.get(None)
     if started is not None:
@@ -22,14 +22,14 @@ def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> async
 
 
 def collect() -> Tasks:
-    """From here on tasks started in this context are in the set that is returned, until they are done."""
+    """Returns a set that contains the unfinished tasks which this context starts from now on."""
     started: Tasks = set()
     _started.set(started)
     return started
 
 
 async def end(started: Tasks) -> None:
-    """Cancel what still runs and wait for it, as asyncio.run() does for a program."""
+    """Cancel the tasks that still run and wait for them, as asyncio.run() does for a program."""
     left = list(started)
     for task in left:
         task.cancel()

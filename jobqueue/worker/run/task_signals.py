@@ -1,7 +1,7 @@
-"""Django Tasks' signals around each run of a task: task_started before it, task_finished when its end is written.
+"""Send Django Tasks' signals: task_started before each run of a task, task_finished when its outcome is written.
 
-task_started is sent where the task runs; task_finished by the dispatcher, so that no receiver keeps ends from being
-written. Both in the run's own contextvars: what a receiver sets at the start it finds, and can reset, at the end.
+task_started is sent where the task runs; task_finished by the dispatcher, so that no receiver delays the writing of
+outcomes. Both run in the contextvars of the run: a receiver can reset at the end what it has set at the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: how loud Django's own log line is, and the status
+#: the level of Django's own log line, and the status of the result
 _ENDS = {
     RunOutcome.OK: (logging.INFO, TaskResultStatus.SUCCESSFUL),
     RunOutcome.RETRY: (logging.INFO, TaskResultStatus.READY),
@@ -41,13 +41,13 @@ _dispatcher: SignalDispatcher | None = None
 
 
 def dispatch_via(dispatcher: SignalDispatcher) -> None:
-    """From now on this process has task_finished sent by `dispatcher`."""
+    """From now on `dispatcher` sends task_finished in this process."""
     global _dispatcher
     _dispatcher = dispatcher
 
 
 def dispatch(delivery: Callable[[], object]) -> None:
-    """Have `delivery` called by the dispatcher; at once where there is none yet."""
+    """Have the dispatcher call `delivery`; call it at once if there is no dispatcher yet."""
     if _dispatcher is None:
         delivery()
     else:
@@ -55,9 +55,9 @@ def dispatch(delivery: Callable[[], object]) -> None:
 
 
 def started(task: Task[..., object] | None, lease: Lease, *, within: bool = False) -> None:
-    """Send task_started, in the job's thread. A soft limit that ends meanwhile is raised; nothing else is.
+    """Send task_started in the job's thread. Raises SoftTimeout if the soft limit ends meanwhile, and nothing else.
 
-    Transactions that receivers left open are dropped, unless the job itself runs `within` one.
+    Transactions that receivers left open are rolled back, unless the job itself runs `within` one.
     """
     if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
@@ -67,7 +67,7 @@ def started(task: Task[..., object] | None, lease: Lease, *, within: bool = Fals
     except SoftTimeout:
         raise
     except BaseException:
-        logger.exception("task_started of job %d could not be sent; the job goes on", lease.job_id)
+        logger.exception("task_started of job %d could not be sent; the job continues", lease.job_id)
     else:
         _raise_soft_timeout(answers)
     finally:
@@ -76,7 +76,7 @@ def started(task: Task[..., object] | None, lease: Lease, *, within: bool = Fals
 
 
 async def astarted(task: Task[..., object] | None, lease: Lease) -> None:
-    """started() on an event loop: receivers that are no coroutine functions run in another thread."""
+    """Do the same on an event loop; receivers that are not coroutine functions run in another thread."""
     if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
     try:
@@ -86,11 +86,11 @@ async def astarted(task: Task[..., object] | None, lease: Lease) -> None:
     except CancelledError:
         raise
     except BaseException:
-        logger.exception("task_started of job %d could not be sent; the job goes on", lease.job_id)
+        logger.exception("task_started of job %d could not be sent; the job continues", lease.job_id)
 
 
 def finished(outcome: Outcome, what: RunOutcome) -> None:
-    """Have task_finished sent for a run whose end is written: `what` is ok, retry, dead or canceled."""
+    """Have task_finished sent for a run whose outcome is written, if `what` is OK, RETRY, DEAD or CANCELED."""
     if outcome.task is None or what not in _ENDS:
         return
     level, status = _ENDS[what]
@@ -100,7 +100,7 @@ def finished(outcome: Outcome, what: RunOutcome) -> None:
 
 
 def keep_up() -> None:
-    """Wait while receivers are far behind: they set the pace then, and what waits for them stays bounded."""
+    """Wait while receivers are far behind, so that the number of waiting signals is bounded."""
     if _dispatcher is not None:
         _dispatcher.keep_up()
 
@@ -142,7 +142,7 @@ def _finished_result(outcome: Outcome, status: TaskResultStatus, backend: object
 
 
 def _listened(signal: Signal, log: object, level: int) -> bool:
-    """Whether anybody would notice: Django's own receivers only write a line to a log."""
+    """Whether a signal has an effect: Django's own receiver only logs a line, which may be disabled."""
     receivers = signal.receivers
     if len(receivers) == 1 and receivers[0][0][0] == id(log):
         return bool(signals.logger.isEnabledFor(level)) and _written(level)
@@ -150,7 +150,7 @@ def _listened(signal: Signal, log: object, level: int) -> bool:
 
 
 def _written(level: int) -> bool:
-    """Whether a handler takes lines of Django's logger: by default they end at a console that is for DEBUG only."""
+    """Whether a handler accepts lines of Django's logger: by default there is only a console that requires DEBUG."""
     logger: logging.Logger | None = signals.logger
     found = False
     while logger is not None:
@@ -168,7 +168,7 @@ def _is_shut(condition: object) -> bool:
 
 
 def _raise_soft_timeout(answers: Iterable[tuple[object, object]]) -> None:
-    """Raise a SoftTimeout that a receiver met. Django logs the other errors."""
+    """Raise a SoftTimeout that interrupted a receiver. Django logs the other errors."""
     for _, answer in answers:
         if isinstance(answer, SoftTimeout):
             raise answer

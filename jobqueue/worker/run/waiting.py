@@ -1,4 +1,4 @@
-"""What one child has claimed and not begun, and the line of calls that wait for a job thread."""
+"""The calls of one child that wait for a job thread, and the result of giving it leases."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jobqueue.worker.shared.scoreboard import LeaseSlot
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """How many of the claimed leases a child accepted, by kind, and the surplus."""
+    """How many leases of a claim a child accepted, by kind, and the surplus."""
 
     sync: int
     coroutines: int
-    surplus: list[Lease]  # of either kind, not taken: to be given back
-    calls: int  # by which job threads run the sync ones
-    alone: int  # of the sync ones, how many do not share a call
+    surplus: list[Lease]  # of both kinds; these are given back
+    calls: int  # how many calls run the sync ones
+    alone: int  # how many of the sync ones share no call
 
     @property
     def kept(self) -> int:
@@ -30,7 +30,7 @@ class Accepted:
 
 
 class Call(NamedTuple):
-    """Leases that run together in one thread, their places on the scoreboard, and since when they wait (monotonic)."""
+    """Leases that run together in one thread, their slots, and since when they wait (monotonic)."""
 
     leases: list[Lease]
     slots: list[LeaseSlot]
@@ -38,10 +38,10 @@ class Call(NamedTuple):
 
 
 class Waiting:
-    """Job threads take the oldest call; the child's main thread adds calls, and takes back the newest."""
+    """Job threads take the oldest call. The child's main thread adds calls and takes back the newest ones."""
 
     def __init__(self) -> None:
-        # One turn for each call: whoever has taken a turn surely finds a call, at either end, and nobody needs a lock.
+        # One turn for each call: a thread that has taken a turn finds a call at either end, so no lock is needed.
         self._turns: SimpleQueue[None] = SimpleQueue()
         self._calls: deque[Call] = deque()
 
@@ -49,23 +49,23 @@ class Waiting:
         return self._turns.qsize()
 
     def add(self, call: Call) -> None:
-        """Behind all others."""
+        """Add a call behind all others."""
         self._calls.append(call)
         self._turns.put(None)
 
     def next(self) -> Call:
-        """The oldest call; waits for one."""
+        """Wait for a call, and return the oldest."""
         self._turns.get()
         return self._calls.popleft()
 
     def oldest_seconds(self) -> float:
-        """How long the oldest call has waited; 0 when none waits."""
+        """Seconds that the oldest call has waited; 0 if none waits."""
         with suppress(IndexError):
             return time.monotonic() - self._calls[0].since
         return 0.0
 
     def take_back(self, keep: int = 0) -> list[Lease]:
-        """The leases of all calls but the oldest `keep`; they will not be run."""
+        """Remove all calls but the oldest `keep`; returns their leases, which do not run."""
         leases: list[Lease] = []
         with suppress(Empty):
             while len(self) > keep:

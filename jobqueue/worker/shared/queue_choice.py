@@ -1,4 +1,4 @@
-"""Which queues a worker serves: names with weights, '*' for all, '-name' for all but that one."""
+"""Which queues a worker serves: names with weights, '*' for all queues, '-name' to exclude one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHT_MAX = 1000
 
 @dataclass(slots=True)
 class Selection:
-    """Order among queues: by weight, larger first; queues of one weight take turns."""
+    """Orders the queues by weight, largest first; queues of the same weight take turns."""
 
     weights: dict[str, int] = field(default_factory=dict)
     every: int | None = None
@@ -28,9 +28,9 @@ class Selection:
     _heads: Heads = field(default_factory=Heads)
 
     def heads(self, using: str, *, guess: bool = False) -> list[Head]:
-        """The heads of the queues in which jobs wait, best queue first; of one weight, least recently served first.
+        """The heads of the queues in which jobs wait: by weight, then the least recently served queue first.
 
-        With `guess` a job was committed a moment ago. If there is but one queue it is there, and nobody need look.
+        `guess`: a job was committed a moment ago. If only one queue is possible, it is returned without a query.
         """
         if guess and len(likely := self._likely()) == 1:
             return [Head(likely.pop(), None, all_due=False)]
@@ -38,16 +38,16 @@ class Selection:
         waiting = self._heads.of(names, using=using)
         self._known.had_jobs(head.queue for head in waiting)
         rank = {name: place for place, name in enumerate(names)}
-        # What waits nowhere is forgotten, or a worker would remember every name there ever was.
+        # Forget the queues without jobs, or a worker would remember every name that it has ever seen.
         self._served = {head.queue: self._served.get(head.queue, 0) for head in waiting}
         self._turn += 1
         self._fed.clear()
         return sorted(waiting, key=lambda h: (-self._weight_of(h.queue), self._served[h.queue], rank[h.queue]))
 
     def asked(self, queue: str, *, brought: bool) -> None:
-        """`queue` was asked for jobs after heads(). It has had its turn, unless one of its weight brought some before.
+        """Record that `queue` was asked for jobs: its turn is over, unless a queue of its weight brought jobs before.
 
-        So each of two busy queues is the first every other time, whoever else is there and has nothing that is due.
+        So two busy queues alternate as the first, although other queues between them have no due jobs.
         """
         weight = self._weight_of(queue)
         if weight not in self._fed:
@@ -56,9 +56,9 @@ class Selection:
                 self._fed.add(weight)
 
     def names(self, using: str) -> list[str]:
-        """The queues to look at now, heaviest first.
+        """The queues to read now, heaviest first.
 
-        '*' stands for those in which jobs wait, also those that only plain SQL used, found by index seeks.
+        '*' stands for all queues in which jobs wait, found by index seeks, also if only plain SQL has used them.
         """
         names = set(self.weights)
         if self.every is not None:
@@ -69,15 +69,15 @@ class Selection:
         return self.weights.get(queue, self.every or 0)
 
     def _likely(self) -> set[str]:
-        """The queues that may have jobs, as far as is known without a look."""
+        """The queues that may have jobs, as far as is known without a query."""
         return {*self.weights, *(self._known.lately() if self.every is not None else ())} - self.excluded
 
     def forget(self) -> None:
-        """There may be other names: the next look reads them again."""
+        """Read the names of the queues again next time: there may be new ones."""
         self._known.forget()
 
     def serves(self, queue: str) -> bool:
-        """Whether names() may give `queue`."""
+        """Whether names() may return `queue`."""
         return queue not in self.excluded and (self.every is not None or queue in self.weights)
 
     def __str__(self) -> str:
@@ -88,9 +88,9 @@ class Selection:
 
 
 def parse(texts: Sequence[str]) -> Selection:
-    """The Selection of arguments such as ["mail", "web:5,*"] or ["-mail"]. Nothing, or only exclusions, means '*'.
+    """The Selection of arguments such as ["mail", "web:5,*"] or ["-mail"]. Without a name, '*' is implied.
 
-    Raises InvalidValue for what is not a queue name or weight.
+    Raises InvalidValue for anything that is not a queue name or weight.
     """
     weights: dict[str, int] = {}
     every: int | None = None

@@ -1,4 +1,4 @@
-"""SIGQUIT: all threads of this process, on stderr."""
+"""Print the stacks of all threads to stderr at SIGQUIT."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import suppress
 
 
 def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
-    """From now on SIGQUIT prints what every thread is doing. Call once, in the main thread.
+    """From now on SIGQUIT prints the stack of every thread. Call once, in the main thread.
 
-    on_signal(number) is called for every other signal that has a handler, by that thread: also while the main thread
-    waits in C and its handlers must wait too.
+    A separate thread prints, and holds the GIL meanwhile, so no stack changes; it also works while the main thread
+    waits in C. faulthandler.register() reads without the GIL, and can crash the process if a thread runs Python code at
+    that moment. A body that holds the GIL in C delays the output.
 
-    Printed by a thread of its own, which holds the GIL while it looks: nobody's stack moves meanwhile, and a main
-    thread that waits in C is no obstacle. faulthandler.register() looks without the GIL, and a thread that runs Python
-    code at that moment can make it crash the process. A body that holds the GIL in C delays the answer.
+    The same thread calls on_signal(number) for every signal that has a handler, also while the main thread waits in C
+    and its handlers have to wait.
     """
     if not hasattr(signal, "SIGQUIT"):
         return
@@ -29,16 +29,16 @@ def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
     try:
         threading.Thread(target=_serve, args=[read, on_signal], name="stack-dump", daemon=True).start()
     except RuntimeError:
-        # No room for a thread: a process without its other threads does not live long either.
+        # The system has no room for a thread; this process will end soon, because it needs others.
         return
-    # Written by the C handler at once, whatever the main thread does; one byte for each signal, its number.
+    # The C handler writes at once, whatever the main thread does: one byte for each signal, its number.
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
 
 def _serve(pipe: int, on_signal: Callable[[int], None] | None) -> None:
     while numbers := os.read(pipe, 4096):
         if signal.SIGQUIT in numbers:
-            # Closed by a job, or nobody reads it.
+            # A job may have closed stderr, or nobody reads it.
             with suppress(Exception):
                 faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         if on_signal is not None:

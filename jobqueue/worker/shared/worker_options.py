@@ -1,4 +1,4 @@
-"""What a runworker command was asked to do."""
+"""The options of a runworker command."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from os import getpid
 
 from jobqueue.worker.shared.queue_choice import Selection
 
-#: sessions of the queue's database: the monitor's threads renew, settle what the dead left, keep house, and listen
+#: connections of the monitor to the queue's database: renewals, recovery, housekeeping, and wake-ups
 MONITOR_CONNECTIONS = 4
-#: of each child, beside its jobs': one claims, two write ends, one is for coroutines, one for lock statistics
+#: connections of each child beside those of its jobs: one claims, two settle, one each for coroutines and lock counters
 PER_CHILD = 5
-SILENT_SECONDS_MIN = 2.0  # on a busy machine the monitor of very short leases is slow, and does not hang
+SILENT_SECONDS_MIN = 2.0  # with very short leases, on a busy machine, a monitor may be slow without hanging
 
 
 def default_name() -> str:
@@ -24,7 +24,7 @@ def default_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All times in seconds. None = no limit."""
+    """Times are in seconds; None: no limit."""
 
     selection: Selection
     database: str
@@ -32,7 +32,7 @@ class Options:
     async_concurrency: int = 100
     processes: int = 1
     name: str = field(default_factory=default_name)
-    # Random per start: a name that comes again must never be taken for this worker.
+    # Random at each start: a later worker of the same name must never be taken for this one.
     boot_id: str = field(default_factory=lambda: secrets.token_hex(4))
     lease_seconds: float = 60.0
     heartbeat_seconds: float = 15.0
@@ -58,20 +58,20 @@ class Options:
 
     @property
     def connections_max(self) -> int:
-        """Most sessions of the queue's database."""
+        """The most connections that the worker opens to the queue's database."""
         return MONITOR_CONNECTIONS + self.processes * (PER_CHILD + self.concurrency)
 
     @property
     def silent_seconds(self) -> float:
-        """A monitor that does nothing for so long hangs: there is time for another one before the leases end."""
+        """A monitor that is silent for this long is replaced: another one can still renew the leases in time."""
         return max(SILENT_SECONDS_MIN, self.lease_seconds / 2)
 
     def child_name(self, index: int, generation: int) -> str:
-        """The name one incarnation of one child puts into locked_by; never used twice."""
+        """The name that a child process writes to locked_by; no two processes have the same."""
         return f"{self.name}:{self.boot_id}/{index + 1}.{generation}"
 
     def quota(self, index: int) -> int | None:
-        """How many jobs child `index` may start: max_jobs shared out evenly."""
+        """How many jobs child `index` may start: its even share of max_jobs."""
         if self.once:
             return 1
         if self.max_jobs is None:
