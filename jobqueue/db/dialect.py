@@ -103,6 +103,8 @@ class Dialect(Seeks):
     # ---- hints, and rows found by key
     #: an integer column that no index may be used for
     unindexed_sql = "%(expressions)s"
+    #: an integer to compare a column with, if the plan must not depend on how many rows the statistics say have it
+    unestimated_sql = "%d"
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends

@@ -76,6 +76,22 @@ class Unindexed(Func):
         return super().as_sql(compiler, connection, template=vendor_of(connection).unindexed_sql, **context)
 
 
+class Unestimated(Expression):
+    """An integer to compare a column with, such that the plan does not depend on how common it was.
+
+    PostgreSQL may have analyzed a queue while it was idle. It then expects no row with status 0, takes any index on the
+    status, and reads and sorts all jobs that have come since.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(output_field=IntegerField())
+        self._number = number
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
+        """In the text: a parameter would have no type where nothing is compared with it."""
+        return vendor_of(connection).unestimated_sql % self._number, []
+
+
 if TYPE_CHECKING:
     _Lookup = Lookup[Any]
 else:

@@ -56,6 +56,8 @@ class PostgreSQL(Dialect):
     # Its locks do not need this. But statistics may say that no row has a status; then an index on the status is used,
     # which has an entry for each row that had it since the oldest open snapshot.
     unindexed_sql = "(%(expressions)s + 0)"
+    # Planned as a value that is not known yet.
+    unestimated_sql = "(SELECT %d)"
     for_share_sql = "FOR SHARE"
     returning_id_sql = "RETURNING id"
     has_update_returning = True

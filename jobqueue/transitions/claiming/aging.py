@@ -33,7 +33,7 @@ def aged_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
     if seconds is None or not look_is_due(queue, using=using):
         return
     _next_look[using, queue] = time.monotonic() + LOOK_SECONDS
-    waiting = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0)
+    waiting = Job.objects.using(using).filter(queue=queue, status=candidates.READY, gate=0)
     waiting = vendor(using).force_index(waiting, candidates.INDEX)
     level = waiting.aggregate(low=Min("priority"))["low"]
     while level is not None:

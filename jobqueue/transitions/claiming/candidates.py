@@ -11,7 +11,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Slot
+from jobqueue.db.expressions import Slot, Unestimated
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import Job
@@ -19,6 +19,7 @@ from jobqueue.models.job import JobQuerySet
 
 INDEX = "ix_pick"
 NAMES_MAX = 2**31 - 1
+READY = Unestimated(Job.Status.READY)
 #: slots of the statements below
 QUEUE = Slot("queue", NameField())
 LEVEL = Slot("level", Job._meta.get_field("priority"))
@@ -30,9 +31,7 @@ def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:
     Equality on every column of ix_pick before run_at, so the range holds only rows that may be taken, in index order,
     and LIMIT n reads and locks n of them. ORDER BY priority DESC would sort, and so lock, the whole backlog.
     """
-    rows = Job.objects.using(using).filter(
-        queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()
-    )
+    rows = Job.objects.using(using).filter(queue=queue, status=READY, gate=0, priority=priority, run_at__lte=UtcNow())
     return vendor(using).force_index(rows.order_by("run_at", "id"), INDEX)
 
 
@@ -91,7 +90,7 @@ def _any_due(using: str) -> Prepared:
 
 def waiting(using: str) -> JobQuerySet:
     """The waiting jobs of the slot QUEUE, due or not."""
-    return Job.objects.using(using).filter(queue=QUEUE, status=Job.Status.READY, gate=0)
+    return Job.objects.using(using).filter(queue=QUEUE, status=READY, gate=0)
 
 
 def highest(rows: JobQuerySet, using: str) -> Prepared:
@@ -129,7 +128,7 @@ def waiting_names(*, using: str) -> list[str]:
             connection.ops.quote_name(Job._meta.db_table),
             "queue",
             INDEX,
-            ["status = 0", "gate = 0"],
+            [f"status = {vendor(using).unestimated_sql % Job.Status.READY}", "gate = 0"],
             ["priority", "run_at", "id"],
         )
         cursor.execute(sql)

@@ -127,8 +127,8 @@ GUARDS = [
     _mutant(
         "a claim takes jobs whose gate is closed",
         "transitions/claiming/candidates.py",
-        "queue=queue, status=Job.Status.READY, gate=0, priority=priority, run_at__lte=UtcNow()",
-        "queue=queue, status=Job.Status.READY, priority=priority, run_at__lte=UtcNow()",
+        "queue=queue, status=READY, gate=0, priority=priority, run_at__lte=UtcNow()",
+        "queue=queue, status=READY, priority=priority, run_at__lte=UtcNow()",
         "tests/transitions/test_claim.py",
         ORDERING,
     ),
