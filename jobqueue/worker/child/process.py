@@ -46,14 +46,8 @@ _ENDINGS = {
     Exit.RELOAD: "code has changed",
 }
 
-#: field of a ProcessSlot -> counter of jobqueue.lockstats
-_LOCK_COUNTERS = {
-    "locks_acquired": "acquired",
-    "locks_failed": "failed",
-    "locks_contended": "contended",
-    "locks_reentered": "reentries",
-    "locks_wait_us": "wait_us",
-}
+#: counters of jobqueue.lockstats that a slot shows as locks_NAME
+_LOCK_COUNTERS = ("acquired", "failed", "contended", "reentries", "wait_us")
 
 
 def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
@@ -130,12 +124,12 @@ class LockReport:
 
     def __init__(self, slot: ProcessSlot) -> None:
         self._slot = slot
-        self._before = {field: getattr(slot, field) for field in _LOCK_COUNTERS}
+        self._before = {name: getattr(slot, f"locks_{name}") for name in _LOCK_COUNTERS}
 
     def __call__(self, total: Counters) -> None:
         """Add `total`. The thread that writes the counters calls this every few seconds."""
-        for field, name in _LOCK_COUNTERS.items():
-            setattr(self._slot, field, self._before[field] + getattr(total, name))
+        for name, before in self._before.items():
+            setattr(self._slot, f"locks_{name}", before + getattr(total, name))
 
 
 def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | None:

@@ -27,7 +27,7 @@ _COUNTERS = {
     "locks_acquired": ("locks_acquired", "Locks that jobs acquired, updated every ten seconds"),
     "locks_failed": ("locks_failed", "Locks that jobs did not get in time"),
     "locks_contended": ("locks_contended", "Locks that jobs got after a wait"),
-    "locks_reentered": ("locks_reentered", "Jobs that took a lock again after its end"),
+    "locks_reentries": ("locks_reentered", "Jobs that took a lock again after its end"),
     "locks_wait_us": ("locks_wait_us", "Microseconds that jobs waited for locks"),
 }
 

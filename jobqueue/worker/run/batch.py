@@ -95,7 +95,7 @@ def call_batch(
                 attempt.returned(answer)
 
 
-def _answers(returned: Any, leases: Sequence[Lease]) -> list[Any]:
+def _answers(returned: object, leases: Sequence[Lease]) -> list[object]:
     """For each lease its result, or the exception with which it failed."""
     if returned is None:
         return [None] * len(leases)
@@ -113,7 +113,7 @@ def _answers(returned: Any, leases: Sequence[Lease]) -> list[Any]:
     return [ResultError(f"{problem}. {_NOT_RETRIED}")] * len(leases)
 
 
-def _answer_in(returned: Mapping[Any, Any], job_id: int) -> Any:
+def _answer_in(returned: Mapping[object, object], job_id: int) -> object:
     answer = returned.get(job_id, _MISSING)
     if answer is _MISSING:
         return ResultError(f"the batch handler returned a dict without job {job_id}. {_NOT_RETRIED}")

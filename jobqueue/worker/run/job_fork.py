@@ -24,9 +24,9 @@ STANDARD = ("stdout", "stderr", "__stdout__", "__stderr__")
 
 _forked = False
 #: never closed: the parent uses the same sockets, and closing one properly would end the parent's session
-_kept: list[Any] = []
+_kept: list[object] = []
 #: never closed or flushed: a thread of the parent may have held their locks during the fork
-_copies: list[Any] = []
+_copies: list[object] = []
 
 
 def guard() -> None:
@@ -41,7 +41,7 @@ def is_forked() -> bool:
 
 def leave(error: BaseException | None) -> NoReturn:
     """End this process as any program ends: by sys.exit(), by an exception, or by the end of its code."""
-    status: Any = 0
+    status: int | None = 0
     if isinstance(error, SystemExit):
         status = error.code if error.code is None or isinstance(error.code, int) else 1
     elif error is not None:
@@ -77,7 +77,7 @@ def _replace_streams() -> None:
     print(), log record or flush would hang. What the parent had not written yet is written by the parent. Streams that
     a job has put there (io.StringIO), and streams without a buffer, are kept.
     """
-    fresh: dict[int, Any] = {}
+    fresh: dict[int, object] = {}
     for name in STANDARD:
         setattr(sys, name, _fresh(getattr(sys, name), fresh))
     for handler in _stream_handlers():
@@ -85,14 +85,14 @@ def _replace_streams() -> None:
         handler.stream = _fresh(handler.stream, fresh)
 
 
-def _fresh(stream: Any, fresh: dict[int, Any]) -> Any:
+def _fresh(stream: object, fresh: dict[int, object]) -> object:
     """The replacement of `stream`, the same for all places in which it is used."""
     if id(stream) not in fresh:
         fresh[id(stream)] = _reopened(stream)
     return fresh[id(stream)]
 
 
-def _reopened(stream: Any) -> Any:
+def _reopened(stream: object) -> object:
     if not isinstance(stream, io.TextIOWrapper) or not isinstance(stream.buffer, io.BufferedWriter):
         return stream
     try:

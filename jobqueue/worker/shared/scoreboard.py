@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Annotated, TypeVar, get_type_hints
 
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
@@ -70,39 +71,43 @@ class Hold(IntEnum):
 LOST, CANCEL, OVERTIME = 1, 2, 4
 RESULT_BYTES, TOKEN_BYTES = 256, 16
 
+Int = Annotated[int, ctypes.c_int32]
+Long = Annotated[int, ctypes.c_int64]
+#: a count that continues when a child is replaced
+Total = Annotated[int, ctypes.c_int64, "total"]
+#: an instant of the monotonic clock, which all processes share, or a number of seconds
+Seconds = Annotated[float, ctypes.c_double]
+Bytes = ctypes.Array[ctypes.c_ubyte]
+S = TypeVar("S", bound=ctypes.Structure)
 
+
+def _structure(cls: type[S]) -> type[S]:
+    """Declare the annotated names of a Structure as its fields."""
+    cls._fields_ = [(name, hint.__metadata__[0]) for name, hint in get_type_hints(cls, include_extras=True).items()]
+    return cls
+
+
+@_structure
 class LeaseSlot(ctypes.Structure):
     """One lease that a child holds."""
 
-    job_id: int
-    fence: int
-    hold: int
-    flags: int
-    lease_seconds: float
-    lease_until: float
-    hard_until: float
-    result_size: int
-    delay_seconds: float
-    final: int
-    _fields_ = [
-        ("job_id", ctypes.c_int64),
-        ("fence", ctypes.c_int64),
-        ("hold", ctypes.c_int32),
-        ("flags", ctypes.c_int32),
-        ("token", ctypes.c_ubyte * TOKEN_BYTES),
-        ("lease_seconds", ctypes.c_double),  # for how long each renewal extends it
-        ("lease_until", ctypes.c_double),  # surely held until then, by the same clock as hard_until
-        ("hard_until", ctypes.c_double),  # by the monotonic clock that all processes share; 0 = no limit
-        ("result_size", ctypes.c_int32),
-        ("result", ctypes.c_char * RESULT_BYTES),
-        ("delay_seconds", ctypes.c_double),  # before the next attempt of a failed job; below 0 = JOBQUEUE's back-off
-        ("final", ctypes.c_int32),  # 1: a failed job gets no other attempt
-    ]
+    job_id: Long
+    fence: Long
+    hold: Int
+    flags: Int
+    token: Annotated[Bytes, ctypes.c_ubyte * TOKEN_BYTES]
+    lease_seconds: Seconds  # for how long each renewal extends it
+    lease_until: Seconds  # the lease is certainly held until then
+    hard_until: Seconds  # the hard limit; 0: none
+    result_size: Int
+    result: Annotated[Bytes, ctypes.c_ubyte * RESULT_BYTES]
+    delay_seconds: Seconds  # before the next attempt of a failed job; below 0: JOBQUEUE's back-off
+    final: Int  # 1: a failed job gets no other attempt
 
     def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
         """Record a lease that waits for its run."""
         self.lease_seconds, self.lease_until, self.flags = lease_seconds, lease_until, 0
-        ctypes.memmove(ctypes.addressof(self) + LeaseSlot.token.offset, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
+        ctypes.memmove(self.token, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
         self.fence, self.job_id = fence, job_id
         # Last: from here on the monitor reads the other fields.
         self.hold = Hold.WAITING
@@ -110,7 +115,7 @@ class LeaseSlot(ctypes.Structure):
     @property
     def lock_token(self) -> bytes:
         """The token of the lease."""
-        return ctypes.string_at(ctypes.addressof(self) + LeaseSlot.token.offset, TOKEN_BYTES)
+        return bytes(self.token)
 
     def renewed(self, job_id: int, fence: int, until: float) -> None:
         """Record that the lease is held until `until`, if this slot still holds that lease."""
@@ -147,61 +152,38 @@ class LeaseSlot(ctypes.Structure):
         return self._kept().decode()
 
     def _keep(self, raw: bytes) -> None:
-        if raw:
-            ctypes.memmove(ctypes.addressof(self) + LeaseSlot.result.offset, raw, len(raw))
+        ctypes.memmove(self.result, raw, len(raw))
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
-        return ctypes.string_at(ctypes.addressof(self) + LeaseSlot.result.offset, self.result_size)
+        return ctypes.string_at(self.result, self.result_size)
 
 
+@_structure
 class ProcessSlot(ctypes.Structure):
     """One child process, and its successors."""
 
-    state: int
-    generation: int
-    pid: int
-    room: int
-    paused: int
-    exit: int
-    blameless: int
-    wait_status: int
-    winding: int
-    started: float
-    claimed: int
-    finished: int
-    failed: int
-    lost: int
-    level: int
-    queues_slowed: int
-    locks_acquired: int
-    locks_failed: int
-    locks_contended: int
-    locks_reentered: int
-    locks_wait_us: int
-    _fields_ = [
-        ("state", ctypes.c_int32),
-        ("generation", ctypes.c_int32),
-        ("pid", ctypes.c_int64),
-        ("room", ctypes.c_int32),  # how many more jobs it would claim now; 0 = waking it is of no use
-        ("paused", ctypes.c_int32),  # stopped by a signal: its leases are not renewed
-        ("exit", ctypes.c_int32),
-        ("blameless", ctypes.c_int32),  # killed by the worker: its jobs are given back, not charged
-        ("wait_status", ctypes.c_int32),
-        ("winding", ctypes.c_int32),
-        ("started", ctypes.c_double),
-        ("claimed", ctypes.c_int64),
-        ("finished", ctypes.c_int64),
-        ("failed", ctypes.c_int64),
-        ("lost", ctypes.c_int64),
-        ("level", ctypes.c_int32),  # how many jobs it may run at once now
-        ("queues_slowed", ctypes.c_int32),  # queues with a task whose circuit breaker is open
-        ("locks_acquired", ctypes.c_int64),
-        ("locks_failed", ctypes.c_int64),
-        ("locks_contended", ctypes.c_int64),
-        ("locks_reentered", ctypes.c_int64),
-        ("locks_wait_us", ctypes.c_int64),
-    ]
+    state: Int
+    generation: Int
+    pid: Long
+    room: Int  # how many more jobs it would claim now; 0: waking it is of no use
+    paused: Int  # stopped by a signal: its leases are not renewed
+    exit: Int
+    blameless: Int  # killed by the worker: its jobs are given back, not charged
+    wait_status: Int
+    winding: Int
+    started: Seconds
+    claimed: Total
+    finished: Total
+    failed: Total
+    lost: Total
+    level: Int  # how many jobs it may run at once now
+    queues_slowed: Int  # queues with a task whose circuit breaker is open
+    locks_acquired: Total
+    locks_failed: Total
+    locks_contended: Total
+    locks_reentries: Total
+    locks_wait_us: Total
 
     @property
     def alive(self) -> bool:
@@ -209,33 +191,21 @@ class ProcessSlot(ctypes.Structure):
         return self.state in (State.STARTING, State.RUNNING)
 
 
-#: counts that go on when a child is replaced
-SUMS = ["claimed", "finished", "failed", "lost"]
-SUMS += ["locks_acquired", "locks_failed", "locks_contended", "locks_reentered", "locks_wait_us"]
+TOTALS = [name for name, hint in get_type_hints(ProcessSlot, include_extras=True).items() if hint == Total]
 
 
+@_structure
 class Header(ctypes.Structure):
     """What concerns all processes of the worker."""
 
-    stop: int
-    ready: int
-    monitor_stop: int
-    database_down: int
-    reaped: int
-    monitor_ticked_at: float
-    renewed_at: float
-    database_down_since: float
-    _fields_ = [
-        ("stop", ctypes.c_int32),
-        ("ready", ctypes.c_int32),
-        ("monitor_stop", ctypes.c_int32),
-        ("database_down", ctypes.c_int32),
-        ("reaped", ctypes.c_int64),
-        # By the monotonic clock:
-        ("monitor_ticked_at", ctypes.c_double),  # a step of the monitor's work ended
-        ("renewed_at", ctypes.c_double),  # the monitor had renewed all leases
-        ("database_down_since", ctypes.c_double),  # 0 = it answers
-    ]
+    stop: Int
+    ready: Int
+    monitor_stop: Int
+    database_down: Int
+    reaped: Long
+    monitor_ticked_at: Seconds  # when a step of the monitor's work last ended
+    renewed_at: Seconds  # when the monitor last renewed all leases
+    database_down_since: Seconds  # 0: the database answers
 
 
 class Scoreboard:
@@ -262,7 +232,7 @@ class Scoreboard:
         """Prepare slot `index` for a new process; returns its generation, 1 for the first."""
         slot, lease_slots = self.slots[index], self.lease_slots[index]
         generation = slot.generation + 1
-        counts = {name: getattr(slot, name) for name in SUMS}
+        counts = {name: getattr(slot, name) for name in TOTALS}
         ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(slot))
         ctypes.memset(ctypes.addressof(lease_slots), 0, ctypes.sizeof(lease_slots))
         slot.generation, slot.state = generation, State.STARTING
