@@ -11,7 +11,7 @@ from threading import Event as Flag
 from django.db import Error, connections
 
 from jobqueue.backoff import Backoff
-from jobqueue.db import fault_vendor
+from jobqueue.db import is_refusal
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.relay import Relay
 
@@ -42,7 +42,7 @@ def run(
         try:
             relay.run_once()
         except (Error, DatabaseBusy) as error:
-            if isinstance(error, Error) and fault_vendor(relay.using).fault(error) is None:
+            if is_refusal(error, relay.using):
                 raise
             now = time.monotonic()
             failed_since = failed_since if failures else now

@@ -159,7 +159,7 @@ class _Writer:
             dropped, self._dropped = fields.pop("dropped") + self._dropped, 0
             record = logging.makeLogRecord(fields)
             if dropped:
-                logger.warning("%d log lines were dropped while nobody wrote them", dropped)
+                logger.warning("%d log lines were dropped because they could not be written in time", dropped)
             logging.getLogger(record.name).handle(record)
 
 

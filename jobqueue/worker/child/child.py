@@ -40,7 +40,7 @@ class Child:
 
     @property
     def unrenewed_seconds(self) -> float:
-        """Seconds since the monitor last renewed leases; meanwhile nobody learns which leases were lost."""
+        """Seconds since the monitor last renewed leases; meanwhile it is unknown which leases were lost."""
         return time.monotonic() - self.header.renewed_at
 
     def watched(self) -> AbstractContextManager[None]:

@@ -33,7 +33,7 @@ class Recycling:
         self._hung = True
 
     def due(self) -> Exit | None:
-        """Why the child is to be replaced now; None while it may go on."""
+        """Why the child must be replaced now; None while it may continue."""
         ended = self._slot.finished - self._ended_before
         if self._jobs_max is not None and ended >= self._jobs_max:
             return Exit.RECYCLE_JOBS

@@ -61,7 +61,7 @@ class Settler:
                 # SystemExit of a signal's receiver too: without this thread nothing would be written any more. The
                 # monitor renews the leases of what is kept as long as this process lives.
                 self.unwritten = earlier + ended
-                _complain("unexpected error in the settler; it goes on")
+                _complain("unexpected error in the settler; it continues")
                 time.sleep(UNEXPECTED_SECONDS)
 
     def _gather(self) -> list[Outcome]:
@@ -101,7 +101,7 @@ class Settler:
     def _groups(self, outcomes: Sequence[Outcome], again: bool, left: list[Outcome]) -> Iterator[list[Outcome]]:
         """The outcomes that this thread writes, each list by one settle().
 
-        Those with ack_each are written one by one, so that the thread of each goes on while the next one is written;
+        Those with ack_each are written one by one, so that the thread of each continues while the next one is written;
         the helper thread writes every second one. What it cannot write is added to `left` at the end.
         """
         each = [outcome for outcome in outcomes if outcome.ack_each]
@@ -198,7 +198,7 @@ class HelperThread:
                 found = work()
             except BaseException:
                 # SystemExit of a signal's receiver too: another thread waits for the end.
-                _complain(f"unexpected error in {self._name}; it goes on")
+                _complain(f"unexpected error in {self._name}; it continues")
             self._done.put(found)
 
 

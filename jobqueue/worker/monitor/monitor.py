@@ -1,7 +1,7 @@
 """The process that renews leases. It runs no job code, so no job can keep it from doing so.
 
-It renews the leases of every child that is alive and not stopped by a signal, and tells children which leases were lost
-and which jobs were canceled. Another thread settles the jobs of dead children, a third one does the housekeeping. Each
+It renews the leases of every child that is alive and not stopped by a signal, and flags jobs whose lease was lost or
+that were canceled. Another thread settles the jobs of dead children, a third one does the housekeeping. Each
 has its own connection, so renewals do not wait for them.
 """
 

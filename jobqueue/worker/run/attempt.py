@@ -93,7 +93,7 @@ class Outcome:
 
 
 class Attempt:
-    """A run that goes on: an exception raised in its `with` block becomes its outcome."""
+    """A current run: an exception raised in its `with` block becomes its outcome."""
 
     def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
         self.begun = time.monotonic()
@@ -192,5 +192,5 @@ def _delay(options: object, lease: Lease, error: BaseException | None) -> float 
     try:
         return wait_seconds(backoff, lease.attempt, error)
     except BaseException:
-        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE says", lease.task, lease.job_id)
+        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE configures", lease.task, lease.job_id)
         return None

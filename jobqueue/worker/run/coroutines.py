@@ -22,9 +22,9 @@ from django.db import close_old_connections
 
 from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.transitions import Lease
-from jobqueue.worker.run import job_fork, subtasks
+from jobqueue.worker.run import job_fork
 from jobqueue.worker.run.attempt import Ending, Outcome
-from jobqueue.worker.run.perform import perform_coroutine
+from jobqueue.worker.run.perform import perform_coroutine, task_factory
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
@@ -109,7 +109,7 @@ class CoroutineRunner:
     def open(self) -> asyncio.AbstractEventLoop:
         """Start the loop's thread."""
         self._loop = loop = asyncio.new_event_loop()
-        loop.set_task_factory(subtasks.factory)
+        loop.set_task_factory(task_factory)
         self._calls = _serve_calls(loop)
         # A daemon, like the job threads: a coroutine that never ends must not keep the process alive.
         threading.Thread(target=self._serve, args=[loop], name="coroutines", daemon=True).start()
@@ -118,7 +118,7 @@ class CoroutineRunner:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             # SystemExit or KeyboardInterrupt in a task that a job started, and loop.stop(), end run_forever(); the
-            # other jobs go on.
+            # other jobs continue.
             with suppress(BaseException):
                 loop.run_forever()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
@@ -15,12 +15,15 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.worker.run import subtasks, task_signals
+from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Attempt, Outcome
 from jobqueue.worker.run.batch import batch_function, call_batch
 from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited, limits_of
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
 from jobqueue.worker.shared.scoreboard import LeaseSlot
+
+#: the asyncio tasks that the job of this context has started and that have not ended
+_started: ContextVar[set[asyncio.Task[Any]]] = ContextVar("jobqueue_started_tasks")
 
 
 @dataclass(slots=True, eq=False)
@@ -104,15 +107,16 @@ async def perform_coroutine(
     try:
         with attempt:
             call = attempt.find()
-            limits, started = limits_of(attempt.options), subtasks.collect()
+            limits, started = limits_of(attempt.options), set[asyncio.Task[Any]]()
+            _started.set(started)
             with JobScope(attempt.context), hard_limited(limits, slot):
                 try:
                     value = await limited(_body(attempt, call), limits.soft_seconds)
                 finally:
-                    await subtasks.end(started)
+                    await _cancel(started)
             attempt.returned(value)
         if attempt.context.untold:
-            with suppress(CancelledError):
+            with suppress(asyncio.CancelledError):
                 await sync_to_async(attempt.write_progress)()
     finally:
         # The connections of this coroutine's context; it has some only with DJANGO_ALLOW_ASYNC_UNSAFE.
@@ -127,3 +131,22 @@ async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> Any:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    """The task factory of the loop: a task that a job starts ends with it, because many jobs share the loop."""
+    task = asyncio.Task(coro, loop=loop, **options)
+    started = _started.get(None)
+    if started is not None:
+        started.add(task)
+        task.add_done_callback(started.discard)
+    return task
+
+
+async def _cancel(started: set[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks that still run and wait for them, as asyncio.run() does for a program."""
+    left = list(started)
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)

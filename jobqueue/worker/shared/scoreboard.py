@@ -1,4 +1,4 @@
-"""Shared memory between supervisor, monitor and children: which child holds and runs which job, and who is to stop.
+"""Shared memory of supervisor, monitor and children: which child holds and runs which job, and what has to stop.
 
 A child writes here that it starts a job before it starts it, and how the job ended as soon as it has ended. Writing
 needs no system call, and the memory outlives a child that dies.
@@ -42,7 +42,7 @@ class Exit(IntEnum):
 
 
 class Stop(IntEnum):
-    """What the supervisor wants of all other processes."""
+    """What the supervisor asks of all other processes."""
 
     RUN = 0
     DRAIN = 1  # stop claiming, finish what runs, give the rest back
@@ -196,7 +196,7 @@ TOTALS = [name for name, hint in get_type_hints(ProcessSlot, include_extras=True
 
 @_structure
 class Header(ctypes.Structure):
-    """What concerns all processes of the worker."""
+    """The state of the whole worker."""
 
     stop: Int
     ready: Int
