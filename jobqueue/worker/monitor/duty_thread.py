@@ -74,15 +74,14 @@ class DutyThread:
         if self._thread is not None:
             self._thread.join(most_seconds)
 
-    def do(self, duty: Callable[[], None]) -> bool:
-        """Call `duty`, again with a new connection if the database refused it; returns whether it succeeded."""
+    def do(self, duty: Callable[[], None]) -> None:
+        """Call `duty`, again with a new connection if the database refused it. Raises nothing."""
         try:
             call_twice(duty, self._using)
         except Exception as error:
             self._complain(duty, error)
-            return False
-        self._failing.discard(duty.__name__)
-        return True
+        else:
+            self._failing.discard(duty.__name__)
 
     def _work(self) -> None:
         signals.dispatch_via(self._dispatch)

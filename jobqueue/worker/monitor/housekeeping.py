@@ -39,15 +39,15 @@ SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 class Housekeeping:
     """Runs the duties that are due, in a thread of its own.
 
-    `living` returns the names of the living children. `turn` is held for each batch of reaping: on a database with one
-    writer, renewals would hardly ever get the lock between two batches.
+    `living` returns index and name of each living child. `turn` is held for each batch of reaping: on a database with
+    one writer, renewals would hardly ever get the lock between two batches.
     """
 
     def __init__(
         self,
         options: Options,
         scoreboard: Scoreboard,
-        living: Callable[[], list[str]],
+        living: Callable[[], list[tuple[int, str]]],
         doubt: Callable[[], None],
         dispatch: Dispatch | None,
         turn: AbstractContextManager[object],
@@ -98,7 +98,7 @@ class Housekeeping:
 
     def renew_workers(self) -> None:
         """Update the heartbeats of the living children, and retire workers that sent none for too long."""
-        if names := self._living():
+        if names := [name for _, name in self._living()]:
             worker_rows.renew(names, using=self._using)
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)

@@ -58,7 +58,7 @@ class Monitor:
         self.next_renewal = self.next_flags = self.next_overtime = 0.0
         self.orphaned_since: float | None = None
         self.turn = one_writer(options.database)
-        self.house = Housekeeping(options, scoreboard, self._names, self._doubt, dispatch, self.turn)
+        self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
         self.settling = DutyThread("recovery", self._recover, self.using, self._doubt, dispatch)
         self.recovery = Recovery(options, scoreboard, UNLOCKED_SECONDS, self.house.retire, self.settling.tick)
         self.overtime = Overtime(scoreboard)
@@ -161,9 +161,6 @@ class Monitor:
             for index, slot in enumerate(self.scoreboard.slots)
             if slot.alive and slot.pid and not slot.paused and pid_exists(slot.pid)
         ]
-
-    def _names(self) -> list[str]:
-        return [name for _, name in self._living()]
 
     def _finished(self) -> bool:
         if os.getppid() == self.scoreboard.supervisor_pid:

@@ -66,13 +66,9 @@ def hard_limited(limits: Limits, slot: Limited) -> Iterator[None]:
     try:
         yield
     finally:
-        _clear(slot)
-
-
-def _clear(slot: Limited) -> None:
-    # The forks of a job share the scoreboard: one that returns must not remove the limit of its parent.
-    if not job_fork.is_forked():
-        slot.hard_until = 0.0
+        # The forks of a job share the scoreboard: one that returns must not remove the limit of its parent.
+        if not job_fork.is_forked():
+            slot.hard_until = 0.0
 
 
 class Together:
@@ -118,13 +114,12 @@ class Watch:
 
     @contextmanager
     def _limited(self, limits: Limits, slot: Limited) -> Iterator[None]:
-        now = time.monotonic()
-        slot.hard_until = 0.0 if limits.hard_seconds is None else now + limits.hard_seconds
-        self._soft_until = None if limits.soft_seconds is None else now + limits.soft_seconds
-        try:
-            yield
-        finally:
-            self._end(slot)
+        with hard_limited(limits, slot):
+            self._soft_until = None if limits.soft_seconds is None else time.monotonic() + limits.soft_seconds
+            try:
+                yield
+            finally:
+                self._end()
 
     def enforce(self) -> None:
         """Raise SoftTimeout in the job's thread if its time is up. Called by another thread.
@@ -138,7 +133,7 @@ class Watch:
                 set_async = ctypes.pythonapi.PyThreadState_SetAsyncExc
                 set_async(ctypes.c_ulong(self._thread), ctypes.py_object(_Delivered))
 
-    def _end(self, slot: Limited) -> None:
+    def _end(self) -> None:
         if job_fork.is_forked():
             # The thread that may have held the lock during the fork does not exist here: the lock stays locked.
             return
@@ -150,4 +145,3 @@ class Watch:
                 pass
         except SoftTimeout:
             self._soft_until = None
-        _clear(slot)
