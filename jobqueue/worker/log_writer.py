@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Full, Queue
 
@@ -127,7 +126,11 @@ class _Writer:
 
     def run(self, receiver: socket.socket) -> bool:
         """Write until the last sender has closed its end; returns whether all records were written."""
-        take = self._start()
+        take = self._put
+        try:
+            self._thread.start()
+        except RuntimeError:
+            take = self._emit
         while data := receiver.recv(4 * RECORD_BYTES):
             take(data)
         if self._thread.is_alive():
@@ -135,13 +138,6 @@ class _Writer:
                 self._waiting.put(None, timeout=LAST_SECONDS)
             self._thread.join(LAST_SECONDS)
         return not self._thread.is_alive()
-
-    def _start(self) -> Callable[[bytes], None]:
-        try:
-            self._thread.start()
-        except RuntimeError:
-            return self._emit
-        return self._put
 
     def _put(self, data: bytes) -> None:
         try:
