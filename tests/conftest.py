@@ -5,6 +5,7 @@ import os
 import pytest
 from django.db import connection
 
+from tests import matrix
 from tests.flush import drop_when_nobody_is_there, flush_only_what_has_rows
 from tests.servers import binaries, control
 from tests.servers import rabbitmq as rabbitmq_server
@@ -20,6 +21,11 @@ if VENDOR == "postgres":
 # The machine's own defaults of runworker must not matter.
 for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER_")]:
     del os.environ[variable]
+
+
+def pytest_configure(config):
+    """Leave out what runs on other databases, where JOBQUEUE_TEST_MATRIX says so."""
+    matrix.register(config, VENDOR)
 
 
 def pytest_report_header(config):

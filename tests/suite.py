@@ -2,117 +2,129 @@
 
 Runs under tests.servers, which names the servers in JOBQUEUE_TEST_<KIND>_URL and says what it could not provide in
 JOBQUEUE_TEST_MISSING. JOBQUEUE_TEST_PYTHON6 is a Python with Django 6.x: there the suite runs on SQLite and MySQL, and
-this Python, with Django 5.2, runs it on MariaDB and PostgreSQL, and the verbs again on SQLite and MySQL. The process
-tests run beside the rest, on a server of their own. With --only-given everything that is given, and nothing else, runs
-on this Python.
+this Python, with Django 5.2, runs it on MariaDB and PostgreSQL. What can differ between the two Djangos runs on both of
+them, on SQLite.
+
+Without arguments each test runs where tests.matrix says. With arguments (paths, options of pytest) they run on every
+database. --db NAME runs everything on one database, --rest what a run without arguments leaves out, and --only-given
+what is given, and nothing else, on this Python.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.servers import control
-from tests.servers.state import url_variable
+from tests import matrix
+from tests.matrix import DATABASES
 
-DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
 #: needs no database, or no more than SQLite, so once is enough
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
-#: what writes and reads jobs
+#: what can differ between the Djangos and is not on two databases already
+ON_BOTH = ("tests/tasks", "tests/unit", "tests/conformance")
+#: what writes and reads jobs: --rest runs it on the other Django of each database
 VERBS = tuple(f"tests/{room}" for room in ("producer", "transitions", "ordering", "tasks", "worker", "models", "db"))
-#: what the other Django runs too, where the suite runs on Django 6; make bench measures on 5.2 only
-ON_BOTH = {
-    "sqlite": ("tests/unit", *VERBS, "tests/bench", "tests/conformance"),
-    "mysql": (*VERBS, "tests/bench"),
-}
-#: what waits more than it works
-BESIDE = "tests/process"
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How one run of pytest ended."""
+
+    status: int
+    line: str
+    report: matrix.Report
+
+
+@dataclass(frozen=True)
 class Lane:
-    """One run of pytest: on which database, with which Python, with which arguments."""
+    """One run of pytest: on which database, with which Python, with which arguments, and what matrix leaves out."""
 
     database: str
     python: str
-    arguments: list[str]
-    own_server: bool = False
+    arguments: tuple[str, ...] = ()
+    leave_out: str = ""
 
-    def run(self) -> tuple[int, str]:
-        """Its exit status, and the line that tells it. What pytest says is printed when it has ended."""
+    def run(self) -> Outcome:
+        """Run it, and print what pytest says when it has ended."""
         with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
             env = {**os.environ, "JOBQUEUE_TEST_DB": self.database, "JOBQUEUE_TEST_DIR": folder}
+            env[matrix.VARIABLE] = self.leave_out
             # The hundreds of workers that tests start would compile everything again, each of them.
             env.pop("PYTHONDONTWRITEBYTECODE", None)
             versions = subprocess.run([self.python, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout
             begun = time.monotonic()
             command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *self.arguments]
-            if self.own_server:
-                env.pop(url_variable(self.database))
-                provide = [sys.executable, "-m", "tests.servers", "run", "--state", f"{folder}/servers"]
-                command = [*provide, "--only", self.database, "--", *command]
             done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             ended = "passed" if done.returncode == 0 else "FAILED"
-            what = f"{self.database}{', processes' if self.arguments == [BESIDE] else ''}"
-            line = f"{what}, {versions.strip()}: {ended} in {time.monotonic() - begun:.0f} s"
+            report = matrix.read(Path(folder))
+            seconds = time.monotonic() - begun
+            line = f"{self.database}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
             with _printing:
                 print(f"\n== {line} ==\n{done.stdout.decode(errors='replace')}", flush=True)
-            return done.returncode, line
+            return Outcome(done.returncode, line, report)
 
 
-def tracks(database: str, arguments: list[str], python6: str | None) -> list[list[Lane]]:
-    """The runs of one database: tracks go on at the same time, the lanes of a track use the same server in turns."""
-    if "--only-given" in arguments:
-        given = [argument for argument in arguments if argument != "--only-given"]
-        return [[Lane(database, sys.executable, given)]]
-    skip = [] if database == "sqlite" else [f"--ignore={folder}" for folder in ONCE]
-    newest = python6 if python6 is not None and database in ON_DJANGO_6 else None
-    if newest is not None:
-        skip.append("--ignore=tests/bench")
-    if arguments:
-        return [[Lane(database, newest or sys.executable, [*skip, *arguments])]]
-    rest = [Lane(database, newest or sys.executable, [*skip, f"--ignore={BESIDE}"])]
-    if newest is not None:
-        rest.append(Lane(database, sys.executable, [*ON_BOTH[database]]))
-    two = database == "sqlite" or _can_have_two(database)
-    beside = Lane(database, newest or sys.executable, [BESIDE], own_server=two and database != "sqlite")
-    return [rest, [beside]] if two else [[*rest, beside]]
+def lanes(database: str, options: argparse.Namespace, python6: str | None) -> list[Lane]:
+    """The runs on one database, one after the other."""
+    if options.only_given:
+        return [Lane(database, sys.executable, tuple(options.given))]
+    ours = other = sys.executable
+    if python6 is not None:
+        ours, other = (python6, ours) if database in ON_DJANGO_6 else (ours, python6)
+    skip = () if database == "sqlite" else tuple(f"--ignore={folder}" for folder in ONCE)
+    if options.rest:
+        again = [Lane(database, other, VERBS)] if other != ours else []
+        return [Lane(database, ours, skip, "rest"), *again]
+    if options.given or options.db:
+        return [Lane(database, ours, (*skip, *options.given))]
+    again = [Lane(database, other, ON_BOTH)] if other != ours and database == "sqlite" else []
+    return [*again, Lane(database, ours, skip, "short")]
 
 
-def _can_have_two(database: str) -> bool:
-    """Not if somebody named the one to test."""
-    server = control.load().get(database)
-    return server is not None and server.controllable
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What `make test` and `make prove` ask for; what is not known here is for pytest."""
+    parser = argparse.ArgumentParser(prog="python -m tests.suite", allow_abbrev=False, add_help=False)
+    parser.add_argument("--db", choices=DATABASES)
+    parser.add_argument("--rest", action="store_true")
+    parser.add_argument("--only-given", action="store_true")
+    options, options.given = parser.parse_known_args(arguments)
+    return options
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Exit status 0 when every database was tested and passed; what was not tested is said in the last lines."""
+    options = parse(arguments)
     missing = [
         text for name in ("JOBQUEUE_TEST_SETUP_MISSING", "JOBQUEUE_TEST_MISSING") if (text := os.environ.get(name))
     ]
     python6 = os.environ.get("JOBQUEUE_TEST_PYTHON6")
-    there = [name for name in DATABASES if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
+    wanted = [options.db] if options.db else DATABASES
+    there = [name for name in wanted if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
 
-    def run(track: list[Lane]) -> list[tuple[int, str]]:
-        return [lane.run() for lane in track]
+    def run(database: str) -> list[Outcome]:
+        return [lane.run() for lane in lanes(database, options, python6)]
 
-    # All at a time: most tests wait more than they work.
-    planned = [track for database in there for track in tracks(database, arguments, python6)]
-    with ThreadPoolExecutor(len(planned)) as pool:
-        outcomes = [outcome for ended in pool.map(run, planned) for outcome in ended]
-    lines = [line for _, line in outcomes]
-    lines += [f"{name}: NOT TESTED" for name in DATABASES if name not in there]
-    if python6 is None and "--only-given" not in arguments:
+    # One run per database at a time: while one waits for a worker or a lease, the others have the processors.
+    with ThreadPoolExecutor(max(1, len(there))) as pool:
+        outcomes = [outcome for ended in pool.map(run, there) for outcome in ended]
+    lines = [outcome.line for outcome in outcomes]
+    lines += [f"{name}: NOT TESTED" for name in wanted if name not in there]
+    if python6 is None and not options.only_given:
         lines.append("Django 6.x: NOT TESTED")
+    nowhere = [] if options.rest else matrix.run_nowhere([outcome.report for outcome in outcomes])
+    lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in nowhere]
     print("\n" + "\n".join(lines))
     for text in missing:
         print(f"not tested: {text}")
@@ -120,7 +132,7 @@ def main(arguments: list[str]) -> int:
     if not_tested and os.environ.get("CI") == "true":
         print("CI=true: what is missing counts as a failure")
         return 1
-    return int(any(status for status, _ in outcomes))
+    return int(any(outcome.status for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
 from tests.admin.helpers import JOBS, act, job_page, root, text_of
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, set_columns, state
+from tests.matrix import enough_on
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, enough_on("sqlite", "postgres", why="pages; the verbs run everywhere")]
 
 STATES = ("READY", "PROCESSING", "DONE", "FAILED", "CANCELED")
 #: (verb, state) -> state afterwards; everything else stays as it is, byte for byte

@@ -8,8 +8,9 @@ from jobqueue.transitions import fail
 from tests.admin.helpers import HOSTILE, job_page, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, set_columns
+from tests.matrix import enough_on
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, enough_on("sqlite", "postgres", why="pages; the verbs run everywhere")]
 
 
 def test_the_page_shows_progress_expiry_options_and_what_was_logged():

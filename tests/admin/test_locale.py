@@ -11,6 +11,9 @@ from django.utils import translation
 from jobqueue.db.clock import UtcNowPlus
 from tests.admin.helpers import JOBS, WORKERS, job_page, root, text_of
 from tests.factories import make_in_state, make_job
+from tests.matrix import enough_on
+
+pytestmark = enough_on("sqlite", why="texts and templates")
 
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FOLDER = PACKAGE / "locale" / "ko" / "LC_MESSAGES"

@@ -19,6 +19,9 @@ from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
 from jobqueue.testing.simulated import KINDS
 from tests.docs.markdown import ROOT, code, table
+from tests.matrix import enough_on
+
+pytestmark = enough_on("sqlite", why="tables of the pages and the code")
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = Path(jobqueue.__file__).parent

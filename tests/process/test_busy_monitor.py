@@ -11,12 +11,13 @@ from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import job, now, seconds_from_now, wait_until
 from tests.marks import committed, finding
+from tests.matrix import each_driver
 from tests.process.harness import SHORT
 from tests.process.probe import renewed, starts
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
-pytestmark = committed
+pytestmark = [committed, each_driver]
 LAPSED = 60_000 if "JOBQUEUE_TEST_FULL" in os.environ else 1_500
 
 

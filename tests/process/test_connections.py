@@ -9,11 +9,13 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
+from tests.matrix import each_driver
 from tests.settings import VENDOR
 
 pytestmark = [
     committed,
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
+    each_driver,
 ]
 PROCESSES, THREADS = 2, 3
 BUDGET = 4 + PROCESSES * (5 + THREADS)

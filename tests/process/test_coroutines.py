@@ -12,10 +12,11 @@ from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
+from tests.matrix import each_driver, enough_on
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = committed
+pytestmark = [committed, enough_on("sqlite", why="the loop and its threads know no database")]
 
 
 def started(evidence, count):
@@ -157,13 +158,13 @@ def test_a_soft_timeout_ends_one_coroutine_and_lets_it_clean_up(worker, evidence
     assert len({line[1] for line in evidence.read()}) == 1, "the process died"
 
 
-@pytest.mark.parametrize(("task", "starts"), [(coroutines.stuck, 2), (coroutines.blocking, 1)], ids=lambda v: str(v))
+@pytest.mark.parametrize(("task", "starts"), [("stuck", 2), ("blocking", 1)])
 def test_a_hard_timeout_charges_only_the_coroutine_that_is_late(worker, evidence, gate, task, starts):
     neighbours = [coroutines.gated.enqueue(str(gate)).id for _ in range(10)]
     # They do not end before it is charged, however long they are waited for.
     worker(*LONG, JOBQUEUE_TEST_GRACE_SECONDS="1")
     started(evidence, 10)
-    late = task.enqueue().id
+    late = getattr(coroutines, task).enqueue().id
     wait_until(lambda: state(late) == "FAILED", 40)
     gate.touch()
     wait_until(lambda: done(neighbours))
@@ -183,6 +184,7 @@ def test_a_coroutine_sees_that_it_is_to_be_canceled(worker, evidence, gate):
     assert {(line[2], line[5]) for line in evidence.read("effect")} == {(asked, "1"), (other, "0")}
 
 
+@enough_on("mysql", why="a whole life of a worker")
 def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evidence, gate):
     ids = [coroutines.gated.enqueue(str(gate)).id for _ in range(10)]
     told = coroutines.patient.using(priority=9).enqueue(600).id
@@ -231,6 +233,7 @@ def test_coroutines_that_wait_behind_a_blocked_loop_are_run_by_another_worker(wo
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
+@enough_on("mysql", why="a whole life of a worker")
 def test_coroutines_of_a_killed_child_run_again(worker, evidence, gate):
     ids = [coroutines.gated.enqueue(str(gate)).id for _ in range(20)]
     worker(*LONG)
@@ -279,6 +282,7 @@ def test_what_a_coroutine_leaves_running_ends_with_its_job(worker, evidence, gat
     assert [line[2] for line in evidence.read("effect")] == [last]
 
 
+@each_driver
 def test_a_transaction_left_open_is_undone_before_another_coroutine_writes(worker, evidence):
     bad = [coroutines.leaves_a_transaction_open.enqueue().id for _ in range(5)]
     good = [coroutines.writes.enqueue(4).id for _ in range(10)]
@@ -297,6 +301,7 @@ def test_calls_from_the_loop_to_the_thread_and_back_do_not_wait_for_each_other(w
     assert {job(i).result for i in ids} == {4 * 20}
 
 
+@each_driver
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that could be killed")
 def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence):
     ids = [coroutines.writes.enqueue(500).id for _ in range(5)]
@@ -308,6 +313,7 @@ def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence):
     assert len({line[1] for line in evidence.read()}) == 1, "the process died"
 
 
+@each_driver
 def test_finish_commits_the_effect_of_a_coroutine_with_its_end(worker):
     job_id = coroutines.finishes.enqueue().id
     assert worker("--drain", "--queues=-written").wait() == 0
@@ -315,6 +321,7 @@ def test_finish_commits_the_effect_of_a_coroutine_with_its_end(worker):
     assert Job.objects.filter(queue="written").count() == 1
 
 
+@enough_on("mysql", "postgres", why="needs row locks")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks that could keep an end from being written")
 def test_a_place_whose_coroutine_wants_its_own_ack_is_free_when_that_is_committed(worker, evidence, gate):
     first, second = (coroutines.gated_and_acked.enqueue(str(gate)).id for _ in range(2))

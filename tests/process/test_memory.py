@@ -7,9 +7,10 @@ from jobqueue import enqueue_many
 from jobqueue.models import Job
 from tests.factories import wait_until
 from tests.marks import committed, finding
+from tests.matrix import each_driver
 from tests.process.harness import LONG
 
-pytestmark = committed
+pytestmark = [committed, each_driver]
 MB = 2**20
 
 

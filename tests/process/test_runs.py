@@ -22,9 +22,10 @@ from tests.factories import (
     wait_until,
 )
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.process.harness import ROOT
 
-pytestmark = committed
+pytestmark = [committed, enough_on("sqlite", "mysql", why="options, exits and strange jobs")]
 
 
 def states():
@@ -88,6 +89,7 @@ def test_once_with_nothing_due_exits_0(worker):
     assert worker("--once").wait() == 0
 
 
+@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that a worker does")
 def test_max_jobs_stops_after_that_many_starts(worker, evidence):
     for n in range(9):
         tasks.add.enqueue(n, n)
@@ -177,12 +179,14 @@ def test_an_open_transaction_of_one_job_does_not_reach_the_next(worker):
     assert {state(i) for i in ids} == {"DONE"}
 
 
+@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that a worker does")
 def test_a_coroutine_is_run(worker):
     job_id = tasks.coroutine.enqueue(21).id
     worker("--drain").wait()
     assert job(job_id).result == 42
 
 
+@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that the command does")
 def test_reap_leases_tells_what_it_did(start):
     make_job()
     expire(claim_one())
@@ -219,6 +223,7 @@ def test_the_environment_gives_defaults_and_the_flag_wins(start):
     )
 
 
+@enough_on("sqlite", "mysql", "mariadb", "postgres", why="each database says it in words of its own")
 def test_a_database_without_tables_exits_3(start, tmp_path, vendor_name):
     name = str(tmp_path / "empty.sqlite3") if vendor_name == "sqlite" else "jobqueue_is_not_here"
     group = start("runworker", "--drain", JOBQUEUE_TEST_NAME=name)
@@ -272,6 +277,7 @@ def test_fail_on_error_exits_5_only_if_a_job_failed(worker):
     assert worker("--drain", "--fail-on-error").wait() == 5
 
 
+@enough_on("sqlite", "mysql", "mariadb", "postgres", why="each database refuses it in words of its own")
 def test_an_end_that_cannot_be_put_into_words_costs_its_neighbours_nothing(worker, evidence):
     bad = tasks.unspeakable.enqueue().id
     others = [tasks.boom.using(max_attempts=1).enqueue().id for _ in range(6)]

@@ -11,10 +11,11 @@ from contextlib import suppress
 from tests.app import tasks
 from tests.factories import state
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 
-pytestmark = [committed]
+pytestmark = [committed, enough_on("mysql", why="see make prove")]
 
 
 def free_port():

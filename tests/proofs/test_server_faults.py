@@ -11,6 +11,7 @@ from django.db import OperationalError, connection, connections
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.proofs import audit
 from tests.proofs.running import unended, wait_for
 from tests.proofs.test_kills import fill
@@ -21,6 +22,7 @@ pytestmark = [
     committed,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server and no sessions"),
+    enough_on("mysql", "postgres", why="see make prove"),
 ]
 
 NO_SUCH_THREAD = 1094

@@ -4,10 +4,9 @@ import logging
 from dataclasses import make_dataclass
 
 import pytest
-from django.db import OperationalError, ProgrammingError
+from django.db import ProgrammingError
 
 from jobqueue.worker.monitor import housekeeping
-from tests.settings import VENDOR
 
 Found = make_dataclass("Found", [("deleted", int)])
 
@@ -44,20 +43,3 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
         found.sweep()
     assert refused.calls == 4
     assert len([r for r in caplog.records if "some cleaner" in r.message]) == 1
-
-
-@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="an error of these servers")
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    "error",
-    [(3024, "maximum statement execution time exceeded"), (1969, "max_statement_time exceeded"), (1205, "lock wait")],
-)
-def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
-    slow = Refused(OperationalError(*error))
-    found = housekeeping.Chores("default")
-    found.watches = {"some cleaner": slow.run_once}
-    with caplog.at_level(logging.WARNING):
-        found.watch()
-        found.watch()
-    assert slow.calls == 1
-    assert "skipping the some cleaner for 60 s" in caplog.text

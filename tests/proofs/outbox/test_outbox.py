@@ -18,6 +18,7 @@ from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import Relay, publish, subscribers
 from tests.app.models import Account, Ticket
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.outbox.helpers import drain, make_due
 from tests.patience import patient
 from tests.proofs.outbox.publishers import Publishers
@@ -27,7 +28,11 @@ from tests.settings import VENDOR
 
 # At full size four databases share the machine.
 PATIENCE_SECONDS = 1500
-pytestmark = [committed, pytest.mark.timeout(2 * PATIENCE_SECONDS)]
+pytestmark = [
+    committed,
+    pytest.mark.timeout(2 * PATIENCE_SECONDS),
+    enough_on("mysql", why="see make prove"),
+]
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job
 from tests.app.models import Account
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(600)]
+pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", why="see make prove")]
 
 PAYMENTS = Job.objects.filter(queue="payments")
 

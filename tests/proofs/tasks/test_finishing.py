@@ -10,11 +10,12 @@ from tests.app import finishing
 from tests.app.models import Account
 from tests.faults.finishing import by_sigkill, disconnected, walk
 from tests.marks import committed
+from tests.matrix import enough_on
 from tests.proofs.conftest import FULL
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(600)]
+pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", "postgres", why="see make prove")]
 
 BODIES = [finishing.pays]
 if FULL:
