@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeAlias
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
@@ -22,8 +22,10 @@ from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited,
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
 from jobqueue.worker.shared.scoreboard import LeaseSlot
 
+Tasks: TypeAlias = set["asyncio.Task[object]"]
+
 #: the asyncio tasks that the job of this context has started and that have not ended
-_started: ContextVar[set[asyncio.Task[Any]]] = ContextVar("jobqueue_started_tasks")
+_started: ContextVar[Tasks] = ContextVar("jobqueue_started_tasks")
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +109,7 @@ async def perform_coroutine(
     try:
         with attempt:
             call = attempt.find()
-            limits, started = limits_of(attempt.options), set[asyncio.Task[Any]]()
+            limits, started = limits_of(attempt.options), Tasks()
             _started.set(started)
             with JobScope(attempt.context), hard_limited(limits, slot):
                 try:
@@ -124,18 +126,18 @@ async def perform_coroutine(
     return attempt.outcome(context, coroutine=True)
 
 
-async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> Any:
+async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> object:
     await task_signals.astarted(attempt.task, attempt.lease)
     return await call(attempt.context)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _awaited(value: Awaitable[object]) -> object:
     return await value
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
     """The task factory of the loop: a task that a job starts ends with it, because many jobs share the loop."""
-    task = asyncio.Task(coro, loop=loop, **options)
+    task: asyncio.Task[object] = asyncio.Task(coro, loop=loop, **options)
     started = _started.get(None)
     if started is not None:
         started.add(task)
@@ -143,7 +145,7 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
     return task
 
 
-async def _cancel(started: set[asyncio.Task[Any]]) -> None:
+async def _cancel(started: Tasks) -> None:
     """Cancel the tasks that still run and wait for them, as asyncio.run() does for a program."""
     left = list(started)
     for task in left:

@@ -6,11 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from itertools import chain
-from queue import Empty, SimpleQueue
 
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
@@ -47,7 +45,7 @@ class Pool:
         self._wakeups: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
         self._watches: list[Watch] = []
-        self._refused: SimpleQueue[Lease] = SimpleQueue()
+        self._refused: Mailbox[Lease] = Mailbox()
         self._runner = CoroutineRunner(coroutines, self._hand_over, self._fit, stopping, self._asked_to_stop)
         self._coroutines = coroutines
         if registry.knows_coroutines():
@@ -174,11 +172,7 @@ class Pool:
 
     def take_refused(self) -> list[Lease]:
         """Remove and return the leases whose turn came when they must not run any more."""
-        leases: list[Lease] = []
-        with suppress(Empty):
-            while True:
-                leases.append(self._refused.get_nowait())
-        return leases
+        return self._refused.take(0)
 
     def wake(self) -> None:
         """End the claimer's current or next wait(). Safe in a signal handler."""

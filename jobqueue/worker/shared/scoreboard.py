@@ -147,9 +147,7 @@ class LeaseSlot(ctypes.Structure):
 
     def kept_result(self) -> str | None:
         """The result given to keep_result()."""
-        if self.result_size < 0:
-            return None
-        return self._kept().decode()
+        return None if self.result_size < 0 else self._kept().decode()
 
     def _keep(self, raw: bytes) -> None:
         ctypes.memmove(self.result, raw, len(raw))
