@@ -55,7 +55,7 @@ def outcomes_of(*results, **more):
 @contextmanager
 def settling(*outcomes, kind=CuttingProxy):
     """A settler that writes these through a proxy that takes no long statements: (proxy, its outage, its pool)."""
-    pool, concurrency = Pool(), SimpleNamespace(away=lambda: None, back=lambda: None)
+    pool, concurrency = Pool(), SimpleNamespace(outage_began=lambda: None, outage_ended=lambda: None)
     away = Away("w", "finish", "default", concurrency)
     with cutting_proxy(kind=kind) as proxy:
         child = child_with(pool)
