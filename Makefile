@@ -1,8 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test bench prove lint clean
+.PHONY: help demo serve venv check test lint bench bench-check prove clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1	/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
 
 demo: ## the main job on SQLite (or DATABASE_URL), with a worker and a relay killed, proved at the end
 	@sh scripts/demo.sh
@@ -10,17 +10,26 @@ demo: ## the main job on SQLite (or DATABASE_URL), with a worker and a relay kil
 serve: ## a worker and the admin site at 127.0.0.1:8000, login printed
 	@sh scripts/serve.sh
 
-test: ## everything in short form, on real MySQL, MariaDB, PostgreSQL, SQLite and Redis
-	@sh scripts/test.sh
+venv: ## .venv with all that needs no C compiler: SQLite and PostgreSQL, the tests, ruff and mypy
+	@sh scripts/check.sh venv
+
+check: ## before each commit: format, lint, types, plain code and the verbs on SQLite; less than a minute
+	@sh scripts/check.sh
+
+test: ## the suite on real MySQL, MariaDB, PostgreSQL, SQLite and Redis (DB=mysql: all of it on one of them)
+	@sh scripts/test.sh $(if $(DB),--db $(DB))
+
+lint: ## ruff, mypy, and whether a migration is missing
+	@sh scripts/lint.sh
 
 bench: ## measure against hand-written SQL and other queues; writes docs/benchmarks.md
 	@sh scripts/bench.sh
 
+bench-check: ## three minutes: enqueue and drain compared with main (BASE=commit DB=mysql); fails after a loss over 5 %
+	@BASE="$(BASE)" DB="$(DB)" sh scripts/bench_check.sh
+
 prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one, DB=name on one database)
 	@sh scripts/prove.sh "$(ISSUE)" "$(DB)"
-
-lint: ## ruff and mypy
-	@sh scripts/lint.sh
 
 clean: ## remove what the other commands made
 	rm -rf .venv .venv-6 .python .upstream .venv-bench .servers build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*

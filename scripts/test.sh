@@ -1,23 +1,47 @@
 #!/bin/sh
-# make test: set up, start the real servers, run the suite on every database, stop them again.
+# make test [DB=mysql|mariadb|postgres|sqlite]: set up, start the real servers, run the suite, stop them again. Without DB
+# on every database; with DB everything on that one. Paths and options of pytest may follow: sh scripts/test.sh tests/races
 . "$(dirname "$0")/venv.sh"
 
-missing="" only=mysql,mariadb,postgres,redis
-# Django 5.2 whatever the Python: the newest Django has an environment of its own.
-lts='Django>=5.2,<6'
-if mysql_headers && install -e '.[dev]' "$lts"; then
-    # What django6.sh prints is the reason why there is no Django 6.
-    if missing=$(sh scripts/django6.sh); then
+missing="" db=""
+[ "${1:-}" != --db ] || db=$2
+case $db in
+"") servers=mysql,mariadb,postgres,redis ;;
+sqlite) servers=redis ;;
+mysql | mariadb | postgres) servers=$db,redis ;;
+*)
+    echo "DB is mysql, mariadb, postgres or sqlite, not $db" >&2
+    exit 2
+    ;;
+esac
+if [ "$db" = postgres ]; then
+    install_wheels
+elif mysql_headers; then
+    # Both environments at the same time, but for MariaDB, which is tested on Django 5.2 only. What django6.sh prints is
+    # the reason why there is no Django 6.
+    reason=$(mktemp)
+    [ "$db" = mariadb ] || sh scripts/django6.sh >"$reason" &
+    built=yes
+    install -e '.[dev]' "$lts" || built=no
+    if wait $!; then
         JOBQUEUE_TEST_PYTHON6=$PWD/.venv-6/bin/python
         export JOBQUEUE_TEST_PYTHON6
+    else
+        missing=$(cat "$reason")
     fi
+    rm -f "$reason"
 else
+    built=no
+fi
+if [ "${built:-yes}" = no ]; then
     if [ "${CI:-}" = true ]; then
         echo "CI=true and the test requirements could not be installed: see above." >&2
         exit 1
     fi
+    unset JOBQUEUE_TEST_PYTHON6
     missing="mysqlclient could not be built, so MySQL and MariaDB are not tested, nor Django 6.x"
-    only=postgres,redis
-    install -e '.[compat,demo,postgres]' "$lts" pytest pytest-django pytest-randomly pytest-timeout redis PyYAML jsonschema
+    [ -n "$db" ] || servers=postgres,redis
+    install_wheels
 fi
-JOBQUEUE_TEST_SETUP_MISSING="$missing" exec "$PY" -m tests.servers run --only "$only" -- "$PY" -m tests.suite "$@"
+export JOBQUEUE_TEST_SETUP_MISSING="$missing"
+exec "$PY" -m tests.servers run --only "$servers" -- "$PY" -m tests.suite "$@"

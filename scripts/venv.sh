@@ -25,17 +25,32 @@ make_venv() {
     fi
 }
 
-# install EXTRAS...: pip install this checkout into $PY's environment, only when pyproject.toml changed since the last time
+# install EXTRAS...: pip install this checkout into $PY's environment, only when pyproject.toml changed since the last time.
+# The extra dev contains all others.
 install() {
+    all=${PY%/bin/python}/.installed-dev
     stamp=${PY%/bin/python}/.installed-$(echo "$*" | tr -c 'a-z0-9\n' '-')
-    if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
-        "$PY" -m pip install --quiet --disable-pip-version-check "$@" || return 1
-        touch "$stamp"
-    fi
+    for found in "$all" "$stamp"; do
+        if [ -e "$found" ] && [ ! pyproject.toml -nt "$found" ]; then
+            return 0
+        fi
+    done
+    # What is imported is compiled then: a third of what is installed never is.
+    "$PY" -m pip install --quiet --disable-pip-version-check --no-compile "$@" || return 1
+    touch "$stamp"
+    case $* in *'[dev]'*) touch "$all" ;; esac
 }
 
 PY=$PWD/.venv/bin/python
 make_venv "$found"
+
+# Django 5.2 whatever the Python: the newest Django has an environment of its own.
+lts='Django>=5.2,<6'
+
+# Everything that has a wheel: all but the driver of MySQL and MariaDB, which needs a C compiler.
+install_wheels() {
+    install -e '.[compat,lint,test]' "$lts"
+}
 
 # Headers and a compiler for mysqlclient, which has no Linux wheel: installed where we may.
 mysql_headers() {

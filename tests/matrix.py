@@ -4,7 +4,9 @@ A test without the mark enough_on() runs on every database. JOBQUEUE_TEST_MATRIX
 
     not set   they run. So it is for pytest by hand, `make test DB=name` and `make test` with paths.
     short     they run on the databases that their mark names. So it is for `make test`.
-    rest      they run on the other databases, and nothing else runs: `make prove ISSUE=matrix`.
+    rest      they run on the other databases, and nothing else runs but tests marked sized: `make prove ISSUE=matrix`.
+
+A test marked sized is smaller in `make test` than it could be: JOBQUEUE_TEST_FULL is set for its full size.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import pytest
 
 DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 VARIABLE = "JOBQUEUE_TEST_MATRIX"
+FULL = "JOBQUEUE_TEST_FULL" in os.environ
+sized = pytest.mark.sized
 #: which tests a run has run, and which it has left out, for tests.suite
 REPORT = "matrix.json"
 
@@ -63,7 +67,9 @@ class Matrix:
     def _runs(self, item: pytest.Item) -> bool:
         mark = item.get_closest_marker("enough_on")
         enough = mark is None or self.database in mark.kwargs["databases"]
-        return {"short": enough, "rest": not enough, "": True}[self.mode]
+        if self.mode == "rest":
+            return not enough or item.get_closest_marker("sized") is not None
+        return enough or not self.mode
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember what was not skipped."""

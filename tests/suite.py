@@ -7,7 +7,7 @@ them, on SQLite.
 
 Without arguments each test runs where tests.matrix says. With arguments (paths, options of pytest) they run on every
 database. --db NAME runs everything on one database, --rest what a run without arguments leaves out, and --only-given
-what is given, and nothing else, on this Python.
+what is given, and nothing else, on this Python. --lines FILE writes the last lines into a file too.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--db", choices=DATABASES)
     parser.add_argument("--rest", action="store_true")
     parser.add_argument("--only-given", action="store_true")
+    parser.add_argument("--lines", type=Path)
     options, options.given = parser.parse_known_args(arguments)
     return options
 
@@ -126,6 +127,8 @@ def main(arguments: Sequence[str]) -> int:
     nowhere = [] if options.rest else matrix.run_nowhere([outcome.report for outcome in outcomes])
     lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in nowhere]
     print("\n" + "\n".join(lines))
+    if options.lines:
+        options.lines.write_text("".join(f"{line}\n" for line in lines))
     for text in missing:
         print(f"not tested: {text}")
     not_tested = bool(missing) or any("NOT TESTED" in line for line in lines)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import matrix, suite
-from tests.matrix import DATABASES, Matrix, Report, enough_on
+from tests.matrix import DATABASES, Matrix, Report, enough_on, sized
 
 
 def runs(python6, *arguments):
@@ -81,26 +81,27 @@ def test_a_test_that_every_database_leaves_out_or_skips_fails_in_ci(ran_on, stat
 class Item:
     """What the selection looks at of a test."""
 
-    def __init__(self, nodeid, mark=None):
-        self.nodeid, self.mark = nodeid, mark
+    def __init__(self, nodeid, *marks):
+        self.nodeid, self.marks = nodeid, {mark.name: mark.mark for mark in marks}
 
     def get_closest_marker(self, name):
-        return self.mark.mark if self.mark is not None and name == "enough_on" else None
+        return self.marks.get(name)
 
 
 @pytest.mark.parametrize(
     ("database", "mode", "kept"),
     [
-        ("sqlite", "short", ["everywhere", "on sqlite"]),
-        ("mysql", "short", ["everywhere"]),
-        ("sqlite", "rest", []),
-        ("mysql", "rest", ["on sqlite"]),
+        ("sqlite", "short", ["everywhere", "on sqlite", "sized"]),
+        ("mysql", "short", ["everywhere", "sized"]),
+        ("sqlite", "rest", ["sized"]),
+        ("mysql", "rest", ["on sqlite", "sized"]),
+        ("mysql", "", ["everywhere", "on sqlite", "sized"]),
     ],
 )
 def test_a_test_for_which_other_databases_are_enough_is_left_out_and_belongs_to_the_rest(database, mode, kept):
     told = []
     config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: told.extend(items)))
-    items = [Item("everywhere"), Item("on sqlite", enough_on("sqlite", why="no SQL"))]
+    items = [Item("everywhere"), Item("on sqlite", enough_on("sqlite", why="no SQL")), Item("sized", sized)]
     every = list(items)
     Matrix(database, mode, None).pytest_collection_modifyitems(config, items)
     assert [item.nodeid for item in items] == kept

@@ -1,16 +1,15 @@
 """A backlog that is loaded once for all plans."""
 
-import os
-
 import pytest
 from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.models import Job
+from tests.matrix import FULL
 from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
-READY = 100_000 if os.environ.get("JOBQUEUE_TEST_FULL") else 10_000
+READY = 100_000 if FULL else 10_000
 LEVELS = 5
 
 

@@ -1,6 +1,5 @@
 """Whatever else a monitor has to do, and whatever it waits for, the leases of its living children are renewed."""
 
-import os
 import random
 import time
 from datetime import timedelta
@@ -11,14 +10,14 @@ from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import job, now, seconds_from_now, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver
+from tests.matrix import FULL, each_driver, sized
 from tests.process.harness import SHORT
 from tests.process.probe import renewed, starts
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
 pytestmark = [committed, each_driver]
-LAPSED = 60_000 if "JOBQUEUE_TEST_FULL" in os.environ else 1_500
+LAPSED = 60_000 if FULL else 1_500
 
 
 def lapse(count):
@@ -32,6 +31,7 @@ def lapse(count):
     Job.objects.bulk_create(rows, batch_size=500)
 
 
+@sized
 @finding("A7")
 def test_a_mass_of_lapsed_leases_takes_no_lease_from_the_worker_that_reaps_them(start, evidence, gate):
     lapse(LAPSED)
