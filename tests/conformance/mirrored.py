@@ -6,7 +6,7 @@ A name is `path::test` below tests/. The comment says where our worker does some
 LIKE = "process/test_like_django_tasks_db.py::"
 RUNS = "process/test_runs.py::"
 KILLS = "process/test_kills.py::"
-USAGE = "edges/test_command_usage.py::"
+USAGE = "cli/test_usage.py::"
 RESULTS = f"{LIKE}test_results_tell_how_each_run_ended_and_a_drain_ends_with_0"
 STRANGE = f"{RUNS}test_strange_ends_of_every_kind_leave_the_worker_alive"
 NO_DURATION = f"{USAGE}test_a_duration_that_is_none_is_refused"
@@ -17,7 +17,7 @@ NO_TASK = f"{RUNS}test_a_dotted_path_that_is_no_task_is_never_imported"
 UNKNOWN = f"{RUNS}test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts"
 ORDER = f"{LIKE}test_due_jobs_run_by_priority_then_by_age_later_ones_when_due_and_an_idle_worker_leaves_at_once"
 SERVES = f"{LIKE}test_a_worker_serves_the_queues_it_is_told_and_says_what_it_ran_and_why_it_leaves"
-FROM_ENVIRONMENT = "edges/test_command_options.py::test_the_environment_gives_defaults"
+FROM_ENVIRONMENT = "cli/test_options.py::test_the_environment_gives_defaults"
 
 WORKER = {
     "test_run_enqueued_task": [RESULTS],
@@ -44,7 +44,7 @@ WORKER = {
     # --interval is our --poll. Zero would be a busy loop and is refused.
     "test_negative_interval": [NO_DURATION],
     "test_infinite_interval": [NO_DURATION],
-    "test_fractional_interval": ["edges/test_command_options.py::test_defaults", FROM_ENVIRONMENT],
+    "test_fractional_interval": ["cli/test_options.py::test_defaults", FROM_ENVIRONMENT],
     "test_zero_interval": [NO_DURATION],
     "test_negative_max_tasks": [NO_COUNT],
     "test_zero_max_tasks": [NO_COUNT],
@@ -52,7 +52,7 @@ WORKER = {
     "test_empty_worker_id": [REFUSED],
     "test_run_after": [ORDER, f"{RUNS}test_delayed_jobs_are_left_by_a_drain"],
     "test_run_after_priority": [ORDER],
-    "test_verbose_logging": [SERVES, "edges/test_logs.py::test_verbosity"],
+    "test_verbose_logging": [SERVES, "public/test_logs.py::test_verbosity"],
     # Theirs fails a job whose task it does not know; ours parks it for a worker with other code.
     "test_invalid_task_path": [NO_TASK],
     "test_missing_task_path": [UNKNOWN],
