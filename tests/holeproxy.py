@@ -38,10 +38,7 @@ class HoleProxy:
         with self._lock:
             self._closed = True
         for one in (self._listener, *self._sockets):
-            # close() alone would do nothing while a thread waits for a byte of it.
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+            _end(one)
 
     def _accept(self):
         while True:
@@ -82,7 +79,7 @@ class HoleProxy:
         except OSError:
             # One side is gone; the other one is to hear of it.
             if not hangs.is_set():
-                target.close()
+                _end(target)
 
     def _matches(self, data, near):
         """`near` holds the needles whose `before` this connection has sent."""
@@ -98,3 +95,10 @@ class HoleProxy:
                 return False
             self._needle = None
             return True
+
+
+def _end(one):
+    """Close it, and let its other side know: close() alone does nothing while a thread waits for a byte of it."""
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

@@ -65,6 +65,17 @@ class Group:
                 time.sleep(1)
             raise AssertionError(f"still running:\n{said}\n{self.text()[-12_000:]}") from None
 
+    def causes(self, event, what):
+        """Wait for `event`; without it, `what` and all that was printed are the failure. At once if the group ends."""
+        until = time.monotonic() + patient(20)
+        while not event.wait(0.1):
+            if self.process.poll() is None and time.monotonic() < until:
+                continue
+            said = self.text()[-8000:]
+            self._ask_for_stacks()
+            time.sleep(1)
+            raise AssertionError(f"{what}:\n{said}\n{self.text()[-12_000:]}")
+
     def signal(self, number):
         """To the supervisor alone, as an init system does."""
         os.kill(self.pid, number)

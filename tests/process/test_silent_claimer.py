@@ -50,7 +50,7 @@ def test_a_claim_that_the_server_has_not_heard_is_made_again_on_another_connecti
     group, (proxy, _) = idle(), proxied
     proxy.arm(LOCKING)
     enqueue()
-    assert proxy.holed.wait(patient(20)), "nothing was claimed"
+    group.causes(proxy.holed, "nothing was claimed")
     wait_until(all_are_done, 10, "the ends of all jobs")
     assert group.text().count(CUT) == 1
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
@@ -64,7 +64,7 @@ def test_a_job_whose_claim_was_committed_and_not_answered_runs_without_a_charge(
     else:
         proxy.arm(rb"(?i)commit", before=CLAIM, heard=True)
     lost = tasks.add.enqueue(1, 2).id
-    assert proxy.holed.wait(patient(20)), "nothing was claimed"
+    group.causes(proxy.holed, "nothing was claimed")
     wait_until(lambda: job(lost).fence, what="the commit")
     enqueue()
     wait_until(all_are_done, 10, "the ends of all jobs")

@@ -41,7 +41,7 @@ def test_a_relay_whose_connection_hangs_goes_on(start, proxied, command, needle)
     wait_until(lambda: delivered(first), what="a delivery")
     proxy.arm(needle)
     second = say("fine")
-    assert proxy.holed.wait(patient(20)), "the relay did nothing"
+    group.causes(proxy.holed, "the relay did nothing")
     wait_until(lambda: delivered(second), 20, "the other delivery")
     assert CUT in group.text()
 
@@ -64,6 +64,6 @@ def test_a_session_that_hangs_when_its_job_is_over_does_not_keep_the_end_from_be
     proxy.arm(RESET)
     group = start("runworker", *LEASES, **through)
     job_id = tasks.count_done.enqueue().id
-    assert proxy.holed.wait(patient(20)), "no session was reset"
+    group.causes(proxy.holed, "no session was reset")
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert group.text().count(CUT) == 1

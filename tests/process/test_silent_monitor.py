@@ -35,7 +35,7 @@ def test_a_monitor_whose_connection_hangs_is_replaced_before_the_leases_of_its_c
     group = start("runworker", "--lease", f"{lease_seconds}s", "--heartbeat", "0.5s", **through)
     starts(evidence)
     proxy.arm(RENEWAL)
-    assert proxy.holed.wait(patient(20)), "no renewal"
+    group.causes(proxy.holed, "no renewal")
     last = job(job_id).lock_until
     wait_until(lambda: "replacing it" in group.text(), what="the new monitor")
     # No lease that has run out is renewed.

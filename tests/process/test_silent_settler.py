@@ -7,7 +7,6 @@ from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed, finding
 from tests.matrix import each_driver
-from tests.patience import patient
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -27,7 +26,7 @@ def work(start, proxied):
     def work(needle):
         proxy.arm(needle)
         group = start("runworker", "--lease", "10s", "--heartbeat", "0.5s", "--concurrency", 2, **through)
-        assert proxy.holed.wait(patient(20)), "no end was written"
+        group.causes(proxy.holed, "no end was written")
         return group
 
     return work
