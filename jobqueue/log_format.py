@@ -71,7 +71,6 @@ def on_lease_lost(sender: type, **facts: Any) -> None:
 
 
 def on_job_reaped(sender: type, **facts: Any) -> None:
-    """Log that a lease has expired."""
     logger.info(
         "job %d: the lease of %s expired in attempt %d",
         facts["job_id"],

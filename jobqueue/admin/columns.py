@@ -64,12 +64,10 @@ class JobColumns:
 
     @admin.display(description=_("state"))
     def state(self, job: ShownJob) -> str:
-        """The status, compared with the clock."""
         return badge(state_of(job), state_label(job))
 
     @admin.display(description=_("task"))
     def kind(self, job: ShownJob) -> str:
-        """The task's path, or "(handler)"."""
         return plain(job.task) if job.task else gettext("(handler)")
 
     @admin.display(description=_("when"))
@@ -102,12 +100,10 @@ class JobColumns:
 
     @admin.display(description=_("last error"))
     def error_text(self, job: ShownJob) -> str:
-        """The whole last error."""
         return block(job.last_error) if job.last_error else NOTHING
 
     @admin.display(description=_("cause"))
     def cause_word(self, job: ShownJob) -> str:
-        """The cause class of the failure."""
         return str(CAUSES.get(job.cause, plain(job.cause or NOTHING)))
 
     @admin.display(description=_("progress"))
@@ -118,7 +114,6 @@ class JobColumns:
 
     @admin.display(description=_("what happens next"))
     def next(self, job: ShownJob) -> str:
-        """A sentence on what happens to the job next."""
         return what_next(job)
 
     @admin.display(description=_("history of failed attempts"))

@@ -124,11 +124,9 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, record: ShownRecord) -> str:
-        """Whether the record has expired."""
         alive = record.expires_at > record.now
         return badge("done", gettext("kept")) if alive else badge("canceled", gettext("expired"))
 
     @admin.display(description=label(IdempotencyRecord, "digest"))
     def digest_hex(self, record: IdempotencyRecord) -> str:
-        """The SHA-256 of the key."""
         return bytes(record.digest).hex()

@@ -70,9 +70,7 @@ class JobAdmin(JobColumns, VerbAdmin):
         return names[:QUEUES_SEARCHED]
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may cancel jobs."""
         return request.user.has_perm("jobqueue.cancel_job")
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may release leases."""
         return request.user.has_perm("jobqueue.release_job")

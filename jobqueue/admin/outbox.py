@@ -123,15 +123,12 @@ class OutboxEventAdmin(VerbAdmin):
 
     @admin.display(description=_("last error"))
     def note(self, event: ShownEvent) -> str:
-        """The last line of the last error."""
         return last_line(event.error_tail)
 
     @admin.display(description=_("last error"))
     def error_text(self, event: ShownEvent) -> str:
-        """The whole last error."""
         return block(event.last_error) if event.last_error else NOTHING
 
     @admin.display(description=_("what happens next"))
     def next(self, event: ShownEvent) -> str:
-        """A sentence on what happens to the event next."""
         return what_next(event)

@@ -44,7 +44,6 @@ class CappedPaginator(_Paginator):
 
     @cached_property
     def count(self) -> int:
-        """The number of rows, or COUNT_CAP if there are more."""
         rows = self.object_list
         assert isinstance(rows, QuerySet)
         return rows.order_by().values("pk")[:COUNT_CAP].count()

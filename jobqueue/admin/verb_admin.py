@@ -88,11 +88,9 @@ class VerbAdmin(ReadOnlyAdmin):
         return request.user.has_perm("jobqueue.view_payload")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may retry rows."""
         return request.user.has_perm("jobqueue.retry_job")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may discard rows."""
         return request.user.has_perm("jobqueue.discard_job")
 
     def change_view(

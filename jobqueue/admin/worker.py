@@ -77,15 +77,12 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("jobs now"))
     def jobs_now(self, worker: ShownWorker) -> int:
-        """The number of leases that the worker holds."""
         return int(worker.jobs)
 
     @admin.display(description=_("last heartbeat"))
     def last_heartbeat(self, worker: ShownWorker) -> str:
-        """The time since the last heartbeat."""
         return relative(worker.heartbeat_at, worker.now)
 
     @admin.display(description=_("started"))
     def since(self, worker: ShownWorker) -> str:
-        """The time since the worker started."""
         return relative(worker.started_at, worker.now)

@@ -68,12 +68,10 @@ def size(text: str) -> int:
 
 
 def add_database(parser: ArgumentParser) -> None:
-    """Add --database."""
     parser.add_argument("--database", default=None, metavar="ALIAS", help="default: JOBQUEUE['DATABASE']")
 
 
 def add_json(parser: ArgumentParser, meaning: str = "print one JSON object") -> None:
-    """Add --json."""
     parser.add_argument("--json", action="store_true", help=meaning)
 
 

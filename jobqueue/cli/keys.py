@@ -18,7 +18,6 @@ from jobqueue.validation import readable_key
 
 
 def declare(parser: ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument(
         "words",
         nargs="*",
@@ -34,7 +33,6 @@ def declare(parser: ArgumentParser) -> None:
 
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-    """List keys or resume one. Returns the exit status."""
     if given["words"]:
         return _resume(out, using, given)
     look = stuck_keys if given["stuck"] else hot_keys

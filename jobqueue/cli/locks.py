@@ -24,7 +24,6 @@ from jobqueue.models import LockFinding, LockRow
 
 
 def declare(parser: ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument(
         "--since", type=duration, default=3600.0, metavar="D", help="period of the statistics (default 1h)"
     )
@@ -34,7 +33,6 @@ def declare(parser: ArgumentParser) -> None:
 
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-    """Print everything. Returns the exit status."""
     seconds, limit = given["since"], given["limit"]
     server = report.read_server(using=using, limit=limit)
     kinds = report.read_kinds(seconds=seconds, using=using)

@@ -16,14 +16,12 @@ from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
 
 
 def declare(parser: ArgumentParser) -> None:
-    """Add the options."""
     parser.add_argument("--fail-if-any", action="store_true", help=f"exit {FOUND} if there are any")
     add_json(parser)
     add_database(parser)
 
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-    """Print the kinds of such jobs. Returns the exit status."""
     list(registry.discover())
     found = find_unrunnable(using=using)
     if given["json"]:

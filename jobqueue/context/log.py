@@ -22,7 +22,6 @@ class JobLog:
         self._count = 0
 
     def add(self, record: logging.LogRecord) -> None:
-        """Format and keep one record."""
         stamp = time.strftime("%H:%M:%S", time.gmtime(record.created))
         line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}"
         if record.exc_info and record.exc_info[0] is not None:

@@ -26,7 +26,6 @@ class UtcNow(Func):
         super().__init__(output_field=UtcDateTimeField(), **extra)
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
-        """The vendor's expression."""
         return vendor_of(connection).now_sql, []
 
 

@@ -34,11 +34,9 @@ class Keys(Slot):
     """A slot for integers behind IN; they are written into the text, which drivers send far faster than parameters."""
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        """In parentheses."""
         return "(%s)", [self]
 
     def render(self, value: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
-        """1,2,3."""
         return ",".join(str(int(key)) for key in value), []
 
 

@@ -69,13 +69,11 @@ class _TextField(_Placed):
     """A field of text that is readable in the text of a statement (parameters.py) and compares byte for byte."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        """Django's parameters with the database's binary collation."""
         parameters = super().db_parameters(connection)  # type: ignore[misc]
         parameters["collation"] = vendor_of(connection).binary_collation(connection)
         return parameters
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
-        """Text as the database's text_parameter()."""
         found = super().get_db_prep_value(value, connection, prepared)  # type: ignore[misc]
         return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
 
@@ -100,11 +98,9 @@ class _BytesField(_Placed, models.BinaryField):
         return vendor_of(connection).column_types.get(self.kind) or super().db_type(connection)
 
     def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> bytes | None:
-        """bytes on every database."""
         return None if value is None else bytes(value)
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
-        """Readable in the text of a statement: see parameters.py."""
         return None if value is None else vendor_of(connection).binary_parameter(connection, value)
 
 
@@ -187,7 +183,6 @@ class PayloadField(models.JSONField):
     """
 
     def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
-        """The decoded value, or a PayloadError object."""
         if value is None:
             return None
         if not isinstance(value, (str, bytes)):
@@ -229,7 +224,6 @@ class UtcDateTimeField(models.DateTimeField):
         return vendor_of(connection).column_types.get("instant", "datetime")
 
     def db_check(self, connection: BaseDatabaseWrapper) -> None:
-        """No check of its own."""
         return None
 
     def get_prep_value(self, value: Any) -> Any:
@@ -255,7 +249,6 @@ class UtcDateTimeField(models.DateTimeField):
         return template % {"instant": sql}, tuple(params) * template.count("%(instant)s")
 
     def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> datetime | None:
-        """Aware UTC."""
         if isinstance(value, str):
             value = _parsed(value)
         elif isinstance(value, int):

@@ -19,7 +19,6 @@ class Deadline:
         self.failures = 0
 
     def waited_seconds(self) -> float:
-        """The time since the beginning."""
         return time.monotonic() - self._begun
 
     def left_seconds(self) -> float | None:

@@ -134,7 +134,6 @@ class Lock:
             recorder.released(self.kind, self.name, time.monotonic() - entry.held_since)
 
     def _leave(self, entry: Entry | None, error: BaseException | None) -> None:
-        """The end of a block."""
         if entry is None or not entry.held:
             # The block has released it, or LockLost was raised.
             return

@@ -37,7 +37,6 @@ class Counters:
     held_us_max: int = 0
 
     def add(self, other: Counters) -> None:
-        """Add the counters of `other`."""
         for name in COUNTER_NAMES:
             mine, its = getattr(self, name), getattr(other, name)
             setattr(self, name, max(mine, its) if name.endswith("_max") else mine + its)

@@ -28,7 +28,6 @@ class Finding:
 
 
 def deadlock_finding(report: Deadlock) -> Finding:
-    """What to keep of a deadlock."""
     return Finding(LockFinding.Kind.DEADLOCK, report.identity, asdict(report))
 
 

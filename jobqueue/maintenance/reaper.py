@@ -23,7 +23,6 @@ class Reaping:
 
     @property
     def total(self) -> int:
-        """The number of leases that were ended."""
         return self.requeued + self.dead + self.canceled
 
 
@@ -58,5 +57,4 @@ def _first_expired(using: str) -> Prepared:
 
 
 def count_expired(*, using: str) -> int:
-    """The number of leases that have expired."""
     return Job.objects.using(using).expired().count()

@@ -32,7 +32,6 @@ class MutexQuerySet(models.QuerySet["MutexRow"]):
     """Raises MUTEX_FLOOR with each deletion: in an older snapshot a row that is made again looks as if never taken."""
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows and raise the floor."""
         with transaction.atomic(using=self.db):
             raise_mutex_floor(self.db)
             return self.delete_only()
@@ -69,7 +68,6 @@ class MutexRow(models.Model):
         return str(self.lock_key)
 
     def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """As for a queryset."""
         alias = using or router.db_for_write(type(self), instance=self)
         return MutexRow.objects.using(alias).filter(pk=self.pk).delete()
 

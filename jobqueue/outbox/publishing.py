@@ -55,7 +55,6 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
 
 
 def _topic(topic: object) -> tuple[str, int]:
-    """The checked topic and its lane."""
     return _known_topic(topic) if type(topic) is str else _known_topic(check_topic(topic))
 
 

@@ -50,10 +50,6 @@ class DownTracker:
         if self._down.pop(destination, None):
             logger.warning("the destination answers again")
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._down.clear()
-
 
 class Routes:
     """The destinations of one relay, made when a topic first needs them; topics with the same route share one."""

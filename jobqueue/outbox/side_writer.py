@@ -24,7 +24,6 @@ class SideWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a write is under way."""
         return self._writing is not None and self._writing.is_alive()
 
     def write(self, work: Callable[[], None], wait_seconds: float = WRITE_SECONDS) -> None:

@@ -24,7 +24,6 @@ class Subscriber:
 
     @property
     def name(self) -> str:
-        """module.qualname"""
         return dotted_path(self.func)
 
 

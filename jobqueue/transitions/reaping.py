@@ -42,11 +42,9 @@ class Reaped:
 
     @property
     def total(self) -> int:
-        """The number of leases that ended."""
         return self.requeued + self.dead + self.canceled
 
     def __add__(self, other: Reaped) -> Reaped:
-        """The sum of two passes."""
         return Reaped(self.requeued + other.requeued, self.dead + other.dead, self.canceled + other.canceled)
 
 

@@ -74,5 +74,4 @@ class PostgresSubscription:
             ping(self._connection)
 
     def close(self) -> None:
-        """End the session."""
         self._connection.close()

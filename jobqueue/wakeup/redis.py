@@ -88,6 +88,5 @@ class RedisSubscription:
         self._pubsub.ping()
 
     def close(self) -> None:
-        """Close the subscription and its connection."""
         self._pubsub.close()
         self._client.close()

@@ -13,7 +13,7 @@ from django.test import override_settings
 from jobqueue.backoff import Backoff
 from jobqueue.outbox import Relay
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
-from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.routes import DownTracker, Routes
 from tests.factories import wait_until
 from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
@@ -98,7 +98,7 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
         rabbitmq.start()
         # The time for which it was to be left alone is over.
         monkeypatch.setattr("jobqueue.outbox.routes.DOWN_PAUSES", Backoff(0.5, 2, 1.0))
-        relay.routes.down.clear()
+        relay.routes.down = DownTracker()
 
         def arrived():
             make_due()

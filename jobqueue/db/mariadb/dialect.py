@@ -27,17 +27,14 @@ class MariaDB(MySQL):
         return text
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """As it is."""
         return text
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
     ) -> list[int]:
-        """INSERT ... RETURNING id."""
         return Dialect.insert(self, connection, table, columns, rows)
 
     def insert_one(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
     ) -> tuple[int, Parameter]:
-        """INSERT ... RETURNING."""
         return Dialect.insert_one(self, connection, table, columns, row, also)

@@ -102,7 +102,6 @@ class MySQLDiagnostics(Diagnostics):
             return HeldLocks(frozenset(_lock(*row) for row in cursor.fetchall()), isolation)
 
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
-        """performance_schema.data_lock_waits."""
         need_schema(connection)
         rows = ask(connection, _WAITS, [limit], NO_SCHEMA_RIGHT)
         return [_wait(*row) for row in rows]

@@ -80,7 +80,6 @@ class MySQL(Dialect):
         return readable(text)
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:
-        """Hexadecimal digits: see parameters.py."""
         return Hex(bytes(value).hex())
 
     def max_statement_bytes(self, connection: BaseDatabaseWrapper) -> int | None:
@@ -94,7 +93,6 @@ class MySQL(Dialect):
         return len(text.encode()) + sum(text.count(character) for character in _ESCAPED)
 
     def force_index(self, queryset: Q, index: str) -> Q:
-        """FORCE INDEX."""
         return hints.force_index(queryset, index)
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
@@ -102,15 +100,12 @@ class MySQL(Dialect):
         return hints.update_unlocked(self.lock_rows(queryset), changes)
 
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """With FORCE INDEX (PRIMARY)."""
         return hints.update_by_key(queryset, changes)
 
     def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
-        """With FORCE INDEX (PRIMARY)."""
         return hints.by_key_sql(connection, table, sql)
 
     def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
-        """With FORCE INDEX (PRIMARY)."""
         return hints.delete_by_key(queryset, keys)
 
     @contextmanager
@@ -149,7 +144,6 @@ class MySQL(Dialect):
         return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
 
     def distinct_after_sql(self, table: str, column: str, index: str) -> str:
-        """By a loose scan of the index."""
         return (
             f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
             f"GROUP BY {column} ORDER BY {column} LIMIT %s"
@@ -234,7 +228,6 @@ class MySQL(Dialect):
         return error_number(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
 
     def error_code(self, error: BaseException) -> str:
-        """The server's error number."""
         if isinstance(error, (OperationalError, DatabaseError)):
             return str(error_number(error))
         return super().error_code(error)

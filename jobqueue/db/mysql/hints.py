@@ -23,7 +23,6 @@ class IndexedTable(BaseTable):
     index: str = ""
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        """FROM table FORCE INDEX (name)."""
         sql, params = super().as_sql(compiler, connection)
         return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
 

@@ -64,7 +64,6 @@ class MySQLLocks(LockDialect):
         return list(self.lock_own(hints.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
 
     def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """With FORCE INDEX (PRIMARY)."""
         return hints.update_by_key(queryset, changes)
 
     def mutex_parameter(self, key: str) -> Parameter:
@@ -174,7 +173,6 @@ class MySQLLocks(LockDialect):
             cursor.execute(restore)
 
     def is_lock_timeout(self, error: BaseException) -> bool:
-        """1205, or NOWAIT."""
         return error_number(error) in NOT_YET
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:

@@ -125,7 +125,6 @@ class PostgreSQLDiagnostics(Diagnostics):
         return _report(lines, diagnosis.context or "", without_values(statement_of(error))) if lines else None
 
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
-        """Not counted by PostgreSQL."""
         raise NotSupported(UNCOUNTED)
 
 

@@ -113,7 +113,6 @@ class PostgreSQL(Dialect):
         return sql, [[number for number, _ in after], [last for _, last in after]]
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
-        """Bytes as they are."""
         return "C"
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
@@ -129,7 +128,6 @@ class PostgreSQL(Dialect):
             )
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        """From the server."""
         with connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             return str(cursor.fetchone()[0])
@@ -155,16 +153,13 @@ class PostgreSQL(Dialect):
         return True
 
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
-        """pg_notify."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
 
     def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
-        """By the number of the session."""
         return is_pooled(connection)
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
-        """LISTEN."""
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
 
@@ -201,5 +196,4 @@ class PostgreSQL(Dialect):
         return self.error_code(error) in _NEVER_TAKEN or str(error).startswith(_NEVER_SENT)
 
     def error_code(self, error: BaseException) -> str:
-        """SQLSTATE of the driver's exception."""
         return sqlstate(error) or type(error).__name__

@@ -132,7 +132,6 @@ class PostgreSQLLocks(LockDialect):
                     cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
 
     def is_lock_timeout(self, error: BaseException) -> bool:
-        """55P03."""
         return sqlstate(error) == "55P03"
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:

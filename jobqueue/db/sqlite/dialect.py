@@ -35,7 +35,6 @@ class SQLite(Dialect):
 
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
-        """BEGIN IMMEDIATE."""
         with immediate(connection):
             yield
 
@@ -62,6 +61,5 @@ class SQLite(Dialect):
         return True
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """From the driver."""
         session: Any = connection.connection
         return bool(session.in_transaction)

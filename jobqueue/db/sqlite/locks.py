@@ -46,7 +46,6 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
-        """BEGIN IMMEDIATE, with its own busy timeout."""
         with ExitStack() as stack:
             if lock_timeout_seconds is not None:
                 cursor = stack.enter_context(connection.cursor())
@@ -56,7 +55,6 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
-        """With its own busy timeout."""
         with connection.cursor() as cursor, _busy_wait(cursor, lock_seconds, at_most=True):
             with transaction.atomic(using=connection.alias):
                 yield

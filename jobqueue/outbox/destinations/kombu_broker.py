@@ -62,7 +62,6 @@ class KombuBroker(Destination):
         return outcomes
 
     def close(self) -> None:
-        """Close the connection."""
         connection, self._connection, self._producer = self._connection, None, None
         self._declared.clear()
         if connection is not None:

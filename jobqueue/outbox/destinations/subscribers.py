@@ -25,7 +25,6 @@ class Functions(Destination):
         self.in_database = bool(self._atomic)
 
     def send(self, events: Sequence[Event]) -> list[Outcome]:
-        """Call the subscribers event by event."""
         return [self._call(self._atomic or self._others, event) for event in events]
 
     def send_before(self, events: Sequence[Event]) -> list[Outcome]:
