@@ -13,6 +13,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
+from jobqueue.db.expressions import VendorFunc
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.parameters import Parameter, Statement
 
@@ -29,27 +30,23 @@ class UtcNow(Func):
         return vendor_of(connection).now_sql, []
 
 
-class UtcNowPlus(Func):
+class UtcNowPlus(VendorFunc):
     """UtcNow plus a number of seconds: a plain number or an expression over columns."""
 
-    arity = 1
+    template_name = "now_plus_sql"
 
     def __init__(self, seconds: float | Combinable, **extra: bool) -> None:
         value = Value(float(seconds)) if isinstance(seconds, (int, float)) else seconds
         super().__init__(value, output_field=UtcDateTimeField(), **extra)
 
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
-        """The vendor's expression around the seconds."""
-        return super().as_sql(compiler, connection, template=vendor_of(connection).now_plus_sql, **context)
 
-
-class Selected(Func):
+class Selected(VendorFunc):
     """An instant among many rows of selected columns, in the form that is read fastest.
 
     Not for ORDER BY: sorted by it, rows do not come in index order.
     """
 
-    arity = 1
+    template_name = "selected_instant_sql"
 
     def __init__(self, instant: Combinable | str, **extra: bool) -> None:
         super().__init__(instant, output_field=UtcDateTimeField(), **extra)
@@ -57,10 +54,6 @@ class Selected(Func):
     def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
         """As it is: it is bounded already."""
         return sql, params
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
-        """The vendor's expression around the instant."""
-        return super().as_sql(compiler, connection, template=vendor_of(connection).selected_instant_sql, **context)
 
 
 def read_now(using: str) -> datetime:

@@ -39,8 +39,9 @@ class Dialect(Seeks):
 
     name = "unsupported"
     supported = False
-    #: the oldest version that works
+    #: the oldest version that works, and how to get a newer one
     oldest: tuple[int, ...] = ()
+    upgrade = "Upgrade the server."
     #: how workers claim: for the banner of a worker, and in words for the checks
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
@@ -235,8 +236,10 @@ class Dialect(Seeks):
         return "serializable"
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
-        """What is wrong with the server, the session or `table` for a queue."""
-        return iter(())
+        """What is wrong with the server, the session or `table` for a queue; here that it is too old."""
+        if tuple(connection.get_database_version()) < self.oldest:
+            need = ".".join(map(str, self.oldest))
+            yield Problem("E011", f"{self.describe(connection)} is older than {need}.", self.upgrade)
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """Product and version for people."""

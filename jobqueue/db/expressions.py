@@ -59,19 +59,26 @@ class ByKey(Slot):
         return f"CASE {connection.ops.quote_name('id')} {branches} END", payloads
 
 
-class Unindexed(Func):
+class VendorFunc(Func):
+    """A function of one argument; its SQL is the attribute `template_name` of the vendor's dialect."""
+
+    arity = 1
+    template_name = ""
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
+        template = getattr(vendor_of(connection), self.template_name)
+        return super().as_sql(compiler, connection, template=template, **context)
+
+
+class Unindexed(VendorFunc):
     """The value of an integer column, written so that no index on it can be used in a WHERE.
 
     InnoDB locks every row an UPDATE reads on its way. With few rows in the table, MariaDB and MySQL may find
     `id = 7 AND status = 1` through an index on status, and then wait for every other row in that state.
     """
 
-    arity = 1
+    template_name = "unindexed_sql"
     output_field = IntegerField()
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
-        """The vendor's expression around the column."""
-        return super().as_sql(compiler, connection, template=vendor_of(connection).unindexed_sql, **context)
 
 
 class Unestimated(Expression):
@@ -98,26 +105,23 @@ else:
 
 
 class AnyOf(_Lookup):
-    """expression IN (the keys of a slot)."""
+    """expression IN (the keys of a slot), which brings the parentheses."""
 
     lookup_name = "any_of"
     prepare_rhs = False
+    template = "{} IN {}"
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        """Keys brings the parentheses."""
         left, left_params = self.process_lhs(compiler, connection)
         right, right_params = self.process_rhs(compiler, connection)
-        return f"{left} IN {right}", [*left_params, *right_params]
+        return self.template.format(left, right), [*left_params, *right_params]
 
 
-class AnyOfArray(_Lookup):
-    """expression = ANY (the one column of a subquery, which runs once and before anything else)."""
+class AnyOfArray(AnyOf):
+    """expression = ANY (the one column of a subquery, which runs once and before anything else).
+
+    A plan that joined the subquery could run it again for every row, and take more rows than its LIMIT.
+    """
 
     lookup_name = "any_of_array"
-    prepare_rhs = False
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        """A plan that joined the subquery could run it again for every row, and take more rows than its LIMIT."""
-        left, left_params = self.process_lhs(compiler, connection)
-        right, right_params = self.process_rhs(compiler, connection)
-        return f"{left} = ANY (ARRAY{right})", [*left_params, *right_params]
+    template = "{} = ANY (ARRAY{})"

@@ -25,11 +25,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
 
 
+class _Typed:
+    """A field whose column has the vendor's type of this `kind`, or Django's own."""
+
+    kind = ""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        return vendor_of(connection).column_types.get(self.kind) or super().db_type(connection)  # type: ignore[misc]
+
+
 class UnsignedBigAutoField(models.BigAutoField):
     """BIGINT UNSIGNED AUTO_INCREMENT on MySQL; the natural 64-bit identity elsewhere."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """The column type, or Django's own."""
         return vendor_of(connection).column_types.get("bigauto") or super().db_type(connection)
 
     def rel_db_type(self, connection: BaseDatabaseWrapper) -> str | None:
@@ -37,20 +45,16 @@ class UnsignedBigAutoField(models.BigAutoField):
         return vendor_of(connection).column_types.get("bigauto_rel") or super().rel_db_type(connection)
 
 
-class JobIdField(models.BigIntegerField):
+class JobIdField(_Typed, models.BigIntegerField):
     """A job's id in another table, without a foreign key: history outlives the job, and inserts lock nothing."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """BIGINT UNSIGNED on MySQL."""
-        return vendor_of(connection).column_types.get("bigauto_rel") or super().db_type(connection)
+    kind = "bigauto_rel"
 
 
-class TinyIntegerField(models.SmallIntegerField):
+class TinyIntegerField(_Typed, models.SmallIntegerField):
     """TINYINT on MySQL, SMALLINT elsewhere."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """The column type."""
-        return vendor_of(connection).column_types.get("tiny") or super().db_type(connection)
+    kind = "tiny"
 
 
 class _Placed:
@@ -82,21 +86,13 @@ class NameField(_TextField, models.CharField):
     """VARCHAR that compares byte for byte: no case folding, no accent folding, no padding."""
 
 
-class ErrorField(_TextField, models.TextField):
+class ErrorField(_Typed, _TextField, models.TextField):
     """TEXT on MySQL (64 KB, in utf8mb4 even where the database's own character set is smaller)."""
 
-    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """The column type."""
-        return vendor_of(connection).column_types.get("text") or super().db_type(connection)
+    kind = "text"
 
 
-class _BytesField(_Placed, models.BinaryField):
-    kind = ""
-
-    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """The column type, or Django's own."""
-        return vendor_of(connection).column_types.get(self.kind) or super().db_type(connection)
-
+class _BytesField(_Typed, _Placed, models.BinaryField):
     def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> bytes | None:
         return None if value is None else bytes(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 STATEMENT_CHARS = 600
 #: of strings on MySQL and MariaDB
@@ -81,6 +82,28 @@ class LockWait:
     blocker_idles: bool
     #: how old the blocker's transaction is
     blocking_seconds: float | None
+
+
+def lock_wait(
+    identity: str, sessions: tuple[int | None, int | None], locked: str, mode: str, *rest: Any, quotes: str = "'"
+) -> LockWait:
+    """A LockWait from the values of a driver.
+
+    `rest`: the seconds; the statements of both sessions; whether the blocker idles; the age of its transaction.
+    """
+    seconds, waits_in, blocks_in, idles, age = rest
+    return LockWait(
+        identity=identity,
+        waiting=int(sessions[0] or 0),
+        blocking=int(sessions[1] or 0),
+        seconds=float(seconds or 0),
+        locked=locked,
+        mode=mode,
+        waiting_statement=without_values(waits_in, quotes),
+        blocking_statement=without_values(blocks_in, quotes),
+        blocker_idles=bool(idles),
+        blocking_seconds=None if age is None else float(age),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,12 @@ class Prepared:
         """Run it; the rows, converted as the queryset would convert them."""
         return self._fetch(*self._bound(values, connections[self._using]))
 
-    def rows_of_each(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
-        """Run it for each of `runs` in one statement; all rows together."""
+    def rows_of_each(self, runs: Sequence[Mapping[str, object]], at_once: int = 100) -> list[tuple[Any, ...]]:
+        """Run it for each of `runs`, `at_once` in one statement; all rows together."""
+        portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
+        return [row for portion in portions for row in self._union(portion)]
+
+    def _union(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
         if len(runs) == 1:
             return self.rows(**runs[0])
         texts: list[str] = []

@@ -25,21 +25,11 @@ class Seeks:
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
         """The first %s values of the column that leads `index`, in order: one seek each, however many rows have it."""
-        least = f"SELECT MIN({column}) FROM {table}"
-        return (
-            f"WITH RECURSIVE found ({column}) AS ({least} UNION ALL "
-            f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
-            f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
-        )
+        return _walk(table, column, "")
 
     def distinct_after_sql(self, table: str, column: str, index: str) -> str:
         """As distinct_sql, for values above a first %s; the number of values is the second."""
-        least = f"SELECT MIN({column}) FROM {table}"
-        return (
-            f"WITH RECURSIVE found ({column}) AS ({least} WHERE {column} > %s UNION ALL "
-            f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
-            f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
-        )
+        return _walk(table, column, f" WHERE {column} > %s")
 
     def distinct_where_sql(
         self, table: str, column: str, index: str, conditions: Sequence[str], order: Sequence[str]
@@ -81,3 +71,12 @@ class Seeks:
             f"LEFT JOIN {seek.other} j ON j.id = p.{seek.link}"
         )
         return sql, []
+
+
+def _walk(table: str, column: str, first: str) -> str:
+    least = f"SELECT MIN({column}) FROM {table}"
+    return (
+        f"WITH RECURSIVE found ({column}) AS ({least}{first} UNION ALL "
+        f"SELECT ({least} WHERE {column} > found.{column}) FROM found WHERE found.{column} IS NOT NULL) "
+        f"SELECT {column} FROM found WHERE {column} IS NOT NULL LIMIT %s"
+    )

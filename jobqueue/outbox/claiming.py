@@ -177,11 +177,7 @@ class EventClaimer:
     def _read_fronts(self, since: Mapping[int, int], share: int) -> list[_Front]:
         """Of each lane up to `share` pending events from an id on, lowest first: id, lane, whether due, token."""
         runs = [{"lane": lane, "since": event_id} for lane, event_id in since.items()]
-        front = statements.front(self._using, share, self._topics)
-        found: list[_Front] = []
-        for start in range(0, len(runs), _FRONTS_MAX):
-            found += front.rows_of_each(runs[start : start + _FRONTS_MAX])
-        return sorted(found)
+        return sorted(statements.front(self._using, share, self._topics).rows_of_each(runs, _FRONTS_MAX))
 
     def _contents(self, found: Sequence[_Front]) -> list[EventRow]:
         """The events before the first one of their lane that is not due, or whose relay did not settle it."""

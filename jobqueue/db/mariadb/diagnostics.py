@@ -13,9 +13,9 @@ from typing import Any
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, SlowStatement, without_values
+from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, lock_wait
 from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask
-from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader
+from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader, record_of
 from jobqueue.exceptions import NotSupported
 
 # Instants of INNODB_TRX have the zone of the server's host and no fractions, so they are only compared to each other.
@@ -66,28 +66,15 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         sql = f"SET STATEMENT max_statement_time=2 FOR {_WAITS}"
         return [_wait(*row) for row in ask(connection, sql, [limit], NO_PROCESS_RIGHT)]
 
-    def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
-        """As on MySQL, where performance_schema is on; it has waits for tables only."""
-        return super().slow_statements(connection, limit)
-
 
 def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) -> LockWait:
     full, index, mode, key, waits_in, blocks_in, before, database = rest
     found = _NAME.fullmatch(full)
     table = full if found is None else found[2] if found[1] == database else f"{found[1]}.{found[2]}"
-    where = f"{table}, index {index}" if index else table
-    return LockWait(
-        identity=f"{identity} {waiting} {blocking}",
-        waiting=int(waiting),
-        blocking=int(blocking),
-        seconds=float(seconds),
-        locked=f"{where}, record {key}" if key else where,
-        mode=mode,
-        waiting_statement=without_values(waits_in, MYSQL_QUOTES),
-        blocking_statement=without_values(blocks_in, MYSQL_QUOTES),
-        blocker_idles=blocks_in is None,
-        blocking_seconds=None if before is None else float(before) + float(seconds),
-    )
+    age = None if before is None else float(before) + float(seconds)
+    facts = (seconds, waits_in, blocks_in, blocks_in is None, age)
+    name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
+    return lock_wait(name, sessions, record_of(table, index, key), mode, *facts, quotes=MYSQL_QUOTES)
 
 
 def _status(cursor: Any, session: int) -> tuple[list[str], bool]:

@@ -16,10 +16,11 @@ from jobqueue.db.lock_facts import (
     LockKind,
     LockWait,
     SlowStatement,
+    lock_wait,
     without_values,
 )
 from jobqueue.db.lock_facts import marked as _
-from jobqueue.db.mysql.innodb_status import innodb_lock, read_deadlock
+from jobqueue.db.mysql.innodb_status import innodb_lock, read_deadlock, record_of
 from jobqueue.db.mysql.server import error_number
 from jobqueue.exceptions import NotSupported
 
@@ -136,35 +137,11 @@ def _lock(table: str, index: str | None, lock_type: str, mode: str, data: str | 
     return innodb_lock(table, index, frozenset(mode.split(",")), data)
 
 
-def _wait(
-    identity: str,
-    waiting: int,
-    blocking: int,
-    seconds: Any,
-    is_here: int,
-    schema: str,
-    table: str,
-    index: str | None,
-    mode: str,
-    key: str | None,
-    *rest: Any,
-) -> LockWait:
-    waits_in, blocks_in, idles, age = rest
-    name = table if is_here else f"{schema}.{table}"
-    where = f"{name}, index {index}" if index else name
-    locked = f"{where}, record {key}" if key else where
-    return LockWait(
-        identity=f"{identity} {waiting} {blocking}",
-        waiting=int(waiting or 0),
-        blocking=int(blocking or 0),
-        seconds=float(seconds),
-        locked=locked,
-        mode=mode,
-        waiting_statement=without_values(waits_in, MYSQL_QUOTES),
-        blocking_statement=without_values(blocks_in, MYSQL_QUOTES),
-        blocker_idles=bool(idles),
-        blocking_seconds=None if age is None else float(age),
-    )
+def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) -> LockWait:
+    is_here, schema, table, index, mode, key, *facts = rest
+    locked = record_of(table if is_here else f"{schema}.{table}", index, key)
+    name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
+    return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=MYSQL_QUOTES)
 
 
 def need_schema(connection: BaseDatabaseWrapper) -> None:

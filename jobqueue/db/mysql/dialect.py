@@ -15,9 +15,9 @@ from django.db.utils import DatabaseError
 
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, Fault, Problem, Q
+from jobqueue.db.dialect import Dialect, Fault, Problem
 from jobqueue.db.lock_dialect import LockDialect
-from jobqueue.db.mysql import hints, session
+from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import collation, error_number, padding_problem, server_problems
@@ -92,21 +92,15 @@ class MySQL(Dialect):
         """With the backslashes that the driver adds."""
         return len(text.encode()) + sum(text.count(character) for character in _ESCAPED)
 
-    def force_index(self, queryset: Q, index: str) -> Q:
-        return hints.force_index(queryset, index)
+    # Written by key all start with FORCE INDEX (PRIMARY).
+    force_index = staticmethod(hints.force_index)
+    update_by_key = staticmethod(hints.update_by_key)
+    by_key_sql = staticmethod(hints.by_key_sql)
+    delete_by_key = staticmethod(hints.delete_by_key)
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """By a join with the SELECT that locks, which is run first."""
         return hints.update_unlocked(self.lock_rows(queryset), changes)
-
-    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        return hints.update_by_key(queryset, changes)
-
-    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
-        return hints.by_key_sql(connection, table, sql)
-
-    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
-        return hints.delete_by_key(queryset, keys)
 
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
@@ -144,10 +138,7 @@ class MySQL(Dialect):
         return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
 
     def distinct_after_sql(self, table: str, column: str, index: str) -> str:
-        return (
-            f"SELECT {column} FROM {table} FORCE INDEX ({index}) WHERE {column} > %s "
-            f"GROUP BY {column} ORDER BY {column} LIMIT %s"
-        )
+        return self.distinct_sql(table, column, index).replace(" GROUP", f" WHERE {column} > %s GROUP")
 
     def distinct_where_sql(
         self, table: str, column: str, index: str, conditions: Sequence[str], order: Sequence[str]
@@ -190,21 +181,17 @@ class MySQL(Dialect):
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """Version, engine of the table, isolation, statement-based replication, collations."""
-        version = tuple(connection.get_database_version())
-        if version < self.oldest:
-            need = ".".join(map(str, self.oldest))
-            yield Problem("E011", f"{self.describe(connection)} is older than {need}.", "Upgrade the server.")
+        yield from super().problems(connection, table)
         yield from server_problems(connection, table)
         if self.binary_collation(connection) != self.unpadded_collation:
             yield padding_problem(self.unpadded_collation)
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         """From the driver's status where it keeps one, else from the server."""
-        return session.in_transaction(connection)
+        return server.in_transaction(connection)
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
-        """COM_CHANGE_USER."""
-        return session.reset(connection)
+        return server.reset_session(connection)
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """With what the server calls itself, where that is more than a number: others speak this protocol too."""

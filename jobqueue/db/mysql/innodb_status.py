@@ -47,6 +47,12 @@ def innodb_lock(table: str, index: str, words: frozenset[str], key: str | None) 
     return HeldLock(table, index, kind, "S" if "S" in words else "X", key, has_record and index in _CLUSTERED)
 
 
+def record_of(table: str, index: str | None, key: str | None) -> str:
+    """What is locked, for people: a table, an index of it, a record of that."""
+    where = f"{table}, index {index}" if index else table
+    return f"{where}, record {key}" if key else where
+
+
 class MonitorReader:
     """Turns the monitor's text into locks; keys come as bytes, so the columns' types are looked up."""
 
@@ -79,9 +85,7 @@ class MonitorReader:
         """The locks in `text`, each as: table, index, record; kind and mode."""
         found = []
         for lock in self.locks(text.splitlines()):
-            where = f"{lock.table}, index {lock.index}" if lock.index else lock.table
-            record = f"{where}, record {lock.key}" if lock.key is not None else where
-            found.append(f"{record}: {lock.kind} lock, {lock.mode}")
+            found.append(f"{record_of(lock.table, lock.index, lock.key)}: {lock.kind} lock, {lock.mode}")
         return found
 
     def _table(self, schema: str, table: str) -> str:

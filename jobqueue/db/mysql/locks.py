@@ -162,15 +162,8 @@ class MySQLLocks(LockDialect):
         with connection.cursor() as cursor:
             cursor.execute(f"SET {before}, SESSION innodb_lock_wait_timeout = {least}")
             restore = "SET SESSION innodb_lock_wait_timeout = @jobqueue_lock_wait"
-            try:
-                with transaction.atomic(using=connection.alias):
-                    yield
-            except BaseException:
-                # A connection that has gone has forgotten the setting by itself.
-                with suppress(Error):
-                    cursor.execute(restore)
-                raise
-            cursor.execute(restore)
+            with _then(cursor, restore), transaction.atomic(using=connection.alias):
+                yield
 
     def is_lock_timeout(self, error: BaseException) -> bool:
         return error_number(error) in NOT_YET
@@ -191,15 +184,8 @@ class MySQLLocks(LockDialect):
             cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
             (before,) = cursor.fetchone()
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [math.ceil(seconds)])
-            restore = f"SET SESSION innodb_lock_wait_timeout = {before}"
-            try:
+            with _then(cursor, f"SET SESSION innodb_lock_wait_timeout = {before}"):
                 yield
-            except BaseException:
-                # A connection that has gone has forgotten the setting by itself.
-                with suppress(Error):
-                    cursor.execute(restore)
-                raise
-            cursor.execute(restore)
 
     def _rolled_back(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether the server rolls whole transactions back for a lock timeout, and so has rolled back the caller's."""
@@ -239,14 +225,24 @@ class MySQLLocks(LockDialect):
             return bool(cursor.fetchone()[0] == 1)
 
 
+@contextmanager
+def _then(cursor: Any, restore: str) -> Iterator[None]:
+    """Run `restore` at the end. After an error its own one is ignored: a connection that has gone has no setting."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Error):
+            cursor.execute(restore)
+        raise
+    cursor.execute(restore)
+
+
 def cluster_problem(variables: dict[str, str]) -> str | None:
     """Why GET_LOCK is unsafe on a server with these variables; None if it is safe."""
     galera = variables.get("wsrep_on") == "ON" and variables.get("wsrep_provider", "none") not in ("", "none")
     if galera:
         return "this server is a node of a Galera cluster, and another node does not see its GET_LOCK"
-    if (
-        variables.get("group_replication_group_name")
-        and variables.get("group_replication_single_primary_mode") == "OFF"
-    ):
+    single_primary = variables.get("group_replication_single_primary_mode")
+    if variables.get("group_replication_group_name") and single_primary == "OFF":
         return "this server is one of several primaries of a group, and the others do not see its GET_LOCK"
     return None

@@ -18,6 +18,7 @@ from jobqueue.db.lock_facts import (
     LockWait,
     Party,
     SlowStatement,
+    lock_wait,
     statement_of,
     without_values,
 )
@@ -129,19 +130,7 @@ class PostgreSQLDiagnostics(Diagnostics):
 
 
 def _wait(waiting: int, blocking: int, begun: Any, seconds: Any, locked: str, mode: str, *rest: Any) -> LockWait:
-    waits_in, blocks_in, idles, age = rest
-    return LockWait(
-        identity=f"{waiting} {blocking} {begun}",
-        waiting=waiting,
-        blocking=int(blocking or 0),
-        seconds=float(seconds or 0),
-        locked=locked,
-        mode=mode,
-        waiting_statement=without_values(waits_in),
-        blocking_statement=without_values(blocks_in),
-        blocker_idles=bool(idles),
-        blocking_seconds=None if age is None else float(age),
-    )
+    return lock_wait(f"{waiting} {blocking} {begun}", (waiting, blocking), locked, mode, seconds, *rest)
 
 
 def _report(lines: list[tuple[str, str, str]], context: str, statement: str) -> Deadlock:

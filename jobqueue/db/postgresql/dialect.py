@@ -117,9 +117,7 @@ class PostgreSQL(Dialect):
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """Isolation; Django itself refuses servers that are too old."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW transaction_isolation")
-            (level,) = cursor.fetchone()
+        level = self.isolation(connection)
         if level != "read committed":
             yield Problem(
                 "W022",
@@ -156,8 +154,7 @@ class PostgreSQL(Dialect):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
 
-    def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
-        return is_pooled(connection)
+    is_pooled = staticmethod(is_pooled)
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         with connection.cursor() as cursor:

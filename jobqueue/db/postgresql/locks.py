@@ -75,29 +75,27 @@ class PostgreSQLLocks(LockDialect):
         self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None
     ) -> bool | None:
         """What the statement returned; None if it did not get its lock in time."""
-        if timeout_seconds is not None:
-            try:
-                row = self._within(connection, sql, [key], timeout_seconds)
-            except OperationalError as error:
-                if sqlstate(error) != _CANCELED:
-                    raise
-                return None
-            return None if row is None else bool(row[0])
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [key])
-            return bool(cursor.fetchone()[0])
+        if timeout_seconds is None:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, [key])
+                return bool(cursor.fetchone()[0])
+        row = self._within(connection, sql, [key], timeout_seconds, also=_CANCELED)
+        return None if row is None else bool(row[0])
 
     def _within(
-        self, connection: BaseDatabaseWrapper, sql: str, params: list[Parameter], timeout_seconds: float
+        self, connection: BaseDatabaseWrapper, sql: str, params: list[Parameter], timeout_seconds: float, also: str = ""
     ) -> tuple[Any, ...] | None:
-        """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable."""
+        """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable.
+
+        `also`: another SQLSTATE that says so.
+        """
         try:
             with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
                 with connection.cursor() as cursor:
                     cursor.execute(sql, params)
                     row: tuple[Any, ...] = cursor.fetchone()
         except OperationalError as error:
-            if sqlstate(error) != "55P03":
+            if sqlstate(error) not in ("55P03", also):
                 raise
             return None
         return row

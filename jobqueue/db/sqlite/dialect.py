@@ -9,9 +9,15 @@ from typing import Any
 from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Dialect, Fault, Problem, Q
-from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
+from jobqueue.db.diagnostics import Diagnostics
+from jobqueue.db.dialect import Dialect, Fault, Q
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate
+
+
+class SQLiteDiagnostics(Diagnostics):
+    """There are no row locks: a transaction that writes locks the whole database."""
+
+    name = "SQLite"
 
 
 class SQLite(Dialect):
@@ -19,7 +25,8 @@ class SQLite(Dialect):
 
     name = "SQLite"
     supported = True
-    oldest = (3, 35, 0)
+    oldest = (3, 35, 0)  # it brought INSERT ... RETURNING
+    upgrade = "Use a Python with a newer SQLite."
     claim_strategy = "sqlite-immediate"
     claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
     single_writer = True
@@ -37,14 +44,6 @@ class SQLite(Dialect):
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         with immediate(connection):
             yield
-
-    def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
-        """Version: INSERT ... RETURNING came with 3.35."""
-        if tuple(connection.get_database_version()) < self.oldest:
-            need = ".".join(map(str, self.oldest))
-            yield Problem(
-                "E011", f"{self.describe(connection)} is older than {need}.", "Use a Python with a newer SQLite."
-            )
 
     def fault(self, error: BaseException) -> Fault | None:
         """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""

@@ -143,11 +143,10 @@ class Heads:
 def _heads(look: Prepared, runs: Sequence[dict[str, Any]]) -> dict[str, Head]:
     """By queue the head with the highest level."""
     found: dict[str, Head] = {}
-    for start in range(0, len(runs), 100):
-        for head in map(Head._make, look.rows_of_each(runs[start : start + 100])):
-            best = found.get(head.queue)
-            if best is None or (best.level or 0) < (head.level or 0):
-                found[head.queue] = head
+    for head in map(Head._make, look.rows_of_each(runs)):
+        best = found.get(head.queue)
+        if best is None or (best.level or 0) < (head.level or 0):
+            found[head.queue] = head
     return found
 
 
