@@ -38,8 +38,11 @@ def encode(
 
     Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
     """
-    _check(value, what, max_depth)
-    return dump(value, max_bytes=max_bytes, setting=setting, what=what)
+    try:
+        _check(value, what, max_depth)
+        return dump(value, max_bytes=max_bytes, setting=setting, what=what)
+    except RecursionError:
+        raise PayloadError(f"{what} refers to itself. Nothing was written.") from None
 
 
 def dump(value: JSON, *, max_bytes: int, setting: str = "MAX_PAYLOAD_BYTES", what: str = "payload") -> str:

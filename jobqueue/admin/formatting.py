@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.contrib import admin
 from django.db.models import Model
@@ -103,42 +103,29 @@ def label(model: type[Model], field: str) -> StrOrPromise:
     return next(known for known in model._meta.fields if known.name == field).verbose_name
 
 
-def moment_of(model: type[Model], field: str) -> Callable[..., str]:
-    """A column that shows an instant with moment()."""
-
+def _column(model: type[Model], field: str, text: Callable[[Any, datetime], str]) -> Callable[..., str]:
     @admin.display(description=label(model, field))
     def show(self: object, row: Row) -> str:
-        return moment(getattr(row, field), row.now)
+        return text(getattr(row, field), row.now)
 
     return show
+
+
+def moment_of(model: type[Model], field: str) -> Callable[..., str]:
+    """A column that shows an instant with moment()."""
+    return _column(model, field, moment)
 
 
 def name_of(model: type[Model], field: str) -> Callable[..., str]:
     """A column that shows a name that another program chose."""
-
-    @admin.display(description=label(model, field))
-    def show(self: object, row: Row) -> str:
-        return plain(getattr(row, field) or NOTHING)
-
-    return show
+    return _column(model, field, lambda name, now: plain(name or NOTHING))
 
 
 def key_of(model: type[Model], field: str) -> Callable[..., str]:
     """A column that shows a key as text."""
-
-    @admin.display(description=label(model, field))
-    def show(self: object, row: Row) -> str:
-        key = getattr(row, field)
-        return plain(readable_key(key)) if key else NOTHING
-
-    return show
+    return _column(model, field, lambda key, now: plain(readable_key(key)) if key else NOTHING)
 
 
 def json_of(model: type[Model], field: str) -> Callable[..., str]:
     """A column that shows a value as indented JSON."""
-
-    @admin.display(description=label(model, field))
-    def show(self: object, row: Row) -> str:
-        return pretty(getattr(row, field))
-
-    return show
+    return _column(model, field, lambda value, now: pretty(value))

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.admin.actions import apply
 from jobqueue.admin.formatting import NOTHING, badge, block, json_of, key_of, last_line, moment_of, name_of, relative
-from jobqueue.admin.outbox_states import INDEXES, ORDERS, EventStateFilter, blocks_key, state_label, state_of, what_next
+from jobqueue.admin.outbox_states import LISTS, EventStateFilter, blocks_key, state_label, state_of, what_next
 from jobqueue.admin.verb_admin import VerbAdmin, VerbList
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
@@ -52,15 +52,20 @@ def _events(changed: int) -> str:
     return ngettext("%(n)d event changed.", "%(n)d events changed.", changed) % {"n": changed}
 
 
+def _list_of(request: HttpRequest) -> tuple[str | None, list[str]]:
+    return LISTS.get(request.GET.get(EventStateFilter.parameter_name, ""), (None, ["-pk"]))
+
+
 class EventList(VerbList):
     """The events of one state in the order of the index for that state."""
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
-        return [*ORDERS.get(request.GET.get(EventStateFilter.parameter_name, ""), ["-pk"])]
+        _, order = _list_of(request)
+        return [*order]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
         rows = super().get_queryset(request, exclude_parameters)
-        index = INDEXES.get(request.GET.get(EventStateFilter.parameter_name, ""))
+        index, _ = _list_of(request)
         # Where most events are delivered, optimizers prefer to read the table from its end.
         return rows if index is None or self.query else vendor(rows.db).force_index(rows, index)
 

@@ -31,18 +31,12 @@ CONDITIONS: dict[str, dict[str, bool]] = {
     "sent": {"processed_at__isnull": False, "failed_at__isnull": True},
     "discarded": {"failed_at__isnull": False, "processed_at__isnull": False},
 }
-#: state -> the index that serves its list: waiting events in the order of delivery, others in the order of their end
-INDEXES = {
-    "waiting": "ix_outbox_lane",
-    "dead_letter": "ix_outbox_failed",
-    "sent": "ix_outbox_processed",
-    "discarded": "ix_outbox_failed",
-}
-ORDERS: dict[str, list[str]] = {
-    "waiting": ["lane", "pk"],
-    "dead_letter": ["-failed_at", "-pk"],
-    "sent": ["-processed_at", "-pk"],
-    "discarded": ["-failed_at", "-pk"],
+#: state -> the index that serves its list, and its order: of delivery for waiting events, else of the end
+LISTS: dict[str, tuple[str, list[str]]] = {
+    "waiting": ("ix_outbox_lane", ["lane", "pk"]),
+    "dead_letter": ("ix_outbox_failed", ["-failed_at", "-pk"]),
+    "sent": ("ix_outbox_processed", ["-processed_at", "-pk"]),
+    "discarded": ("ix_outbox_failed", ["-failed_at", "-pk"]),
 }
 
 

@@ -23,16 +23,13 @@ _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 def duration(text: str) -> float:
     """The seconds of a duration above 0."""
-    try:
-        return parse_seconds(text)
-    except InvalidValue as error:
-        raise ArgumentTypeError(str(error)) from None
+    return duration_or_zero(text, zero=False)
 
 
-def duration_or_zero(text: str) -> float:
+def duration_or_zero(text: str, *, zero: bool = True) -> float:
     """The seconds of a duration of at least 0."""
     try:
-        return parse_seconds(text, zero=True)
+        return parse_seconds(text, zero=zero)
     except InvalidValue as error:
         raise ArgumentTypeError(str(error)) from None
 

@@ -21,7 +21,7 @@ from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
-from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported, PayloadError
+from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported
 from jobqueue.idempotency import records
 from jobqueue.idempotency.keys import Key, StoredKey, stored
 from jobqueue.locks.deadline import Deadline
@@ -208,11 +208,8 @@ class Once:
     def _encoded(self) -> Encoded | None:
         if self.result is None:
             return None
-        try:
-            size = load().max_result_bytes
-            return Encoded(encode(self.result, max_bytes=size, setting="MAX_RESULT_BYTES", what="result"))
-        except RecursionError:
-            raise PayloadError("result refers to itself. Nothing was written.") from None
+        size = load().max_result_bytes
+        return Encoded(encode(self.result, max_bytes=size, setting="MAX_RESULT_BYTES", what="result"))
 
 
 def _entered(alias: str) -> WeakSet[Once]:

@@ -73,8 +73,8 @@ def assert_locks_at_most(
     with lock_footprint(using) as footprint:
         yield footprint
     found: dict[str, Sequence[HeldLock]] = {what: getattr(footprint, what) for what in wanted}
-    over = [f"{len(locks)} {what} instead of at most {wanted[what]}" for what, locks in found.items()]
-    over = [text for text, what in zip(over, found, strict=True) if len(found[what]) > wanted[what]]
+    many = {what: len(locks) for what, locks in found.items() if len(locks) > wanted[what]}
+    over = [f"{number} {what} instead of at most {wanted[what]}" for what, number in many.items()]
     if not footprint.complete:
         over.append("the server did not list all of them")
     if over:

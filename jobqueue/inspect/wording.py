@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from jobqueue.db.lock_facts import HeldLock, LockKind
 from jobqueue.inspect.lock_set import LockSet
 from jobqueue.payload import JSON
@@ -51,17 +53,7 @@ def as_json(locked: LockSet) -> dict[str, JSON]:
         "rows": len(locked.rows),
         "records": len(locked.records),
         "gaps": len(locked.gaps),
-        "locks": [
-            {
-                "table": lock.table,
-                "index": lock.index,
-                "kind": lock.kind.value,
-                "mode": lock.mode,
-                "key": lock.key,
-                "is_row": lock.is_row,
-            }
-            for lock in locked.locks
-        ],
+        "locks": [asdict(lock) | {"kind": lock.kind.value} for lock in locked.locks],
     }
 
 

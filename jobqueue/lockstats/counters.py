@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from threading import RLock
 from typing import NamedTuple
 
@@ -36,9 +36,10 @@ class Counters:
     held_us: int = 0
     held_us_max: int = 0
 
-    def add(self, other: Counters) -> None:
-        for name in COUNTER_NAMES:
-            mine, its = getattr(self, name), getattr(other, name)
+    def add(self, event: Mapping[str, int]) -> None:
+        """Add counters given by their names."""
+        for name, its in event.items():
+            mine = getattr(self, name)
             setattr(self, name, max(mine, its) if name.endswith("_max") else mine + its)
 
     @property
@@ -48,6 +49,15 @@ class Counters:
 
 
 COUNTER_NAMES = tuple(field.name for field in fields(Counters))
+
+
+def waited(seconds: float, *, acquired: bool, contended: bool = False) -> dict[str, int]:
+    """The counters of a caller that acquired a lock, or gave up, after `seconds`."""
+    micros = int(seconds * 1e6)
+    waits = {"wait_us": micros, "wait_us_max": micros}
+    if not acquired:
+        return {"failed": 1, **waits}
+    return {"acquired": 1, "contended": int(contended or seconds > CONTENDED_SECONDS), **waits}
 
 
 class LockId(NamedTuple):
@@ -88,7 +98,7 @@ class Window:
         found: dict[LockId, Counters] = {}
         for lock, counters in self.counters.items():
             row = lock if lock in self._kept else LockId(lock.kind, OTHER)
-            found.setdefault(row, Counters()).add(counters)
+            found.setdefault(row, Counters()).add(asdict(counters))
         return found
 
 
@@ -102,39 +112,11 @@ class Buffer:
         self._closed: deque[Window] = deque(maxlen=WINDOWS_MAX)
         self.total = Counters()
 
-    def acquired(self, lock: LockId, seconds: float, *, contended: bool) -> None:
-        """Count a lock that was acquired after `seconds`."""
-        waited = int(seconds * 1e6)
+    def count(self, lock: LockId, event: Mapping[str, int]) -> None:
+        """Add the counters of one event."""
         with self._lock:
             for counters in (self._window.of(lock), self.total):
-                counters.acquired += 1
-                counters.contended += contended or seconds > CONTENDED_SECONDS
-                counters.wait_us += waited
-                counters.wait_us_max = max(counters.wait_us_max, waited)
-
-    def failed(self, lock: LockId, seconds: float) -> None:
-        """Count a caller that gave up after `seconds`."""
-        waited = int(seconds * 1e6)
-        with self._lock:
-            for counters in (self._window.of(lock), self.total):
-                counters.failed += 1
-                counters.wait_us += waited
-                counters.wait_us_max = max(counters.wait_us_max, waited)
-
-    def released(self, lock: LockId, seconds: float) -> None:
-        """Count a lock that its holder released in time, after `seconds`."""
-        held = int(seconds * 1e6)
-        with self._lock:
-            for counters in (self._window.of(lock), self.total):
-                counters.released += 1
-                counters.held_us += held
-                counters.held_us_max = max(counters.held_us_max, held)
-
-    def reentered(self, lock: LockId) -> None:
-        """Count a holder that came back to a lock that it had lost."""
-        with self._lock:
-            for counters in (self._window.of(lock), self.total):
-                counters.reentries += 1
+                counters.add(event)
 
     def pending(self) -> Iterator[tuple[Window, dict[LockId, Counters]]]:
         """The windows to write and their totals, oldest first; asking for the next marks a window as written."""

@@ -23,7 +23,7 @@ from jobqueue.conf import is_test_run, load
 from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.stuck_statements import watched
-from jobqueue.lockstats.counters import Buffer, Counters, LockId
+from jobqueue.lockstats.counters import Buffer, Counters, LockId, waited
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_stats
 
 logger = logging.getLogger("jobqueue.locks")
@@ -55,25 +55,26 @@ _process = _Process()
 def acquired(kind: str, key: str, seconds: float, *, contended: bool) -> None:
     """Count a lock that was acquired after `seconds`; contended: an earlier try failed."""
     if _counts():
-        _process.buffer.acquired(LockId(kind, key), seconds, contended=contended)
+        _process.buffer.count(LockId(kind, key), waited(seconds, acquired=True, contended=contended))
 
 
 def failed(kind: str, key: str, seconds: float) -> None:
     """Count a LockNotAcquired after `seconds`."""
     if _counts():
-        _process.buffer.failed(LockId(kind, key), seconds)
+        _process.buffer.count(LockId(kind, key), waited(seconds, acquired=False))
 
 
 def released(kind: str, key: str, seconds: float) -> None:
     """Count a lock that was released in time, after `seconds`."""
     if _counts():
-        _process.buffer.released(LockId(kind, key), seconds)
+        held = int(seconds * 1e6)
+        _process.buffer.count(LockId(kind, key), {"released": 1, "held_us": held, "held_us_max": held})
 
 
 def reentered(kind: str, key: str) -> None:
     """Count a holder that came back after its lock had ended: another holder may have worked meanwhile."""
     if _counts():
-        _process.buffer.reentered(LockId(kind, key))
+        _process.buffer.count(LockId(kind, key), {"reentries": 1})
 
 
 def found(finding: Finding) -> None:

@@ -12,7 +12,7 @@ from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.prepared import PreparedInsert, hold_key
-from jobqueue.exceptions import PayloadError, TransactionRequired
+from jobqueue.exceptions import TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
 from jobqueue.outbox.lanes import key_lane, topic_lane
 from jobqueue.payload import JSON, encode
@@ -30,12 +30,8 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
     InvalidValue, InvalidType, PayloadError, PayloadTooLarge before anything is written.
     """
     name, lane = _topic(topic)
-    settings = load()
     raw = None if key is None else check_key(key, "key")
-    try:
-        text = encode(payload, max_bytes=settings.max_payload_bytes)
-    except RecursionError:
-        raise PayloadError("payload refers to itself. Nothing was written.") from None
+    text = encode(payload, max_bytes=load().max_payload_bytes)
     alias = alias_of(using)
     connection = connections[alias]
     if not in_callers_transaction(connection):

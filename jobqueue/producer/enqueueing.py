@@ -21,7 +21,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy, InvalidValue, PayloadError, UnknownQueue
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
 from jobqueue.producer.allowed_queues import known_queues
@@ -195,12 +195,7 @@ def _encoded(payload: JSON, what: str, index: int | None = None) -> Encoded:
     if isinstance(payload, Encoded):
         return payload
     limit = load().max_payload_bytes
-    if index is not None:
-        what = f"{what}[{index}]"
-    try:
-        return Encoded(encode(payload, max_bytes=limit, what=what))
-    except RecursionError:
-        raise PayloadError(f"{what} refers to itself. Nothing was written.") from None
+    return Encoded(encode(payload, max_bytes=limit, what=what if index is None else f"{what}[{index}]"))
 
 
 def _announce(added: Mapping[int, NewJob], ids: Sequence[int], using: str) -> None:

@@ -55,42 +55,35 @@ Expires: TypeAlias = float | timedelta | datetime
 Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
 
 
-class UsingFields(TypedDict, total=False):
+class _Fields(TypedDict, total=False):
+    max_attempts: int | None
+    backoff: Wait | None
+    retry_on: Errors | None
+    no_retry_on: Errors | None
+    lease_seconds: float | None
+    timeout_seconds: float | None
+    hard_timeout_seconds: float | None
+    dedupe_key: DedupeKey | None
+    ordering_key: OrderingKey | None
+    expires: Expires | None
+
+
+class UsingFields(_Fields, total=False):
     """The fields of using(); None leaves a field unchanged."""
 
     priority: int | None
     queue_name: str | None
     run_after: datetime | None
     backend: str | None
-    max_attempts: int | None
-    backoff: Wait | None
-    retry_on: Errors | None
-    no_retry_on: Errors | None
-    lease_seconds: float | None
-    timeout_seconds: float | None
-    hard_timeout_seconds: float | None
-    dedupe_key: DedupeKey | None
-    ordering_key: OrderingKey | None
-    expires: Expires | None
     ack_each: bool | None
 
 
-class TaskFields(TypedDict, total=False):
+class TaskFields(_Fields, total=False):
     """The fields of @task besides takes_context."""
 
     queue_name: str
     priority: int
     backend: str
-    max_attempts: int | None
-    backoff: Wait | None
-    retry_on: Errors | None
-    no_retry_on: Errors | None
-    lease_seconds: float | None
-    timeout_seconds: float | None
-    hard_timeout_seconds: float | None
-    dedupe_key: DedupeKey | None
-    ordering_key: OrderingKey | None
-    expires: Expires | None
     ack_each: bool
     version: int
     aliases: Sequence[str]

@@ -12,6 +12,8 @@ from django.db import Error, connections
 
 from jobqueue.compat import (
     TASK_REFRESH_ATTRS,
+    AnyTask,
+    BaseTaskBackend,
     TaskContext,
     TaskError,
     TaskResult,
@@ -26,6 +28,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
 from jobqueue.failures import FailureCause, dotted_path
 from jobqueue.models import Job, JobAttempt
+from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.validation import check_job_id
@@ -65,25 +68,26 @@ class JobTaskResult(_Base):
             object.__setattr__(self, name, getattr(newer, name, None))
 
 
-def new_result(job_id: int, created_at: datetime, task: Any, payload: dict[str, Any], *, alias: str) -> JobTaskResult:
+def new_result(job_id: int, created_at: datetime, task: AnyTask, payload: JSON, *, alias: str) -> JobTaskResult:
     """The TaskResult of a job that was just added."""
+    return _result(job_id, task, payload, alias, status=TaskResultStatus.READY, enqueued_at=created_at)
+
+
+def _result(job_id: int, task: AnyTask, payload: JSON, alias: str, **facts: Any) -> JobTaskResult:
+    """A TaskResult of which nothing is known but `facts`. Any program may have written the payload."""
+    found = payload if isinstance(payload, dict) else {}
+    args, kwargs = found.get("args"), found.get("kwargs")
+    own: dict[str, Any] = {"started_at": None, "finished_at": None, "last_attempted_at": None, "task": task}
     return JobTaskResult(
-        task=task,
         id=str(job_id),
-        status=TaskResultStatus.READY,
-        enqueued_at=created_at,
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
-        args=payload["args"],
-        kwargs=payload["kwargs"],
+        args=list(args) if isinstance(args, list) else [],
+        kwargs=dict(kwargs) if isinstance(kwargs, dict) else {},
         backend=alias,
-        errors=[],
-        worker_ids=[],
+        **(own | {"errors": [], "worker_ids": []} | facts),
     )
 
 
-def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: str, using: str) -> JobTaskResult:
+def holding_result(job_id: int, task: AnyTask, payload: JSON, *, alias: str, using: str) -> JobTaskResult:
     """The TaskResult of the job that holds the dedupe key with which `task` was enqueued, new or already there.
 
     It may be a job of another task or of none; `task` replaces those that this process does not know. A job that cannot
@@ -100,7 +104,7 @@ def holding_result(job_id: int, task: Any, payload: dict[str, Any], *, alias: st
     return new_result(job_id, datetime.now(UTC), task, payload, alias=alias)
 
 
-def backend_of(task: Any) -> Any:
+def backend_of(task: AnyTask) -> BaseTaskBackend:
     """The backend of a task's jobs: its own, or the first of ours for a task of another backend."""
     backend = task_backends[task.backend]
     if getattr(backend, "jobqueue_backend", False):
@@ -109,29 +113,17 @@ def backend_of(task: Any) -> Any:
     return next((found for found in ours if getattr(found, "jobqueue_backend", False)), backend)
 
 
-def _arguments(payload: Any) -> dict[str, Any]:
-    """The args and kwargs of a payload, which any program may have written."""
-    found = payload if isinstance(payload, dict) else {}
-    args, kwargs = found.get("args"), found.get("kwargs")
-    return {
-        "args": list(args) if isinstance(args, list) else [],
-        "kwargs": dict(kwargs) if isinstance(kwargs, dict) else {},
-    }
-
-
-def started_result(task: Any, lease: Lease, backend: Any) -> JobTaskResult:
+def started_result(task: AnyTask, lease: Lease, backend: BaseTaskBackend) -> JobTaskResult:
     """The TaskResult of a run that starts, from its lease alone: without earlier errors."""
-    return JobTaskResult(
-        task=task,
-        id=str(lease.job_id),
+    return _result(
+        lease.job_id,
+        task,
+        lease.payload,
+        backend.alias,
         status=TaskResultStatus.RUNNING,
         enqueued_at=lease.created_at,
         started_at=lease.locked_at,
-        finished_at=None,
         last_attempted_at=lease.locked_at,
-        **_arguments(lease.payload),
-        backend=backend.alias,
-        errors=[],
         worker_ids=[lease.worker] * lease.attempt,
     )
 
@@ -160,28 +152,28 @@ def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
     return _with_history(job, task, alias, using)
 
 
-def _with_history(job: Job, task: Any, alias: str, using: str) -> JobTaskResult:
+def _with_history(job: Job, task: AnyTask, alias: str, using: str) -> JobTaskResult:
     history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
     # A job that has never failed has no history, so reading a new one takes one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
 
-def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -> JobTaskResult:
+def result_of(job: Job, task: AnyTask, alias: str, attempts: Sequence[JobAttempt]) -> JobTaskResult:
     """The TaskResult of a row and its failed attempts, oldest first."""
     workers = [attempt.worker or "" for attempt in attempts]
     if job.status in (Job.Status.PROCESSING, Job.Status.DONE):
         workers.append(job.last_worker or job.locked_by or "")
     first = attempts[0].started_at if attempts else job.last_started_at
-    result = JobTaskResult(
-        task=task,
-        id=str(job.pk),
+    result = _result(
+        job.pk,
+        task,
+        job.payload,
+        alias,
         status=_STATUS[Job.Status(job.status)],
         enqueued_at=job.created_at,
         started_at=first,
         finished_at=job.finished_at,
         last_attempted_at=job.last_started_at,
-        **_arguments(job.payload),
-        backend=alias,
         errors=_errors(job, attempts),
         worker_ids=workers,
         progress=read_progress(job.progress),
@@ -190,7 +182,7 @@ def result_of(job: Job, task: Any, alias: str, attempts: Sequence[JobAttempt]) -
     return result
 
 
-def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[Any]:
+def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[TaskError]:
     unknown = dotted_path(JobQueueError)
     errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
     if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
@@ -219,6 +211,6 @@ class JobTaskContext(TaskContext):
         return getattr(self.job, name)
 
 
-def task_context(task: Any, lease: Lease, context: JobContext) -> JobTaskContext:
+def task_context(task: AnyTask, lease: Lease, context: JobContext) -> JobTaskContext:
     """The context of a running task; its TaskResult is RUNNING and has no earlier errors."""
     return JobTaskContext(task_result=started_result(task, lease, backend_of(task)), job=context)

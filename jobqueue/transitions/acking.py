@@ -81,8 +81,6 @@ def encode_result(result: JSON) -> Encoded | None:
         return Encoded(encode(result, max_bytes=limit, setting="MAX_RESULT_BYTES", what="result"))
     except PayloadError as error:
         raise ResultError(str(error)) from None
-    except RecursionError:
-        raise ResultError("result refers to itself. Nothing was written.") from None
     except SoftTimeout:
         raise
     except Exception as error:

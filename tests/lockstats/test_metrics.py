@@ -11,7 +11,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.lockstats import counters, recorder
-from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECONDS, Buffer, Counters, LockId
+from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECONDS, Buffer, Counters, LockId, waited
 from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import cleaner
 from jobqueue.models import LockFinding, LockStat
@@ -226,7 +226,7 @@ def test_counting_can_be_turned_off(settings):
 def test_a_lock_that_the_server_waited_for_was_contended_though_it_was_tried_once():
     buffer = Buffer()
     for seconds in (0.001, counters.CONTENDED_SECONDS * 2):
-        buffer.acquired(LockId("mutex", "k"), seconds, contended=False)
+        buffer.count(LockId("mutex", "k"), waited(seconds, acquired=True))
     ((_, lines),) = buffer.pending()
     assert (lines["mutex", "k"].acquired, lines["mutex", "k"].contended) == (2, 1)
 
@@ -234,9 +234,9 @@ def test_a_lock_that_the_server_waited_for_was_contended_though_it_was_tried_onc
 def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_together():
     buffer = Buffer()
     for number in range(KEYS_MAX + 500):
-        buffer.acquired(LockId("lease lock", f"k{number}"), 0.001, contended=False)
+        buffer.count(LockId("lease lock", f"k{number}"), waited(0.001, acquired=True))
     for _ in range(3):
-        buffer.failed(LockId("lease lock", "k777"), 0.001)
+        buffer.count(LockId("lease lock", "k777"), waited(0.001, acquired=False))
     ((_, lines),) = buffer.pending()
     assert len(lines) == KEYS_KEPT + 1
     assert lines["lease lock", "k777"].failed == 3
@@ -244,7 +244,7 @@ def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_togethe
     # What was given by itself once stays so, or its figures would be counted twice.
     for number in range(100):
         for _ in range(5):
-            buffer.failed(LockId("lease lock", f"k{number}"), 0.001)
+            buffer.count(LockId("lease lock", f"k{number}"), waited(0.001, acquired=False))
     ((_, more),) = buffer.pending()
     assert set(more) == set(lines)
     assert sum(line.failed for line in more.values()) == 503
@@ -253,12 +253,12 @@ def test_the_most_contended_keys_have_rows_of_their_own_and_the_rest_one_togethe
 
 def test_a_window_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypatch):
     buffer, now = Buffer(), time.monotonic()
-    buffer.acquired(LockId("lease lock", "a"), 0.001, contended=False)
+    buffer.count(LockId("lease lock", "a"), waited(0.001, acquired=True))
     monkeypatch.setattr(time, "monotonic", lambda: now + WINDOW_SECONDS + 1)
     # The writer that breaks off has written nothing.
     next(buffer.pending())
     buffer.forget_written()
-    buffer.acquired(LockId("lease lock", "a"), 0.001, contended=False)
+    buffer.count(LockId("lease lock", "a"), waited(0.001, acquired=True))
     assert [window.number for window, _ in buffer.pending()] == [0, 1]
     buffer.forget_written()
     assert list(buffer.pending()) == []
