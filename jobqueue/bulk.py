@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connections, models, router
+from django.db import connections, models
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.writable import check_changes, filters_by_window
-from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
+from jobqueue.db.writable import bound, check_changes, filters_by_window, gives_other_rows
+from jobqueue.exceptions import InsideTransaction, InvalidValue
 from jobqueue.validation import check_int, check_seconds
 
 # Longer lists of keys exceed what MySQL plans by index, or SQLite takes as parameters.
@@ -122,15 +122,10 @@ def _commit(rows: models.QuerySet[Any], change: Callable[[models.QuerySet[Any]],
 
 
 def _check(queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
-    if not isinstance(queryset, models.QuerySet):
-        raise InvalidType(f"expected a queryset, got {type(queryset).__name__}. Nothing was written.")
-    found: Any = queryset.all()
-    query = found.query
-    odd = query.is_sliced or query.distinct or query.combinator or query.group_by is not None
-    if odd or found._fields is not None or filters_by_window(query):
+    found = bound(queryset)
+    if found.query.is_sliced or gives_other_rows(found) or filters_by_window(found.query):
         raise InvalidValue(
             "a queryset with a slice, distinct(), values(), union(), aggregates or a filter by a window function "
             "cannot be cut into chunks by primary key. Nothing was written; filter by the keys instead."
         )
-    bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))
-    return bound
+    return found

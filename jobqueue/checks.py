@@ -140,11 +140,8 @@ def _check_server(alias: str) -> Iterable[checks.CheckMessage]:
 
 def problems(alias: str) -> list[Problem]:
     """The problems of the server, the session, the indexes and the ids of `alias`."""
-    return [
-        *vendor(alias).problems(connections[alias], Job._meta.db_table),
-        *_missing_indexes(alias),
-        *_id_range(alias),
-    ]
+    found = [*vendor(alias).problems(connections[alias], Job._meta.db_table)]
+    return [*found, *_missing_indexes(alias), *_id_range(alias)] if _has_table(alias) else found
 
 
 def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> Problem | None:
@@ -165,8 +162,6 @@ def packet_problem(connection: BaseDatabaseWrapper, settings: conf.Settings) -> 
 
 
 def _missing_indexes(alias: str) -> Iterator[Problem]:
-    if not _has_table(alias):
-        return
     connection, table = connections[alias], Job._meta.db_table
     with connection.cursor() as cursor:
         present = connection.introspection.get_constraints(cursor, table)
@@ -180,8 +175,6 @@ def _missing_indexes(alias: str) -> Iterator[Problem]:
 
 
 def _id_range(alias: str) -> Iterator[Problem]:
-    if not _has_table(alias):
-        return
     table = Job._meta.db_table
     following = vendor(alias).next_id(connections[alias], table)
     hint = "The table's counter was raised by hand; set it back, see docs/reference/checks.md."

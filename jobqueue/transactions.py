@@ -92,12 +92,18 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
         )
     close_if_ended(connections[using])
     for attempt in range(1, attempts + 1):
-        once = _Once(using, seconds)
+        committed = threading.Event()
         try:
-            return once.run(work)
+            with vendor(using).locks.timed_transaction(connections[using], seconds):
+                transaction.on_commit(committed.set, using=using)
+                with raise_swallowed_errors(using), forbid_outside_calls():
+                    value = work()
+            return value
         except (Error, StaleSnapshot, DedupeConflict, DatabaseBusy) as error:
             # After the commit an on_commit hook has failed, and the transaction must not be redone.
-            if once.committed or (isinstance(error, Error) and fault_vendor(using).fault(error) is not Fault.TRANSIENT):
+            if committed.is_set() or (
+                isinstance(error, Error) and fault_vendor(using).fault(error) is not Fault.TRANSIENT
+            ):
                 raise
             if attempt == attempts:
                 error.add_note(
@@ -107,25 +113,6 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
             count_retry(using, fault_vendor(using).error_code(error), attempt, error)
             time.sleep(_PAUSES.delay_seconds(attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-class _Once:
-    """One run of the transaction."""
-
-    def __init__(self, using: str, lock_timeout_seconds: float | None) -> None:
-        self.using, self.seconds = using, lock_timeout_seconds
-        self.committed = False
-
-    def run(self, work: Callable[[], T]) -> T:
-        connection, locks = connections[self.using], vendor(self.using).locks
-        with locks.timed_transaction(connection, self.seconds):
-            transaction.on_commit(self._commit, using=self.using)
-            with raise_swallowed_errors(self.using), forbid_outside_calls():
-                value = work()
-        return value
-
-    def _commit(self) -> None:
-        self.committed = True
 
 
 class OutsideCallWarning(RuntimeWarning):

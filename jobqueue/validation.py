@@ -22,21 +22,18 @@ SECONDS_MAX = 366 * 86400
 
 def check_queue(queue: object) -> str:
     """`queue` if it is a queue name: 1-64 bytes of UTF-8, no leading '-', none of , : * and control characters."""
-    if not isinstance(queue, str):
-        raise InvalidType(f"queue must be a str, got {type(queue).__name__}. Nothing was written.")
-    size = len(_utf8(queue, "queue"))
+    name = _text(queue, "queue")
+    size = len(name.encode())
     if not 1 <= size <= QUEUE_BYTES:
         raise InvalidValue(
-            f"queue {queue[:20]!r} has {size} bytes; allowed are 1 to {QUEUE_BYTES}. Nothing was written."
+            f"queue {name[:20]!r} has {size} bytes; allowed are 1 to {QUEUE_BYTES}. Nothing was written."
         )
-    bad = next((c for c in queue if c in ",:*" or ord(c) < 32 or 127 <= ord(c) < 160), None)
-    if bad is not None or queue.startswith("-"):
+    if name.startswith("-") or any(c in ",:*" or _is_control(c) for c in name):
         raise InvalidValue(
-            f"queue {queue!r} may not start with '-' or contain ',', ':', '*' or control characters. "
+            f"queue {name!r} may not start with '-' or contain ',', ':', '*' or control characters. "
             "Nothing was written; choose another name."
         )
-    # A plain str: a SafeString would skip escaping when it is shown.
-    return str.__str__(queue)
+    return name
 
 
 def check_list(values: object, what: str, kind: type) -> None:
@@ -109,39 +106,33 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
 
 def check_worker(name: object) -> str:
     """`name` if it can be stored as locked_by: 1 to 128 printable characters."""
-    if not isinstance(name, str):
-        raise InvalidType(f"worker must be a str, got {type(name).__name__}. Nothing was written.")
-    _utf8(name, "worker")
-    if not 1 <= len(name) <= WORKER_CHARS or not name.isprintable():
-        raise InvalidValue(f"worker {name[:40]!r} must be 1 to {WORKER_CHARS} printable characters.")
-    return str.__str__(name)
+    worker = _text(name, "worker")
+    if not 1 <= len(worker) <= WORKER_CHARS or not worker.isprintable():
+        raise InvalidValue(f"worker {worker[:40]!r} must be 1 to {WORKER_CHARS} printable characters.")
+    return worker
 
 
 def check_lock_name(name: object) -> str:
     """`name` if it names a lock: 1 to 255 characters, compared byte for byte."""
-    if not isinstance(name, str):
-        raise InvalidType(f"the name of a lock must be a str, got {type(name).__name__}. Nothing was locked.")
-    _utf8(name, "the name of a lock")
-    if not 1 <= len(name) <= LOCK_CHARS:
+    lock = _text(name, "the name of a lock")
+    if not 1 <= len(lock) <= LOCK_CHARS:
         raise InvalidValue(
-            f"the name of a lock has {len(name)} characters; allowed are 1 to {LOCK_CHARS}. Nothing was locked; "
+            f"the name of a lock has {len(lock)} characters; allowed are 1 to {LOCK_CHARS}. Nothing was locked; "
             "hash longer names."
         )
-    return str.__str__(name)
+    return lock
 
 
 def check_topic(topic: object) -> str:
     """`topic` if it names a kind of event: 1 to 255 characters, no '*', ',' or control characters, byte for byte."""
-    if not isinstance(topic, str):
-        raise InvalidType(f"topic must be a str, got {type(topic).__name__}. Nothing was written.")
-    _utf8(topic, "topic")
-    if not 1 <= len(topic) <= TOPIC_CHARS:
-        raise InvalidValue(f"topic {topic[:20]!r} must have 1 to {TOPIC_CHARS} characters. Nothing was written.")
-    if any(c in ",*" or ord(c) < 32 or 127 <= ord(c) < 160 for c in topic):
+    name = _text(topic, "topic")
+    if not 1 <= len(name) <= TOPIC_CHARS:
+        raise InvalidValue(f"topic {name[:20]!r} must have 1 to {TOPIC_CHARS} characters. Nothing was written.")
+    if any(c in ",*" or _is_control(c) for c in name):
         raise InvalidValue(
-            f"topic {topic!r} may not contain ',', '*' or control characters. Nothing was written; choose another name."
+            f"topic {name!r} may not contain ',', '*' or control characters. Nothing was written; choose another name."
         )
-    return str.__str__(topic)
+    return name
 
 
 def check_job_id(job_id: object) -> int:
@@ -157,6 +148,18 @@ def shown(value: float) -> str:
     """A number for a message."""
     # Python refuses to print ints of thousands of digits.
     return str(value) if not isinstance(value, int) or abs(value) < 10**40 else "an int of more than 40 digits"
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidType(f"{what} must be a str, got {type(value).__name__}. Nothing was written.")
+    _utf8(value, what)
+    # A plain str: a SafeString would skip escaping when it is shown.
+    return str.__str__(value)
+
+
+def _is_control(c: str) -> bool:
+    return ord(c) < 32 or 127 <= ord(c) < 160
 
 
 def _utf8(text: str, what: str) -> bytes:

@@ -18,16 +18,11 @@ def check_queryset(queryset: object) -> models.QuerySet[Any]:
 
     Model rows only, unsliced, without window functions.
     """
-    if not isinstance(queryset, models.QuerySet):
-        raise InvalidType(
-            f"take() needs a QuerySet such as Voucher.objects.filter(used=False), got {type(queryset).__name__}. "
-            "Nothing was written."
-        )
-    found: Any = queryset.all()
-    if found.query.is_sliced:
+    found = bound(queryset)
+    query: Any = found.query
+    if query.is_sliced:
         raise InvalidValue("the queryset is sliced; give the number of rows as n instead. Nothing was written.")
-    query = found.query
-    if found._fields is not None or query.combinator or query.distinct or query.group_by is not None:
+    if gives_other_rows(found):
         raise InvalidValue(
             "the queryset must give rows of one table, which can be locked: no values(), values_list(), union(), "
             "distinct(), aggregates. Nothing was written; filter by other tables with Exists()."
@@ -37,9 +32,25 @@ def check_queryset(queryset: object) -> models.QuerySet[Any]:
             "the queryset has a window function, and its rows cannot be locked. Nothing was written; filter and order "
             "by columns, or read the keys first and pass a queryset that filters by them."
         )
-    found.query.select_for_update = False
-    bound: models.QuerySet[Any] = found.using(found._db or router.db_for_write(found.model))
-    return bound if bound.ordered else bound.order_by("pk")
+    query.select_for_update = False
+    return found if found.ordered else found.order_by("pk")
+
+
+def bound(queryset: object) -> models.QuerySet[Any]:
+    """A fresh copy of a queryset, bound to the database it writes to. Raises InvalidType for anything else."""
+    if not isinstance(queryset, models.QuerySet):
+        raise InvalidType(
+            f"expected a queryset such as Voucher.objects.filter(used=False), got {type(queryset).__name__}. "
+            "Nothing was written."
+        )
+    copy: Any = queryset.all()
+    return copy.using(copy._db or router.db_for_write(copy.model))  # type: ignore[no-any-return]
+
+
+def gives_other_rows(queryset: Any) -> bool:
+    """Whether it gives anything but rows of one table: values, unions, distinct rows, groups."""
+    query = queryset.query
+    return bool(queryset._fields is not None or query.combinator or query.distinct or query.group_by is not None)
 
 
 def filters_by_window(query: Any) -> bool:

@@ -64,10 +64,6 @@ class Cleaner:
             return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
 
 
-def _retention_seconds(settings: Settings) -> float | None:
-    return settings.outbox_settings.retention_seconds
-
-
 def _key_seconds(settings: Settings) -> float:
     return KEY_SECONDS
 
@@ -82,7 +78,7 @@ OUTBOX_EVENTS = Cleaner(
     OutboxEvent,
     "processed_at",
     "ix_outbox_processed",
-    _retention_seconds,
+    lambda settings: settings.outbox_settings.retention_seconds,
 )
 OUTBOX_KEYS = Cleaner("keys", OutboxKey, "created_at", "ix_outbox_key_age", _key_seconds)
 IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)

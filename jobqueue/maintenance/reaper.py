@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 
 from jobqueue.conf import Settings
@@ -13,37 +13,30 @@ from jobqueue.transitions import Reaped, reap
 
 
 @dataclass(frozen=True, slots=True)
-class Reaping:
+class Reaping(Reaped):
     """What one pass did."""
 
-    requeued: int
-    dead: int
-    canceled: int
-    workers_dead: int
-
-    @property
-    def total(self) -> int:
-        return self.requeued + self.dead + self.canceled
+    workers_dead: int = 0
 
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Reaping:
     """End expired leases and mark silent workers, once."""
     silent = worker_rows.retire_silent(settings.worker_silent_seconds, using=using)
-    return replace(end_lapsed(using=using, limit=limit), workers_dead=silent)
+    return Reaping(**asdict(end_lapsed(using=using, limit=limit)), workers_dead=silent)
 
 
-def end_lapsed(*, using: str, limit: int = 1000) -> Reaping:
+def end_lapsed(*, using: str, limit: int = 1000) -> Reaped:
     """End as many batches of `limit` as there are expired leases, each in its own transaction."""
-    requeued = dead = canceled = 0
+    ended = Reaped()
     # Every worker asks this every second, and the answer is nearly always none.
     expired = count_expired(using=using) if _first_expired(using).rows() else 0
     # Leases that expire during the pass are left for the next one: the number of batches is fixed at the start.
     for _ in range(-(-expired // limit)):
         found = reap(limit, using=using)
-        requeued, dead, canceled = requeued + found.requeued, dead + found.dead, canceled + found.canceled
+        ended += found
         if found.total < limit:
             break
-    return Reaping(requeued, dead, canceled, workers_dead=0)
+    return ended
 
 
 def end_batch(*, using: str, limit: int = 1000) -> Reaped:

@@ -28,8 +28,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
     With policy "skip", later events of its key may have gone before it.
     """
     alias = alias_of(using)
-    with explain_missing_table(alias):
-        event = dead_letters(alias).filter(pk=event_id).first()
+    event = _dead_letter(event_id, alias)
     if event is None:
         return False
     lane = topic_lane(event.topic) if event.key is None else key_lane(event.key)
@@ -55,14 +54,18 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
     `reason` is added to the end of last_error. The row is deleted after RETENTION_SECONDS, like a delivered event's.
     """
     alias = alias_of(using)
-    with explain_missing_table(alias):
-        event = dead_letters(alias).filter(pk=event_id).first()
+    event = _dead_letter(event_id, alias)
     if event is None:
         return False
     last_error = storable(f"{event.last_error or ''}\nDiscarded: {storable(reason or 'no reason given', REASON_BYTES)}")
     gone = {"lane": None, "due_at": None, "processed_at": UtcNow(), "last_error": last_error}
     ended = _events(event_id, alias).filter(processed_at__isnull=False, last_error=last_error)
     return _write(dead_letters(alias).filter(pk=event_id), gone, ended)
+
+
+def _dead_letter(event_id: int, using: str) -> OutboxEvent | None:
+    with explain_missing_table(using):
+        return dead_letters(using).filter(pk=event_id).first()
 
 
 def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:

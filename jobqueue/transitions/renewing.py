@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial, reduce
 from operator import or_
@@ -18,7 +18,6 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOfArray
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job
-from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
 from jobqueue.transitions.leases import Lease, by_token, held, lost
@@ -49,7 +48,7 @@ def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lea
         ids = [lease.job_id for lease in group]
         mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
         rows = mine.filter(lock_until__gt=UtcNow())
-        extend = _extend(rows, until)
+        extend = partial(rows.update, lock_until=until, updated_at=UtcNow())
         if retry_transient(extend, using=using) < len(group):
             alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)
             gone += [lease for lease in group if lease.job_id not in alive]
@@ -101,10 +100,6 @@ def _until(lease_seconds: float) -> UtcNowPlus:
     seconds = check_seconds(lease_seconds, "lease_seconds")
     longer = Greatest(Coalesce(F("lease_seconds"), seconds), seconds)
     return UtcNowPlus(Least(longer, Value(float(SECONDS_MAX))))
-
-
-def _extend(rows: JobQuerySet, until: UtcNowPlus) -> Callable[[], int]:
-    return lambda: rows.update(lock_until=until, updated_at=UtcNow())
 
 
 def note_progress(lease: Lease, progress: JSON) -> bool:
