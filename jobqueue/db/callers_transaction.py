@@ -1,9 +1,14 @@
-"""Whether a transaction of the caller is open on a connection."""
+"""Whether a transaction of the caller is open on a connection, and what is remembered of its session."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+T = TypeVar("T")
 
 
 def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
@@ -33,3 +38,12 @@ def in_manual_transaction(connection: BaseDatabaseWrapper) -> bool:
 def in_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Whether a test case has wrapped this connection in a transaction that it will roll back."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def once_per_session(connection: BaseDatabaseWrapper, name: str, make: Callable[[], T]) -> T:
+    """The result of `make`, which is called once for each session of the driver; kept under `name`."""
+    session, value = getattr(connection, name, (None, None))
+    if session is None or session is not connection.connection:
+        value = make()
+        setattr(connection, name, (connection.connection, value))
+    return value  # type: ignore[return-value]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -15,6 +15,8 @@ from django.db.models.sql import UpdateQuery
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot
 from jobqueue.db.parameters import Parameter, Statement, placeholder
+
+T = TypeVar("T")
 
 
 class Prepared:
@@ -124,6 +126,22 @@ def _converted(values: Sequence[Any], convert: Any, expression: Any, connection:
         known = {value: convert(value, expression, connection) for value in set(values)}
         return [known[value] for value in values]
     return [convert(value, expression, connection) for value in values]
+
+
+def portions(
+    items: Iterable[T], size: Callable[[T], int], *, size_max: int, count_max: int | None = None
+) -> Iterator[list[T]]:
+    """`items` in portions of one statement each, whose sizes add up to `size_max` at most, unless there is one item."""
+    portion: list[T] = []
+    total = 0
+    for item in items:
+        if portion and (len(portion) == count_max or total + size(item) > size_max):
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += size(item)
+    if portion:
+        yield portion
 
 
 def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:

@@ -6,13 +6,13 @@ import hashlib
 import re
 import threading
 import weakref
-from typing import Any
+from functools import partial
 
 from django.db import Error, connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction, once_per_session
 from jobqueue.db.dialect import Fault
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
@@ -62,7 +62,8 @@ class NamedLock(Lock):
             )
         close_if_ended(connection)
         connection.ensure_connection()
-        problem = self._problem()
+        look = partial(vendor(self.using).locks.named_lock_problem, connection)
+        problem = once_per_session(connection, "_jobqueue_named_problem", look)
         if problem is not None:
             raise NotSupported(f"named_lock() is refused on {self.using!r}: {problem}. Use lease_lock() or mutex().")
 
@@ -154,20 +155,7 @@ class NamedLock(Lock):
             "ended with it. Somebody else may have held it meanwhile; check what the block has written."
         )
 
-    def _problem(self) -> str | None:
-        connection: Any = connections[self.using]
-        session, problem = getattr(connection, "_jobqueue_named_problem", (None, None))
-        if session is not connection.connection:
-            problem = vendor(self.using).locks.named_lock_problem(connection)
-            connection._jobqueue_named_problem = (connection.connection, problem)
-        return None if problem is None else str(problem)
-
     def _names(self) -> dict[str, Entry]:
         """The names that the present session holds, with their entries."""
-        connection: Any = connections[self.using]
-        session, names = getattr(connection, "_jobqueue_names", (None, {}))
-        if session is not connection.connection:
-            names = {}
-            connection._jobqueue_names = (connection.connection, names)
-        held: dict[str, Entry] = names
-        return held
+        names: dict[str, Entry] = once_per_session(connections[self.using], "_jobqueue_names", dict)
+        return names

@@ -3,11 +3,9 @@
 docs/reference/schema.md shows their DDL for each database.
 """
 
-from jobqueue.models.allocation import Allocation
-from jobqueue.models.attempt import JobAttempt
 from jobqueue.models.counter import CounterShard
-from jobqueue.models.idempotency import IdempotencyRecord
-from jobqueue.models.job import Job
+from jobqueue.models.idempotency import Allocation, IdempotencyRecord
+from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LaneEntry, OrderingKey

@@ -1,17 +1,30 @@
-"""Claims events from the outbox and delivers them."""
+"""Relay claims events from the outbox and delivers them; run() does so until it is to stop."""
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from threading import Event as Flag
 
+from django.db import Error, connections
+
+from jobqueue.backoff import Backoff
 from jobqueue.conf import load
+from jobqueue.db import is_refusal
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.routes import Routes
 from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
+
+logger = logging.getLogger("jobqueue.outbox")
+
+_PAUSES = Backoff(base_seconds=0.2, cap_seconds=5.0)
 
 
 class Relay:
@@ -70,3 +83,44 @@ class Relay:
     def close(self) -> None:
         """Close the connections to brokers."""
         self.routes.close()
+
+
+class DatabaseUnreachable(Exception):
+    """The database was unreachable for longer than db_retry_seconds."""
+
+
+def run(
+    relay: Relay,
+    stop: Flag,
+    *,
+    interval_seconds: float,
+    drain: bool = False,
+    db_retry_seconds: float | None = None,
+    on_idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Relay until `stop` is set, or with `drain` until nothing is due; waits about `interval_seconds` when idle.
+
+    While the database is unreachable it retries for db_retry_seconds (None: for ever), then raises DatabaseUnreachable.
+    """
+    failures, failed_since = 0, 0.0
+    while not stop.is_set():
+        try:
+            relay.run_once()
+        except (Error, DatabaseBusy) as error:
+            if is_refusal(error, relay.using):
+                raise
+            now = time.monotonic()
+            failed_since = failed_since if failures else now
+            failures += 1
+            if db_retry_seconds is not None and now - failed_since > db_retry_seconds:
+                raise DatabaseUnreachable(str(error)) from error
+            logger.warning("the database %r cannot be used (%s); trying again", relay.using, error)
+            connections[relay.using].close()
+            stop.wait(_PAUSES.delay_seconds(failures))
+            continue
+        failures = 0
+        if relay.idle:
+            on_idle()
+            if drain:
+                return
+            stop.wait(interval_seconds * random.uniform(0.8, 1.2))

@@ -28,7 +28,12 @@ from jobqueue.outbox.event import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
-_DELIVERED: dict[str, object] = {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()}
+#: what the verbs of a relay write to leased events
+_CHANGES: dict[str, dict[str, object]] = {
+    "mark_processed": {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()},
+    "release": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)},
+    "renew": {"due_at": UtcNowPlus(_SECONDS)},
+}
 
 
 class EventLeaseLost(Exception):
@@ -121,7 +126,7 @@ def lease_lapsed(using: str) -> Prepared:
 
 def mark_processed(ids: Collection[int], token: bytes, *, using: str) -> int:
     """Mark these events as delivered; the number of them that were still leased under `token`."""
-    return _change(_mark_processed(using), ids, token, using)
+    return _change("mark_processed", ids, token, using)
 
 
 def release(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float = 0.0) -> int:
@@ -129,12 +134,12 @@ def release(ids: Collection[int], token: bytes, *, using: str, delay_seconds: fl
 
     They are due in `delay_seconds`.
     """
-    return _change(_release(using), ids, token, using, seconds=delay_seconds)
+    return _change("release", ids, token, using, seconds=delay_seconds)
 
 
 def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: str) -> bool:
     """Extend the lease by `lease_seconds` from now; False if any of the events is no longer leased under `token`."""
-    return _change(_renew(using), ids, token, using, seconds=lease_seconds) == len(ids)
+    return _change("renew", ids, token, using, seconds=lease_seconds) == len(ids)
 
 
 def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) -> float | None:
@@ -164,26 +169,17 @@ def _settle(event: Event, token: bytes, error: BaseException | str, changes: dic
         raise EventLeaseLost
 
 
-def _change(statement: Prepared, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
+def _change(verb: str, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
     if not ids:
         return 0
+    statement = _statement(verb, using)
     with watched(connections[using]):
         return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
 
 
 @cache
-def _mark_processed(using: str) -> Prepared:
-    return prepare_change_by_key(_held(using), _DELIVERED)
-
-
-@cache
-def _release(using: str) -> Prepared:
-    return prepare_change_by_key(_held(using), {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)})
-
-
-@cache
-def _renew(using: str) -> Prepared:
-    return prepare_change_by_key(_held(using), {"due_at": UtcNowPlus(_SECONDS)})
+def _statement(verb: str, using: str) -> Prepared:
+    return prepare_change_by_key(_held(using), _CHANGES[verb])
 
 
 def _held(using: str) -> QuerySet[OutboxEvent]:

@@ -14,7 +14,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
-from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.prepared import Prepared, portions, prepare_rows
 from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
 from jobqueue.producer.key_wait import bounded_wait
 
@@ -142,13 +142,4 @@ def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
 def chunks(jobs: Sequence[NewJob], using: str) -> Iterator[list[NewJob]]:
     """`jobs` in portions of one statement each."""
     most = vendor(using).insert_rows_max
-    chunk: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        if chunk and (len(chunk) >= most or size + len(job.payload) > _STATEMENT_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(job)
-        size += len(job.payload)
-    if chunk:
-        yield chunk
+    return portions(jobs, lambda job: len(job.payload), size_max=_STATEMENT_BYTES, count_max=most)

@@ -14,7 +14,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOfArray, ByKey, Slot
 from jobqueue.db.fields import LONG_AGO, Encoded, TokenField
-from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
+from jobqueue.db.prepared import Prepared, portions, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
@@ -90,17 +90,7 @@ def encode_result(result: JSON) -> Encoded | None:
 
 def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded | None]) -> Iterator[list[Lease]]:
     """`leases` in chunks whose results fit into one statement, whatever the server's limit of a packet."""
-    chunk: list[Lease] = []
-    size = 0
-    for lease in leases:
-        length = len(encoded[lease.job_id, lease.fence] or "")
-        if chunk and size + length > _STATEMENT_CHARS:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(lease)
-        size += length
-    if chunk:
-        yield chunk
+    return portions(leases, lambda lease: len(encoded[lease.job_id, lease.fence] or ""), size_max=_STATEMENT_CHARS)
 
 
 def _portion(leases: Sequence[Lease], texts: Mapping[int, Encoded | None], skip_locked: bool) -> Portion:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.db.callers_transaction import once_per_session
 from jobqueue.db.dialect import Problem
 
 _PADDED = "utf8mb4_bin"
@@ -20,15 +21,14 @@ def collation(connection: BaseDatabaseWrapper, unpadded: str) -> str:
 
     Asked once per session.
     """
-    connection.ensure_connection()
-    session, found = getattr(connection, "_jobqueue_collation", (None, ""))
-    if session is not connection.connection:
+
+    def look() -> str:
         with connection.cursor() as cursor:
             cursor.execute("SHOW COLLATION WHERE Collation = %s", [unpadded])
-            found = _PADDED if cursor.fetchone() is None else unpadded
-        remembered: Any = (connection.connection, found)
-        connection._jobqueue_collation = remembered  # type: ignore[attr-defined]
-    return str(found)
+            return _PADDED if cursor.fetchone() is None else unpadded
+
+    connection.ensure_connection()
+    return once_per_session(connection, "_jobqueue_collation", look)
 
 
 def padding_problem(unpadded: str) -> Problem:

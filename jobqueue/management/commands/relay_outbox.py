@@ -35,7 +35,8 @@ from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
-from jobqueue.outbox import Relay, lanes, relay_loop
+from jobqueue.outbox import Relay, lanes
+from jobqueue.outbox.relay import DatabaseUnreachable, run
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
@@ -114,7 +115,7 @@ class Command(BaseCommand):
         logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
         try:
             self._run(relay, stop, given)
-        except relay_loop.DatabaseUnreachable as error:
+        except DatabaseUnreachable as error:
             self._exit(f"the database {using!r} is unreachable: {error}", DATABASE_LOST)
         finally:
             relay.close()
@@ -131,7 +132,7 @@ class Command(BaseCommand):
 
         db_retry_seconds = DRAIN_RETRY_SECONDS if given["drain"] else None
         seconds = given["interval"]
-        relay_loop.run(
+        run(
             relay,
             stop,
             interval_seconds=seconds,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import TypeAlias
+
+from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.outbox.event import Event
 
@@ -35,3 +39,14 @@ class Destination:
 
     def close(self) -> None:
         """Close connections; the next send() opens new ones."""
+
+
+def library(name: str, options: Collection[str], known: Collection[str], install: str) -> ModuleType:
+    """The module `name`, for a route with these options. Raises ImproperlyConfigured; the message says what to do."""
+    routes = "JOBQUEUE['OUTBOX']['ROUTES']"
+    if unknown := set(options) - set(known):
+        raise ImproperlyConfigured(f"{routes}: unknown options {sorted(unknown)} of a broker through {name}")
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ImproperlyConfigured(f"{routes} needs {name}, which is not installed. Run: {install}") from None

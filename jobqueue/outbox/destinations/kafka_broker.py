@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.core.exceptions import ImproperlyConfigured
-
 from jobqueue.exceptions import DestinationDown
-from jobqueue.outbox.destinations.base import Destination, Outcome
+from jobqueue.outbox.destinations.base import Destination, Outcome, library
 from jobqueue.outbox.event import Event
 
 #: a message that is not confirmed within this time counts as not arrived
@@ -25,10 +23,7 @@ class KafkaBroker(Destination):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        unknown = set(options) - OPTIONS
-        if unknown:
-            raise ImproperlyConfigured(f"JOBQUEUE['OUTBOX']['ROUTES']: unknown options {sorted(unknown)} of Kafka")
-        self._library = _library()
+        self._library = library("confluent_kafka", options, OPTIONS, 'pip install "jobqueue[kafka]"')
         self._servers, self._options = urlsplit(url).netloc, options
         self._producer: Any = None
 
@@ -86,14 +81,3 @@ class KafkaBroker(Destination):
                 return DestinationDown(f"Kafka: {error.str()}")
             return self._library.KafkaException(error)  # type: ignore[no-any-return]
         return DestinationDown(f"Kafka: {error}")
-
-
-def _library() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise ImproperlyConfigured(
-            "JOBQUEUE['OUTBOX']['ROUTES'] names Kafka and confluent-kafka is not installed. Install it with: "
-            'pip install "jobqueue[kafka]"'
-        ) from None
-    return confluent_kafka

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-
 from jobqueue.exceptions import DestinationDown
-from jobqueue.outbox.destinations.base import Destination, Outcome
+from jobqueue.outbox.destinations.base import Destination, Outcome, library
 from jobqueue.outbox.event import Event
 
 #: the longest wait for a connection, and for one confirmation
@@ -30,10 +28,7 @@ class KombuBroker(Destination):
     bulk = False
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        unknown = set(options) - OPTIONS
-        if unknown:
-            raise ImproperlyConfigured(f"JOBQUEUE['OUTBOX']['ROUTES']: unknown options {sorted(unknown)} of a broker")
-        self._kombu = _library()
+        self._kombu = library("kombu", options, OPTIONS, 'pip install "jobqueue[kombu]", for SQS "jobqueue[sqs]"')
         self._url, self._options = url, options
         self._connection: Any = None
         self._producer: Any = None
@@ -45,17 +40,15 @@ class KombuBroker(Destination):
         for event in events:
             try:
                 self._publish(event)
-            except DestinationDown as error:
-                self.close()
-                return outcomes + [error] * (len(events) - len(outcomes))
-            except self._lost_connection() as error:
-                self.close()
-                # The broker is not tried for the rest: each try could take WAIT_SECONDS.
-                down = DestinationDown(f"{type(error).__name__}: {error}")
-                return outcomes + [down] * (len(events) - len(outcomes))
             except Exception as error:
                 # The error may have closed the channel.
+                down: Exception = error
+                if isinstance(error, self._lost_connection()):
+                    down = DestinationDown(f"{type(error).__name__}: {error}")
                 self.close()
+                if isinstance(down, DestinationDown):
+                    # The broker is not tried for the rest: each try could take WAIT_SECONDS.
+                    return outcomes + [down] * (len(events) - len(outcomes))
                 outcomes.append(error)
             else:
                 outcomes.append(None)
@@ -141,14 +134,3 @@ class KombuBroker(Destination):
         if self._connection is not None:
             found += self._connection.connection_errors
         return tuple(found)
-
-
-def _library() -> Any:
-    try:
-        import kombu
-    except ImportError:
-        raise ImproperlyConfigured(
-            "JOBQUEUE['OUTBOX']['ROUTES'] names a broker and kombu is not installed. Install it with: "
-            'pip install "jobqueue[kombu]", for SQS "jobqueue[sqs]"'
-        ) from None
-    return kombu

@@ -10,7 +10,8 @@ from contextlib import suppress
 from django.db import connections
 
 from jobqueue.conf import load
-from jobqueue.outbox import Relay, relay_loop
+from jobqueue.outbox import Relay
+from jobqueue.outbox.relay import run
 from jobqueue.outbox.watch import DeliveryInterrupted, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -85,7 +86,7 @@ class _Thread(threading.Thread):
     def _run(self) -> None:
         try:
             self._relay = Relay(self._using, stopping=self.over.is_set, on_overdue=self._on_overdue)
-            relay_loop.run(self._relay, self.over, interval_seconds=INTERVAL_SECONDS)
+            run(self._relay, self.over, interval_seconds=INTERVAL_SECONDS)
         except Exception:
             logger.exception("the relay of this worker failed; it starts again")
             self.over.wait(_RESTART_SECONDS)
