@@ -24,11 +24,9 @@ CHUNK_MAX = 10_000
 class ChunkProgress:
     """What has been committed so far."""
 
-    #: changed or deleted rows of the model itself
-    rows: int = 0
+    rows: int = 0  # changed or deleted rows of the model itself
     chunks: int = 0
-    #: the highest primary key that was looked at; pass it as `after` to go on from here
-    last_pk: Any = None
+    last_pk: Any = None  # the highest primary key that was looked at; pass it as `after` to go on from here
 
 
 OnChunk = Callable[[ChunkProgress], object]

@@ -132,6 +132,7 @@ class JobColumns:
 
 def _cells(attempt: JobAttempt) -> tuple[object, ...]:
     tail: str = attempt.tail  # type: ignore[attr-defined]
+    log = format_html("<p>{}</p>{}", gettext("Log lines"), block(attempt.log)) if attempt.log else ""
     return (
         attempt.attempt,
         NOTHING if attempt.started_at is None else stamp(attempt.started_at),
@@ -139,9 +140,5 @@ def _cells(attempt: JobAttempt) -> tuple[object, ...]:
         plain(attempt.worker or NOTHING),
         CAUSES.get(attempt.cause, plain(attempt.cause)),
         last_line(tail, 300),
-        format_html("{}{}", block(tail), _log(attempt.log)),
+        format_html("{}{}", block(tail), log),
     )
-
-
-def _log(lines: str | None) -> str:
-    return format_html("<p>{}</p>{}", gettext("Log lines"), block(lines)) if lines else ""

@@ -15,7 +15,7 @@ from jobqueue.admin.actions import BUTTONS
 from jobqueue.admin.columns import JobColumns
 from jobqueue.admin.filters import CauseFilter, QueueFilter, StateFilter
 from jobqueue.admin.job_states import VERBS, state_of
-from jobqueue.admin.verb_admin import VerbAdmin
+from jobqueue.admin.verb_admin import VerbAdmin, needs
 from jobqueue.conf import load
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -48,6 +48,7 @@ class JobAdmin(JobColumns, VerbAdmin):
     content = (_("Payload and result"), {"fields": ("payload_json", "result_json")})
     content_columns = ("payload", "result")
     button_labels = BUTTONS
+    has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
         return VERBS[state_of(row)]
@@ -68,9 +69,3 @@ class JobAdmin(JobColumns, VerbAdmin):
             text = gettext("Only the first %(n)d queues were searched; choose a queue to search another one.")
             messages.warning(request, text % {"n": QUEUES_SEARCHED})
         return names[:QUEUES_SEARCHED]
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("jobqueue.cancel_job")
-
-    def has_release_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("jobqueue.release_job")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -31,6 +31,11 @@ class VerbList(NewestFirst):
         rows = super().get_queryset(request, exclude_parameters)
         found: QuerySet[Model] = rows.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
         return found
+
+
+def needs(permission: str) -> Callable[[VerbAdmin, HttpRequest], bool]:
+    """A method that tells whether a user has this permission."""
+    return lambda self, request: request.user.has_perm(f"jobqueue.{permission}")
 
 
 class VerbAdmin(ReadOnlyAdmin):
@@ -87,11 +92,8 @@ class VerbAdmin(ReadOnlyAdmin):
         """Whether this user may see payloads and results."""
         return request.user.has_perm("jobqueue.view_payload")
 
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("jobqueue.retry_job")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("jobqueue.discard_job")
+    has_retry_permission = needs("retry_job")
+    has_discard_permission = needs("discard_job")
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

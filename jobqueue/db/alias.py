@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import TracebackType
 
 from django.apps import apps
 from django.db import DatabaseError, connections
@@ -49,9 +48,7 @@ class explain_missing_table:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, DatabaseError) or self._using == (queue := load().database):
             return
         if fault_vendor(self._using).error_code(error) not in _CODES and _WORDS not in str(error):

@@ -122,10 +122,6 @@ class _PlacedLookup(_Mixin):
         return found
 
 
-def _placed(lookup: type[lookups.Lookup[Any]]) -> type[lookups.Lookup[Any]]:
-    return type(lookup.__name__, (_PlacedLookup, lookup), {})
-
-
 for _lookup in (
     lookups.Exact,
     lookups.In,
@@ -136,7 +132,7 @@ for _lookup in (
     lookups.Range,
 ):
     for _field in (_BytesField, NameField, ErrorField):
-        _field.register_lookup(_placed(_lookup))
+        _field.register_lookup(type(_lookup.__name__, (_PlacedLookup, _lookup), {}))
 
 
 class TokenField(_BytesField):

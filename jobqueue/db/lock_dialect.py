@@ -28,12 +28,9 @@ class MutexTable(NamedTuple):
     takes: str  # each holder adds one
     taken_at: str
     created_at: str
-    #: the SELECT of a number that every deletion of rows raises; no row before the first deletion
-    deletions_sql: str
-    #: the INSERT of that number as 0
-    no_deletion_sql: str
-    #: a row that nobody has taken for so long may be deleted
-    idle_seconds: int
+    deletions_sql: str  # the SELECT of a number that every deletion of rows raises; no row before the first deletion
+    no_deletion_sql: str  # the INSERT of that number as 0
+    idle_seconds: int  # a row that nobody has taken for so long may be deleted
 
 
 class UniqueInsert(NamedTuple):
@@ -41,8 +38,7 @@ class UniqueInsert(NamedTuple):
 
     table: str
     column: str
-    #: the value of that column, as the driver takes it
-    key: Parameter
+    key: Parameter  # the value of that column, as the driver takes it
     sql: str
     params: Sequence[Parameter]
 

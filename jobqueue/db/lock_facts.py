@@ -43,12 +43,9 @@ class HeldLock:
     table: str
     index: str
     kind: LockKind
-    #: X, S, IX, IS on InnoDB; on PostgreSQL the name of the lock
-    mode: str
-    #: the entry's columns, None where the server does not show them
-    key: str | None = None
-    #: the entry is a row itself: of the clustered index, or of PostgreSQL's heap
-    is_row: bool = False
+    mode: str  # X, S, IX, IS on InnoDB; on PostgreSQL the name of the lock
+    key: str | None = None  # the entry's columns, None where the server does not show them
+    is_row: bool = False  # the entry is a row itself: of the clustered index, or of PostgreSQL's heap
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +53,25 @@ class HeldLocks:
     """All locks of one transaction that the server shows."""
 
     locks: frozenset[HeldLock]
-    #: of this transaction, which need not be the session's
-    isolation: str
-    #: False if the server cut its list short
-    complete: bool = True
+    isolation: str  # of this transaction, which need not be the session's
+    complete: bool = True  # False if the server cut its list short
 
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
     """A session that waits for another one, now."""
 
-    #: names this wait for as long as it lasts
-    identity: str
+    identity: str  # names this wait for as long as it lasts
     waiting: int
     blocking: int
-    #: how long it has waited
-    seconds: float
-    #: the record, row or table it waits for
-    locked: str
+    seconds: float  # how long it has waited
+    locked: str  # the record, row or table it waits for
     mode: str
     #: statements without their values; of the blocker: what it runs, or ran last; "" = not reported
     waiting_statement: str
     blocking_statement: str
-    #: it does nothing, and keeps its transaction open
-    blocker_idles: bool
-    #: how old the blocker's transaction is
-    blocking_seconds: float | None
+    blocker_idles: bool  # it does nothing, and keeps its transaction open
+    blocking_seconds: float | None  # how old the blocker's transaction is
 
 
 def lock_wait(
@@ -131,11 +121,9 @@ class Party:
 class Deadlock:
     """Which transaction held what, waited for what, and was rolled back."""
 
-    #: names this deadlock
-    identity: str
+    identity: str  # names this deadlock
     parties: tuple[Party, ...]
-    #: what the report does not contain here; "" = nothing
-    unseen: str = ""
+    unseen: str = ""  # what the report does not contain here; "" = nothing
 
 
 def statement_of(error: BaseException) -> str:

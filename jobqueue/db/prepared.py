@@ -128,20 +128,20 @@ def _converted(values: Sequence[Any], convert: Any, expression: Any, connection:
     return [convert(value, expression, connection) for value in values]
 
 
-def portions(
+def in_chunks(
     items: Iterable[T], size: Callable[[T], int], *, size_max: int, count_max: int | None = None
 ) -> Iterator[list[T]]:
-    """`items` in portions of one statement each, whose sizes add up to `size_max` at most, unless there is one item."""
-    portion: list[T] = []
+    """`items` in chunks of one statement each, whose sizes add up to `size_max` at most, unless there is one item."""
+    chunk: list[T] = []
     total = 0
     for item in items:
-        if portion and (len(portion) == count_max or total + size(item) > size_max):
-            yield portion
-            portion, total = [], 0
-        portion.append(item)
+        if chunk and (len(chunk) == count_max or total + size(item) > size_max):
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(item)
         total += size(item)
-    if portion:
-        yield portion
+    if chunk:
+        yield chunk
 
 
 def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:

@@ -12,8 +12,7 @@ class GroupSeek(NamedTuple):
     """What next_in_groups_sql() reads: columns of a row, and of the row of `other` whose id its column `link` has."""
 
     table: str
-    #: an index leads with this column, then the id
-    group: str
+    group: str  # an index leads with this column, then the id
     columns: Sequence[str]
     other: str
     link: str

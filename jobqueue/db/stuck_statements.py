@@ -93,7 +93,7 @@ class StuckStatements:
 
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, max(SECONDS_MIN, seconds)
-        self._timers: set[_WatchedStatements] = set()
+        self.timers: set[_WatchedStatements] = set()
         #: thread name -> seconds, for threads that have had no answer since a cut
         self._limits: dict[str, float] = {}
         self._looked_at = time.monotonic()
@@ -102,13 +102,9 @@ class StuckStatements:
         """A block in which each statement of this thread on `connection` is timed; it must not be long without one."""
         return _WatchedStatements(connection, self)
 
-    def begin(self, timer: _WatchedStatements) -> None:
-        """Time the statements of a thread, which calls this."""
-        self._timers.add(timer)
-
     def end(self, timer: _WatchedStatements) -> None:
         """Stop timing the statements of a thread, which calls this."""
-        self._timers.discard(timer)
+        self.timers.discard(timer)
         if self._limits and not timer.was_cut:
             self._limits.pop(timer.thread, None)
 
@@ -116,7 +112,7 @@ class StuckStatements:
         """Cut the connections on which a statement takes too long. Called by another thread, at least every second."""
         now = time.monotonic()
         gap, self._looked_at = now - self._looked_at, now
-        for timer in list(self._timers):
+        for timer in list(self.timers):
             if gap > SECONDS_MIN / 2:
                 # This process was suspended, or a job kept the interpreter: the answer may be there, but not read.
                 timer.since = min(now, timer.since + gap)
@@ -139,7 +135,7 @@ class _WatchedStatements(StatementTimer):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._stuck.begin(self)
+        self._stuck.timers.add(self)
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

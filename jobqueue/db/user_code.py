@@ -27,7 +27,7 @@ def close_left_open(using: str) -> Iterator[None]:
     Raises LeftOpen then, unless the block itself raises. Costs no round trip; on MySQL and MariaDB one or two if the
     block ran other statements on `using` than those that read and write rows.
     """
-    before = {connection.alias: _depth(connection) for connection in connections.all(initialized_only=True)}
+    before = {connection.alias: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
     words: list[str] = []
 
     def notice(execute: Any, sql: Any, *rest: Any) -> Any:
@@ -47,10 +47,6 @@ def close_left_open(using: str) -> Iterator[None]:
         )
 
 
-def _depth(connection: BaseDatabaseWrapper) -> int:
-    return len(connection.atomic_blocks)
-
-
 def _tidy(before: dict[str, int], words: list[str]) -> list[str]:
     """Roll back and close what is open; returns the aliases of those connections."""
     left = []
@@ -63,7 +59,7 @@ def _tidy(before: dict[str, int], words: list[str]) -> list[str]:
 
 
 def _is_open(connection: BaseDatabaseWrapper, depth: int, words: list[str]) -> bool:
-    if _depth(connection) > depth:
+    if len(connection.atomic_blocks) > depth:
         return True
     if connection.connection is None or connection.in_atomic_block:
         return False
@@ -90,7 +86,7 @@ def _is_open_in_server(connection: BaseDatabaseWrapper, words: Sequence[str]) ->
 
 def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:
     error = LeftOpen("undone")
-    while _depth(connection) > depth:
+    while len(connection.atomic_blocks) > depth:
         with suppress(Exception):
             connection.atomic_blocks[-1].__exit__(LeftOpen, error, None)
     if depth:

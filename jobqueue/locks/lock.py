@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Self
 
 from asgiref.sync import sync_to_async
@@ -73,9 +72,7 @@ class Lock:
     def __enter__(self) -> Self:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave(self._entries.find(), error)
 
     async def aacquire(self) -> Self:
@@ -102,9 +99,7 @@ class Lock:
     async def __aenter__(self) -> Self:
         return await self.aacquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await run_shielded(self._leave, self._entries.find(), error)
 
     def _enter(self) -> Entry:

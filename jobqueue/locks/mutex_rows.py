@@ -7,7 +7,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from asgiref.sync import sync_to_async
@@ -54,9 +53,7 @@ class Mutex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         return None
 
 

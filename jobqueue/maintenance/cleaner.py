@@ -36,8 +36,7 @@ class Cleaner:
     model: type[Model]
     column: str
     index: str
-    #: None: keep all rows
-    age_seconds: Callable[[Settings], float | None]
+    age_seconds: Callable[[Settings], float | None]  # None: keep all rows
 
     def run_once(self, settings: Settings, *, using: str, limit: int = 1000) -> Deleted:
         """Delete up to BATCHES_MAX batches of `limit` rows, each in its own transaction; rows locked by others stay."""

@@ -16,7 +16,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.exceptions import LockNotAcquired, NotSupported
-from jobqueue.locks.lease import LeaseLock
+from jobqueue.locks.lease import OwnLeaseLock
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding
 
@@ -66,10 +66,8 @@ def run_once(settings: Settings, *, using: str) -> Watching:
 
 
 def _my_turn(using: str) -> bool:
-    lock = LeaseLock(TURN, INTERVAL_SECONDS * 0.75, 0, using)
-    lock._counted = False
     try:
-        lock.acquire()
+        OwnLeaseLock(TURN, INTERVAL_SECONDS * 0.75, 0, using).acquire()
     except LockNotAcquired:
         return False
     return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
 
@@ -83,8 +83,8 @@ def next_entries(after: Mapping[int, int], *, using: str) -> dict[int, EntryStat
     for start in range(0, len(wanted), WINDOW):
         with connections[using].cursor() as cursor:
             cursor.execute(*vendor(using).next_in_groups_sql(seek, wanted[start : start + WINDOW]))
-            for entry in map(_state, cursor.fetchall()):
-                found[entry.lane] = entry
+            for entry in map(EntryState._make, cursor.fetchall()):
+                found[entry.lane] = entry._replace(halted=bool(entry.halted))
     return found
 
 
@@ -93,11 +93,6 @@ def front(lane: int, *, using: str, depth: int) -> list[EntryState]:
     rows = LaneEntry.objects.using(using).filter(lane=lane).order_by("lane", "id")
     columns = ("id", "lane", "job_id", "halted", "job__status", "job__gate", "job__queue")
     return [EntryState(*row) for row in rows.values_list(*columns)[:depth]]
-
-
-def _state(row: Sequence[Any]) -> EntryState:
-    found = EntryState._make(row)
-    return found._replace(halted=bool(found.halted))
 
 
 def _digest(queue: str, ordering_key: bytes) -> bytes:

@@ -41,14 +41,11 @@ class Batch:
     token: bytes
     until: float
     lanes: dict[int, list[Event]] = field(default_factory=dict)
-    #: leased, not delivered and not failed yet
-    left: set[int] = field(default_factory=set)
-    #: delivered, and not marked yet
-    unmarked: list[int] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)  # leased, not delivered and not failed yet
+    unmarked: list[int] = field(default_factory=list)  # delivered, and not marked yet
     #: delivered, and handed to the watch of the delivery, which marks them
     handed: list[int] = field(default_factory=list)
-    #: what is left was released: no more of it may be sent
-    ended: bool = False
+    ended: bool = False  # what is left was released: no more of it may be sent
 
     def __post_init__(self) -> None:
         self.left = {event.id for events in self.lanes.values() for event in events}
@@ -153,7 +150,7 @@ class EventClaimer:
             if not rows:
                 return None
             ids, token = sorted(row.pk for row in rows), uuid.uuid4().bytes
-            lease = statements.lease_lapsed(using) if lapsed else statements.lease(using)
+            lease = statements.lease(using, lapsed=lapsed)
             # The statement checks again that they are due: not every database kept them locked since they were read.
             if lease.change(ids=ids, token=token, seconds=self._lease_seconds) != len(ids):
                 raise _ClaimedElsewhere
@@ -193,9 +190,9 @@ class EventClaimer:
         """Lock due events of a topic from its cursor on; from the head if that finds fewer than `limit`."""
         cursor, rows = self._cursors.of(lane), list[tuple[Any, ...]]()
         if cursor is not None:
-            rows = statements.lock_due_from(self._using, limit).rows(lane=lane, since=cursor)
+            rows = statements.lock_due(self._using, limit, since=True).rows(lane=lane, since=cursor)
         if len(rows) < limit:
-            rows = statements.lock_due(self._using, limit).rows(lane=lane)
+            rows = statements.lock_due(self._using, limit, since=False).rows(lane=lane)
         found = [EventRow._make(row) for row in rows]
         self._cursors.keep(lane, found[-1].due if len(found) == limit else None)
         return found

@@ -76,7 +76,7 @@ class PollRanges:
         found = retry_transient(lambda: lanes.heads(after, using=self._using, limit=lanes.WINDOW), using=self._using)
         heads = {lane: head for lane, head in found.items() if lane <= end}
         if len(heads) == lanes.WINDOW:
-            self._split()
+            self._ranges = [_Range(each.poll_at, each.keys // 2) for each in self._ranges for _ in range(2)]
             end, whole = max(heads), False
         waits = self._waits(heads)
         due = {lane: head for lane, head in heads.items() if waits.get(head, 1.0) <= 0}
@@ -88,9 +88,6 @@ class PollRanges:
             due = dict(sorted(due.items())[:limit])
             return due, max(due)
         return due, end
-
-    def _split(self) -> None:
-        self._ranges = [_Range(each.poll_at, each.keys // 2) for each in self._ranges for _ in range(2)]
 
     def _skip(self, number: int, seconds: float) -> None:
         longest = max(REVISIT_SECONDS, len(self._ranges) / _POLLS_A_SECOND) * random.uniform(0.8, 1.2)

@@ -29,7 +29,7 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
     Without a key there is no order, and nobody waits. Raises TransactionRequired outside transaction.atomic();
     InvalidValue, InvalidType, PayloadError, PayloadTooLarge before anything is written.
     """
-    name, lane = _topic(topic)
+    name, lane = _known_topic(topic if type(topic) is str else check_topic(topic))
     raw = None if key is None else check_key(key, "key")
     text = encode(payload, max_bytes=load().max_payload_bytes)
     alias = alias_of(using)
@@ -44,26 +44,18 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
     values = [found.text_parameter(connection, name), found.json_parameter(connection, text)]
     with explain_missing_table(alias):
         if raw is None:
-            return _without_key(alias).run(connection, [*values, lane])
+            return _insert(alias).run(connection, [*values, lane])
         # Other publishers of this key wait here, so that ids follow commits.
         hold_key(OutboxKey, raw, alias)
-        return _with_key(alias).run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
-
-
-def _topic(topic: object) -> tuple[str, int]:
-    return _known_topic(topic) if type(topic) is str else _known_topic(check_topic(topic))
+        return _insert(alias, "key").run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
 
 
 @lru_cache(maxsize=1000)
 def _known_topic(topic: str) -> tuple[str, int]:
+    """The checked topic and its lane."""
     return check_topic(topic), topic_lane(topic)
 
 
 @cache
-def _without_key(using: str) -> PreparedInsert:
-    return PreparedInsert(using, OutboxEvent._meta.db_table, ["topic", "payload", "lane"])
-
-
-@cache
-def _with_key(using: str) -> PreparedInsert:
-    return PreparedInsert(using, OutboxEvent._meta.db_table, ["topic", "payload", "lane", "key"])
+def _insert(using: str, *key: str) -> PreparedInsert:
+    return PreparedInsert(using, OutboxEvent._meta.db_table, ["topic", "payload", "lane", *key])

@@ -99,29 +99,22 @@ def front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
 
 
 @lru_cache(maxsize=256)
-def lock_due(using: str, limit: int) -> Prepared:
-    """Lock the events of `lane` that are due, first due first; skip those that others have locked."""
-    return _locking(_due(using), limit, using)
-
-
-@lru_cache(maxsize=256)
-def lock_due_from(using: str, limit: int) -> Prepared:
-    """lock_due() for events that became due at `since` or later."""
-    return _locking(_due(using).filter(due_at__gte=Slot("since", UtcDateTimeField())), limit, using)
+def lock_due(using: str, limit: int, *, since: bool) -> Prepared:
+    """Lock the events of `lane` that are due (at `since` or later), first due first; skip what others have locked."""
+    rows = OutboxEvent.objects.using(using).filter(lane=_LANE, due_at__lte=UtcNow()).order_by("due_at", "id")
+    due = rows.filter(due_at__gte=Slot("since", UtcDateTimeField())) if since else rows
+    return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "ix_outbox_due")))[:limit])
 
 
 @cache
-def lease(using: str) -> Prepared:
-    """Lease the events `ids`, if they are due, under `token` for `seconds`."""
+def lease(using: str, *, lapsed: bool) -> Prepared:
+    """Lease the events `ids`, if they are due, under `token` for `seconds`.
+
+    `lapsed`: charge them an attempt, because their last relay did not settle them.
+    """
+    charge: dict[str, object] = {"attempts": F("attempts") + 1} if lapsed else {}
     rows = _by_key(using).filter(due_at__lte=UtcNow())
-    return prepare_change_by_key(rows, {"lock_token": _TOKEN, "due_at": UtcNowPlus(_SECONDS)})
-
-
-@cache
-def lease_lapsed(using: str) -> Prepared:
-    """lease() that charges the events an attempt, because their last relay did not settle them."""
-    changes = {"lock_token": _TOKEN, "due_at": UtcNowPlus(_SECONDS), "attempts": F("attempts") + 1}
-    return prepare_change_by_key(_by_key(using).filter(due_at__lte=UtcNow()), changes)
+    return prepare_change_by_key(rows, {"lock_token": _TOKEN, "due_at": UtcNowPlus(_SECONDS), **charge})
 
 
 def mark_processed(ids: Collection[int], token: bytes, *, using: str) -> int:
@@ -188,15 +181,6 @@ def _held(using: str) -> QuerySet[OutboxEvent]:
 
 def _by_key(using: str) -> QuerySet[OutboxEvent]:
     return OutboxEvent.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
-
-
-def _due(using: str) -> QuerySet[OutboxEvent]:
-    return OutboxEvent.objects.using(using).filter(lane=_LANE, due_at__lte=UtcNow()).order_by("due_at", "id")
-
-
-def _locking(due: QuerySet[OutboxEvent], limit: int, using: str) -> Prepared:
-    hinted = vendor(using).force_index(due, "ix_outbox_due")
-    return prepare_rows(vendor(using).lock_rows(_contents(hinted))[:limit])
 
 
 def _contents(rows: QuerySet[OutboxEvent]) -> QuerySet[Any]:

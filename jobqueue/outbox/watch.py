@@ -49,19 +49,15 @@ class Sending:
     batch: Batch
     events: Sequence[Event]
     connection: BaseDatabaseWrapper
-    #: ends its transaction from another thread
-    timer: StatementTimer = field(init=False)
+    timer: StatementTimer = field(init=False)  # ends its transaction from another thread
     thread: int = field(default_factory=threading.get_ident)
     seconds: float = 0.0
     looked_at: float = field(default_factory=time.monotonic)
     #: the delivery's own transaction locks the rows of its events: nobody else can claim or write them
     in_transaction: bool = False
-    #: the rest of the batch was released
-    alone: bool = False
-    #: the watch has settled its events: the result of the call is ignored
-    given_up: bool = False
-    #: whole leases after which a warning was logged
-    warned: int = 0
+    alone: bool = False  # the rest of the batch was released
+    given_up: bool = False  # the watch has settled its events: the result of the call is ignored
+    warned: int = 0  # whole leases after which a warning was logged
 
     def __post_init__(self) -> None:
         self.timer = StatementTimer(self.connection)

@@ -17,8 +17,7 @@ from jobqueue.exceptions import DedupeConflict
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
-from jobqueue.producer.insert import NewJob, insertion
-from jobqueue.producer.key_wait import bounded_wait
+from jobqueue.producer.insert import NewJob, bounded_wait, insertion
 
 #: looks for the holder of a key, each after a lost race
 _ROUNDS = 4

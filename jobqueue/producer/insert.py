@@ -1,25 +1,30 @@
-"""The INSERT statements of the job table, written by hand."""
+"""The INSERT statements of the job table, written by hand, and their bounded wait for a key that others use."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
-from django.db import connections
+from django.db import OperationalError, connections
 
 from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
-from jobqueue.db.prepared import Prepared, portions, prepare_rows
+from jobqueue.db.prepared import Prepared, in_chunks, prepare_rows
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
-from jobqueue.producer.key_wait import bounded_wait
 
 # One statement stays far below the smallest default max_allowed_packet (MariaDB, 16 MB).
 _STATEMENT_BYTES = 4_000_000
+# In autocommit mode a shorter limit of the session is retried until the time is over; this is the minimum.
+_LEAST_SECONDS = 0.001
 # Left out of the INSERT where all jobs have the database's default: each value costs time per row.
 _DEFAULTS = {
     "priority": 0,
@@ -142,4 +147,26 @@ def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
 def chunks(jobs: Sequence[NewJob], using: str) -> Iterator[list[NewJob]]:
     """`jobs` in portions of one statement each."""
     most = vendor(using).insert_rows_max
-    return portions(jobs, lambda job: len(job.payload), size_max=_STATEMENT_BYTES, count_max=most)
+    return in_chunks(jobs, lambda job: len(job.payload), size_max=_STATEMENT_BYTES, count_max=most)
+
+
+@contextmanager
+def bounded_wait(until: float, using: str) -> Iterator[None]:
+    """A transaction, or a savepoint in the caller's, that waits for locks until `until` (monotonic) and no longer.
+
+    A shorter limit of the session applies. Raises DatabaseBusy; the caller's transaction stays usable.
+    """
+    connection, locks = connections[using], vendor(using).locks
+    alone = not in_callers_transaction(connection)
+    try:
+        with locks.brief_transaction(connection, max(_LEAST_SECONDS, until - time.monotonic())):
+            yield
+    except OperationalError as error:
+        # Outside a transaction retry_transient() repeats it while there is time.
+        if connection.needs_rollback or not locks.is_lock_timeout(error) or (alone and time.monotonic() < until):
+            raise
+        raise DatabaseBusy(
+            "another transaction has used the same dedupe key or ordering key and has not come to its commit or "
+            "rollback, so this enqueue gave up waiting. Nothing was written. Try again; if it happens often, "
+            "enqueue at the end of long transactions, or after their commit, and look for one that was left open."
+        ) from error

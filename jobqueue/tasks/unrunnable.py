@@ -36,11 +36,8 @@ def find_unrunnable(*, using: str) -> list[Unrunnable]:
     tasks = ready.filter(task__isnull=False).annotate(payload_version=KeyTextTransform("version", "payload"))
     found = [_of_rows(**row) for row in raw]
     found += [_of_task(**row) for row in tasks.values("queue", "task", "payload_version").annotate(**counted)]
-    return sorted((kind for kind in found if kind is not None), key=_order)
-
-
-def _order(kind: Unrunnable) -> tuple[str, str, int]:
-    return kind.queue, kind.task or "", kind.payload_version
+    kinds = [kind for kind in found if kind is not None]
+    return sorted(kinds, key=lambda kind: (kind.queue, kind.task or "", kind.payload_version))
 
 
 def _of_rows(queue: str, jobs: int, first_id: int) -> Unrunnable | None:

@@ -41,10 +41,13 @@ def assert_enqueued(
     alias = alias_of(using)
     rows, conditions = _matching(alias, what, queue, priority, run_at, dedupe_key, status)
     found = [job for job in rows if _fits(job, args, kwargs, payload)]
-    conditions += _words(args=args, kwargs=kwargs) + ([f"payload={_json(payload)}"] if payload is not _ANY else [])
+    content = {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value is not None}
+    content |= {} if payload is _ANY else {"payload": payload}
+    conditions += [f"{name}={_json(value)}" for name, value in content.items()]
     if (not found) if count is None else len(found) != count:
         wanted = "at least one job" if count is None else f"{count} jobs"
-        raise AssertionError(f"{wanted} expected {_and(conditions)}; found {len(found)}.\n{_table(alias)}")
+        which = "with " + ", ".join(conditions) if conditions else "of any kind"
+        raise AssertionError(f"{wanted} expected {which}; found {len(found)}.\n{_table(alias)}")
     return found
 
 
@@ -100,14 +103,6 @@ def _fits(job: Job, args: Sequence[JSON] | None, kwargs: Mapping[str, JSON] | No
     if args is not None and stored.get("args", []) != normalized(list(args), "args"):
         return False
     return kwargs is None or stored.get("kwargs", {}) == normalized(dict(kwargs), "kwargs")
-
-
-def _words(**given: JSON) -> list[str]:
-    return [f"{name}={_json(value)}" for name, value in given.items() if value is not None]
-
-
-def _and(conditions: list[str]) -> str:
-    return "with " + ", ".join(conditions) if conditions else "of any kind"
 
 
 def _table(using: str) -> str:

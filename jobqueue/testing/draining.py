@@ -150,11 +150,12 @@ class _Drainer:
 
     def _run_queue(self, name: str) -> None:
         # One call at a time, because the jobs of a call may change which jobs are next.
-        while not self.full and (leases := claim(name, self._most(name), worker=WORKER, using=self._using)):
+        while not self.full:
+            most = min(batch_of(name), ENDLESS if self._limit is None else self._limit - len(self.runs))
+            leases = claim(name, most, worker=WORKER, using=self._using)
+            if not leases:
+                return
             self.runs += run_all(leases)
-
-    def _most(self, name: str) -> int:
-        return min(batch_of(name), ENDLESS if self._limit is None else self._limit - len(self.runs))
 
     def next_due(self, end: datetime) -> datetime | None:
         """When the next job becomes due, if not after `end`. Jobs that were parked in this drain do not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 
@@ -14,7 +14,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOfArray, ByKey, Slot
 from jobqueue.db.fields import LONG_AGO, Encoded, TokenField
-from jobqueue.db.prepared import Prepared, portions, prepare_change, prepare_rows
+from jobqueue.db.prepared import Prepared, in_chunks, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
@@ -61,10 +61,12 @@ def ack_many(
     if len(values) != len(leases):
         raise InvalidValue(f"ack_many() got {len(leases)} leases and {len(values)} results. Nothing was written.")
     encoded = {(lease.job_id, lease.fence): encode_result(result) for lease, result in zip(leases, values, strict=True)}
+    # The results of a chunk fit into one statement, whatever the server's limit of a packet.
+    sized = partial(in_chunks, size=lambda lease: len(encoded[lease.job_id, lease.fence] or ""))
     portions = [
         _portion(chunk, {lease.job_id: encoded[lease.job_id, lease.fence] for lease in chunk}, locked is not None)
         for group in by_token(leases).values()
-        for chunk in _chunks(group, encoded)
+        for chunk in sized(group, size_max=_STATEMENT_CHARS)
     ]
     settled = run_verb("ack", portions, _SIGNALS, again=again)
     if locked is not None:
@@ -86,11 +88,6 @@ def encode_result(result: JSON) -> Encoded | None:
     except Exception as error:
         # A class of the user's own, or a dict that another thread is changing.
         raise ResultError(f"result cannot be read ({summary(error)}). Nothing was written.") from error
-
-
-def _chunks(leases: Sequence[Lease], encoded: Mapping[tuple[int, int], Encoded | None]) -> Iterator[list[Lease]]:
-    """`leases` in chunks whose results fit into one statement, whatever the server's limit of a packet."""
-    return portions(leases, lambda lease: len(encoded[lease.job_id, lease.fence] or ""), size_max=_STATEMENT_CHARS)
 
 
 def _portion(leases: Sequence[Lease], texts: Mapping[int, Encoded | None], skip_locked: bool) -> Portion:

@@ -115,15 +115,10 @@ def free_of(leases: Iterable[Lease]) -> list[Lease]:
 
 
 def _look_for_free(group: Sequence[Lease], token: bytes, using: str) -> set[int]:
-    with vendor(using).transaction(connections[using]):
-        return set(free_ids(group, token, using))
-
-
-def free_ids(group: Sequence[Lease], token: bytes, using: str) -> list[int]:
-    """The job ids of those of `group` that are held and whose rows this transaction has now locked."""
     ids = [lease.job_id for lease in group]
     rows = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token).order_by("pk")
-    return list(vendor(using).lock_rows(rows).values_list("pk", flat=True))
+    with vendor(using).transaction(connections[using]):
+        return set(vendor(using).lock_rows(rows).values_list("pk", flat=True))
 
 
 def can_skip_locked(using: str) -> bool:

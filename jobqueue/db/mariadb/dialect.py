@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from django.db.backends.base.base import BaseDatabaseWrapper
-
 from jobqueue.db.dialect import Dialect
 from jobqueue.db.mariadb.diagnostics import MariaDBDiagnostics
 from jobqueue.db.mariadb.locks import MariaDBLocks
 from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.parameters import Parameter
 
 
 class MariaDB(MySQL):
@@ -22,19 +17,9 @@ class MariaDB(MySQL):
     locks = MariaDBLocks()
     diagnostics = MariaDBDiagnostics()
 
-    def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """As it is: JSON is kept as it was written, and statements of others are shown whatever is in them."""
-        return text
-
-    def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        return text
-
-    def insert(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
-    ) -> list[int]:
-        return Dialect.insert(self, connection, table, columns, rows)
-
-    def insert_one(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
-    ) -> tuple[int, Parameter]:
-        return Dialect.insert_one(self, connection, table, columns, row, also)
+    # As it is: JSON is kept as it was written, and statements of others are shown whatever is in them.
+    json_parameter = Dialect.json_parameter
+    text_parameter = Dialect.text_parameter
+    # INSERT ... RETURNING
+    insert = Dialect.insert
+    insert_one = Dialect.insert_one

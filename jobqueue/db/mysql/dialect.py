@@ -39,10 +39,6 @@ _GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100
 _ESCAPED = "\\\"'\n\r\0\x1a"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
-
-
 class MySQL(Dialect):
     """MySQL through any driver that raises Django's exceptions with the server's error number first."""
 
@@ -73,7 +69,7 @@ class MySQL(Dialect):
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Characters of four bytes as escapes: see parameters.py."""
-        return text if text.isascii() else FOUR_BYTES.sub(_escaped, text)
+        return text if text.isascii() else FOUR_BYTES.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Hexadecimal digits where it has characters of four bytes: see parameters.py."""

@@ -164,12 +164,11 @@ def read_deadlock(cursor: Any, status: str) -> Deadlock | None:
                 one.holds.append(words)
     instant = section[1].partition("\n")[0]
     names = " ".join(one.transaction for one in found_by_number.values())
-    parties = tuple(_party(number, one, victim) for number, one in sorted(found_by_number.items()))
+    parties = tuple(
+        Party(one.session, one.statement, tuple(one.holds), tuple(one.waits_for), number == victim)
+        for number, one in sorted(found_by_number.items())
+    )
     return Deadlock(f"{instant} {names}", parties, "" if victim else CUT)
-
-
-def _party(number: int, told: _Transaction, victim: int) -> Party:
-    return Party(told.session, told.statement, tuple(told.holds), tuple(told.waits_for), number == victim)
 
 
 def _read_head(told: _Transaction, body: str) -> None:

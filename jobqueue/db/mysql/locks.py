@@ -40,7 +40,11 @@ class MySQLLocks(LockDialect):
         """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
         if not skip_locked:
             return super().lock_first(queryset, count, skip_locked=False)
-        return self.find_and_lock(queryset, count, lambda keys: self._lock_keys(queryset, keys))
+
+        def lock(keys: list[Any]) -> list[M]:
+            return list(self.lock_own(hints.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
+
+        return self.find_and_lock(queryset, count, lock)
 
     def find_and_lock(self, queryset: QuerySet[M], count: int, lock: Callable[[list[Any]], list[M]]) -> list[M]:
         """The first `count` rows that `lock` gets among keys found by a plain read, which locks nothing."""
@@ -59,9 +63,6 @@ class MySQLLocks(LockDialect):
                 break
             window *= 8
         return rows
-
-    def _lock_keys(self, queryset: QuerySet[M], keys: list[Any]) -> list[M]:
-        return list(self.lock_own(hints.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
 
     def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         return hints.update_by_key(queryset, changes)

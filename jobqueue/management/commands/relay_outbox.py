@@ -130,14 +130,12 @@ class Command(BaseCommand):
                 self.stdout.write(json.dumps({"version": 1, **found}))
             written = found
 
-        db_retry_seconds = DRAIN_RETRY_SECONDS if given["drain"] else None
-        seconds = given["interval"]
         run(
             relay,
             stop,
-            interval_seconds=seconds,
+            interval_seconds=given["interval"],
             drain=given["drain"],
-            db_retry_seconds=db_retry_seconds,
+            db_retry_seconds=DRAIN_RETRY_SECONDS if given["drain"] else None,
             on_idle=write_counts,
         )
         write_counts()
