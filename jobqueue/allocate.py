@@ -33,13 +33,13 @@ class _Overtaken(Exception):
 class _Request(Generic[M]):
     queryset: models.QuerySet[M]
     n: int
-    changes: Mapping[str, Any]
+    changes: Mapping[str, object]
     key: bytes | None
     using: str
 
 
 def take(
-    queryset: models.QuerySet[M], n: int = 1, *, changes: Mapping[str, Any], request_id: str | bytes | None = None
+    queryset: models.QuerySet[M], n: int = 1, *, changes: Mapping[str, object], request_id: str | bytes | None = None
 ) -> list[M]:
     """Up to `n` (1-10000) rows of `queryset`, stamped with `changes`; in its order (else by key), [] when none.
 
@@ -122,7 +122,7 @@ def _each_once(rows: list[M], n: int) -> list[M]:
     return found
 
 
-def _show(model: type[M], rows: Sequence[M], changes: Mapping[str, Any], *, using: str) -> None:
+def _show(model: type[M], rows: Sequence[M], changes: Mapping[str, object], *, using: str) -> None:
     """Put the written changes on the instances; what the database computed is read back."""
     computed = [name for name, value in changes.items() if hasattr(value, "resolve_expression")]
     fresh = {}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from django.db import connections, models
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.writable import bound, check_changes, filters_by_window, gives_other_rows
+from jobqueue.db.writable import M, bound, check_changes, filters_by_window, gives_other_rows
 from jobqueue.exceptions import InsideTransaction, InvalidValue
 from jobqueue.validation import check_int, check_seconds
 
@@ -26,19 +25,19 @@ class ChunkProgress:
 
     rows: int = 0  # changed or deleted rows of the model itself
     chunks: int = 0
-    last_pk: Any = None  # the highest primary key that was looked at; pass it as `after` to go on from here
+    last_pk: object = None  # the highest primary key that was looked at; pass it as `after` to go on from here
 
 
 OnChunk = Callable[[ChunkProgress], object]
 
 
 def update_in_chunks(
-    queryset: models.QuerySet[Any],
-    changes: Mapping[str, Any],
+    queryset: models.QuerySet[M],
+    changes: Mapping[str, object],
     *,
     chunk_size: int = 1000,
     sleep_seconds: float = 0.0,
-    after: Any = None,
+    after: object = None,
     on_chunk: OnChunk | None = None,
 ) -> ChunkProgress:
     """queryset.update(**changes), in transactions of up to `chunk_size` (1-10000) rows each, by primary key upwards.
@@ -56,24 +55,24 @@ def update_in_chunks(
         raise InvalidValue("changes is empty. Nothing was written.")
     made = check_changes(rows.model, changes)
 
-    def change(chunk: models.QuerySet[Any]) -> int:
+    def change(chunk: models.QuerySet[M]) -> int:
         return vendor(rows.db).update_by_key(chunk, made)
 
     return _in_chunks(rows, change, chunk_size, sleep_seconds, after, on_chunk)
 
 
 def delete_in_chunks(
-    queryset: models.QuerySet[Any],
+    queryset: models.QuerySet[M],
     *,
     chunk_size: int = 1000,
     sleep_seconds: float = 0.0,
-    after: Any = None,
+    after: object = None,
     on_chunk: OnChunk | None = None,
 ) -> ChunkProgress:
     """queryset.delete() in such chunks, with Django's cascades and signals; see update_in_chunks()."""
     rows = _check(queryset)
 
-    def change(chunk: models.QuerySet[Any]) -> int:
+    def change(chunk: models.QuerySet[M]) -> int:
         _, by_model = chunk.delete()
         return by_model.get(rows.model._meta.label, 0)
 
@@ -81,11 +80,11 @@ def delete_in_chunks(
 
 
 def _in_chunks(
-    rows: models.QuerySet[Any],
-    change: Callable[[models.QuerySet[Any]], int],
+    rows: models.QuerySet[M],
+    change: Callable[[models.QuerySet[M]], int],
     chunk_size: int,
     sleep_seconds: float,
-    after: Any,
+    after: object,
     on_chunk: OnChunk | None,
 ) -> ChunkProgress:
     using = rows.db
@@ -111,7 +110,7 @@ def _in_chunks(
         time.sleep(sleep_seconds)
 
 
-def _commit(rows: models.QuerySet[Any], change: Callable[[models.QuerySet[Any]], int], using: str) -> int:
+def _commit(rows: models.QuerySet[M], change: Callable[[models.QuerySet[M]], int], using: str) -> int:
     def once() -> int:
         with vendor(using).transaction(connections[using]):
             return change(rows.all())
@@ -119,7 +118,7 @@ def _commit(rows: models.QuerySet[Any], change: Callable[[models.QuerySet[Any]],
     return retry_transient(once, using=using, repeatable=False)
 
 
-def _check(queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
+def _check(queryset: models.QuerySet[M]) -> models.QuerySet[M]:
     found = bound(queryset)
     if found.query.is_sliced or gives_other_rows(found) or filters_by_window(found.query):
         raise InvalidValue(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,6 +43,10 @@ class AnyTask(Protocol):
     def run_after(self) -> datetime | None: ...
     @property
     def backend(self) -> str: ...
+    @property
+    def takes_context(self) -> bool: ...
+    @property
+    def func(self) -> Callable[..., object]: ...
     def get_backend(self) -> object: ...
 
 

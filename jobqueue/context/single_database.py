@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from django.db import connections
 
@@ -44,7 +43,7 @@ def refuse_commits(alias: str, who: str) -> Iterator[None]:
     """
     commits = _COMMITS[bool(connections[alias].features.can_rollback_ddl)]
 
-    def refuse(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def refuse(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
         if commits.match(str(sql)):
             raise NotSupported(
                 f"{' '.join(str(sql).split()[:2])} inside {who} would commit the first half of the block by itself. "
@@ -94,8 +93,8 @@ def refuse_transaction_elsewhere(alias: str, who: str) -> None:
             )
 
 
-def _refusing(text: str, locks: bool) -> Callable[..., Any]:
-    def refuse(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+def _refusing(text: str, locks: bool) -> Callable[..., object]:
+    def refuse(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
         if _WRITES.match(str(sql)) and not (locks and _NO_EFFECT.match(str(sql))):
             raise WrongDatabase(text)
         return execute(sql, params, many, context)

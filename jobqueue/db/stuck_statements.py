@@ -69,7 +69,7 @@ class StatementTimer:
             with suppress(Exception):
                 self._session.close()
 
-    def _execute(self, execute: Callable[..., Any], *statement: Any) -> Any:
+    def _execute(self, execute: Callable[..., object], *statement: object) -> object:
         if self.connection.connection is not self._session:
             self._note_session()
         self.since = time.monotonic()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -30,7 +29,7 @@ def close_left_open(using: str) -> Iterator[None]:
     before = {connection.alias: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
     words: list[str] = []
 
-    def notice(execute: Any, sql: Any, *rest: Any) -> Any:
+    def notice(execute: Callable[..., object], sql: object, *rest: object) -> object:
         words.append(str(sql).lstrip()[:12].partition(" ")[0].upper())
         return execute(sql, *rest)
 
@@ -106,7 +105,7 @@ def raise_swallowed_errors(using: str) -> Iterator[None]:
     """
     connection, errors = connections[using], list[Error]()
 
-    def watch(execute: Any, *statement: Any) -> Any:
+    def watch(execute: Callable[..., object], *statement: object) -> object:
         try:
             return execute(*statement)
         except Error as error:

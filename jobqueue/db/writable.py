@@ -62,7 +62,7 @@ def _windowed(part: Any) -> bool:
     return bool(getattr(part, "contains_over_clause", False))
 
 
-def check_changes(model: type[models.Model], changes: object) -> Mapping[str, Any]:
+def check_changes(model: type[models.Model], changes: object) -> Mapping[str, object]:
     """`changes` if it names columns of `model`, other than its key."""
     if not isinstance(changes, Mapping):
         raise InvalidType(f"changes must be a dict of field names, got {type(changes).__name__}. Nothing was written.")

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from jobqueue.backoff import Backoff, check_wait
+from jobqueue.backoff import Backoff, Wait, check_wait
+from jobqueue.compat import AnyTask
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError
 from jobqueue.failures import dotted_path
-from jobqueue.payload import encode
+from jobqueue.payload import JSON, encode
 from jobqueue.tasks import registry
 from jobqueue.validation import check_seconds
 
 _BYTES_MAX = 8192
+#: exceptions as classes, or as the names of classes that a row stores
+Errors: TypeAlias = Sequence[type[BaseException] | str]
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """The fields of a JobTask that control how a worker runs its jobs; exceptions are classes, or names of classes."""
 
-    backoff: Any = None
-    retry_on: Any = None
-    no_retry_on: Any = None
+    backoff: Wait | None = None
+    retry_on: Errors | None = None
+    no_retry_on: Errors | None = None
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
     ack_each: bool = False
 
 
 FIELDS = tuple(JobOptions.__slots__)
+#: a task has these fields itself, unless it is one of another backend
+RunOptions: TypeAlias = AnyTask | JobOptions | None
 
 
-def own_options(task: Any) -> Encoded | None:
+def own_options(task: AnyTask) -> Encoded | None:
     """The options to store with a job of `task`; None for a task as its decorator made it.
 
     Raises InvalidType for a backoff function, which a row cannot store: it belongs to @task.
@@ -44,7 +50,7 @@ def own_options(task: Any) -> Encoded | None:
     return Encoded(encode(own, max_bytes=_BYTES_MAX, what="what using() was given")) if own else None
 
 
-def options_of(task: Any, stored: Any) -> Any:
+def options_of(task: AnyTask | None, stored: JSON) -> RunOptions:
     """The options of a job of `task` whose row has `stored`: the task itself, or JobOptions with the stored fields.
 
     Raises PayloadError for what own_options() does not write.
@@ -58,19 +64,19 @@ def options_of(task: Any, stored: Any) -> Any:
     return JobOptions(**{name: getattr(task, name, None) for name in FIELDS} | found)
 
 
-def may_retry(options: Any, error: BaseException | None) -> bool:
+def may_retry(options: RunOptions, error: BaseException | None) -> bool:
     """Whether the rules of a task or of JobOptions allow another attempt after `error`."""
     only, never = getattr(options, "retry_on", None), getattr(options, "no_retry_on", None)
     return not (never and _is_one(error, never)) and (not only or _is_one(error, only))
 
 
-def _is_one(error: BaseException | None, kinds: Any) -> bool:
+def _is_one(error: BaseException | None, kinds: Errors) -> bool:
     # Names are compared and never imported, so data cannot name code.
     names = {dotted_path(kind) for kind in type(error).__mro__}
     return any(kind in names if isinstance(kind, str) else isinstance(error, kind) for kind in kinds)
 
 
-def _to_json(name: str, value: Any) -> Any:
+def _to_json(name: str, value: Any) -> JSON:
     if name in ("retry_on", "no_retry_on"):
         return [dotted_path(kind) for kind in value]
     if isinstance(value, Backoff):
@@ -80,7 +86,7 @@ def _to_json(name: str, value: Any) -> Any:
     return value
 
 
-def _from_json(name: str, value: Any) -> Any:
+def _from_json(name: str, value: JSON) -> object:
     if name in ("retry_on", "no_retry_on"):
         return tuple(str(kind) for kind in value)
     if name == "ack_each":

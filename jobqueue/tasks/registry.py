@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
-from jobqueue.compat import Task
+from jobqueue.compat import AnyTask, Task
 from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.failures import dotted_path
 from jobqueue.validation import check_int, check_queue
 
 logger = logging.getLogger("jobqueue")
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 BATCH_MAX = 1000
 
@@ -30,18 +30,18 @@ class Handler:
     """A function that consumes the raw rows of one queue: a payload, or with `batch` up to that many leases."""
 
     queue: str
-    func: Callable[..., Any]
+    func: Callable[..., object]
     batch: int | None = None
 
 
 _lock = threading.Lock()
-_tasks: dict[str, Any] = {}
-_aliases: dict[str, Any] = {}
+_tasks: dict[str, AnyTask] = {}
+_aliases: dict[str, AnyTask] = {}
 _handlers: dict[str, Handler] = {}
 _knows_coroutines = False
 
 
-def add_task(path: str, task: Any) -> None:
+def add_task(path: str, task: AnyTask) -> None:
     """Register a task under module.qualname. A reloaded module replaces its own task."""
     with _lock:
         known = _tasks.get(path)
@@ -50,7 +50,7 @@ def add_task(path: str, task: Any) -> None:
             _note_kind(task.func)
 
 
-def add_alias(path: str, task: Any) -> None:
+def add_alias(path: str, task: AnyTask) -> None:
     """Let jobs of an earlier path run `task`. Raises InvalidValue if the path is another task's alias already."""
     with _lock:
         known = _aliases.get(path)
@@ -62,7 +62,7 @@ def add_alias(path: str, task: Any) -> None:
         _aliases[path] = task
 
 
-def find_task(path: str) -> Any | None:
+def find_task(path: str) -> AnyTask | None:
     """The task registered under `path` or with that alias; None if there is none."""
     return _tasks.get(path) or _aliases.get(path)
 
@@ -104,7 +104,7 @@ def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
     return register
 
 
-def _refuse_batches(queue: str, func: Callable[..., Any]) -> None:
+def _refuse_batches(queue: str, func: Callable[..., object]) -> None:
     """A batch is one plain call that returns the results of all its jobs."""
     if iscoroutinefunction(func) or isasyncgenfunction(func):
         raise NotSupported(
@@ -128,7 +128,7 @@ def knows_coroutines() -> bool:
     return _knows_coroutines
 
 
-def _note_kind(func: Callable[..., Any]) -> None:
+def _note_kind(func: Callable[..., object]) -> None:
     global _knows_coroutines
     _knows_coroutines = _knows_coroutines or iscoroutinefunction(func)
 

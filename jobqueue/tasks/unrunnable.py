@@ -10,7 +10,7 @@ from django.db.models.fields.json import KeyTextTransform
 
 from jobqueue.models import Job
 from jobqueue.tasks import registry
-from jobqueue.tasks.versions import missing_version
+from jobqueue.tasks.versions import missing_version, version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def _of_task(queue: str, task: str, payload_version: object, jobs: int, first_id
         why = "no such task"
     elif (stuck := missing_version(known, version)) is None:
         return None
-    elif stuck == version and version > getattr(known, "version", 1):
-        why = f"the task takes up to version {getattr(known, 'version', 1)}"
+    elif stuck == version and version > version_of(known):
+        why = f"the task takes up to version {version_of(known)}"
     else:
         why = f"no upcaster from version {stuck}"
     return Unrunnable(queue, task, version, jobs, first_id, why)

@@ -3,68 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from jobqueue.compat import AnyTask
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, UnknownTask
-from jobqueue.payload import MAX_DEPTH, normalized
+from jobqueue.payload import JSON, MAX_DEPTH, normalized
 from jobqueue.validation import check_int
 
+Arguments: TypeAlias = tuple[list[JSON], dict[str, JSON]]
 #: (args, kwargs) of one version -> (args, kwargs) of the next one
-Upcaster: TypeAlias = Callable[[list[Any], dict[str, Any]], tuple[Any, Any]]
+Upcaster: TypeAlias = Callable[[list[JSON], dict[str, JSON]], tuple[JSON, JSON]]
 
 _KEYS = {"args", "kwargs", "version"}
 _upcasters: dict[tuple[str, int], Upcaster] = {}
 
 
-def payload_of(task: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+def payload_of(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, JSON]:
     """The payload of a new job of `task`, plain JSON. Raises PayloadError for arguments that are not JSON."""
-    version = getattr(task, "version", 1)
-    payload: dict[str, Any] = {
+    version = version_of(task)
+    payload: dict[str, JSON] = {
         "args": normalized(list(args), "payload.args", MAX_DEPTH - 1),
         "kwargs": normalized(dict(kwargs), "payload.kwargs", MAX_DEPTH - 1),
     }
     return payload | {"version": version} if version > 1 else payload
 
 
-def add_upcaster(task: Any, from_version: int, func: Upcaster) -> None:
+def add_upcaster(task: AnyTask, from_version: int, func: Upcaster) -> None:
     """Register `func` for payloads of `from_version`. Raises InvalidValue if the version has one or needs none."""
     check_int(from_version, "from_version", 1)
-    if from_version >= task.version:
+    own = version_of(task)
+    if from_version >= own:
         raise InvalidValue(
-            f"upcaster(from_version={from_version}) of {task.module_path}, whose version is {task.version}: it needs "
+            f"upcaster(from_version={from_version}) of {task.module_path}, whose version is {own}: it needs "
             f"@task(version={from_version + 1}) or more."
         )
     if not callable(func):
         raise InvalidType(f"an upcaster is a function of (args, kwargs), got {type(func).__name__}.")
     key = task.module_path, from_version
-    known: Any = _upcasters.get(key)
+    known = _upcasters.get(key)
     # A reloaded module replaces its own upcaster.
     if known is not None and known.__module__ != getattr(func, "__module__", None):
         raise InvalidValue(f"{task.module_path} already has an upcaster from version {from_version}.")
     _upcasters[key] = func
 
 
-def missing_version(task: Any, version: int) -> int | None:
+def version_of(task: AnyTask) -> int:
+    """The version of the arguments that a task takes; 1 for a task of another backend."""
+    return getattr(task, "version", 1)
+
+
+def missing_version(task: AnyTask, version: int) -> int | None:
     """The version from which a payload of `version` cannot be upcast to the task's; None when it can run."""
-    own = getattr(task, "version", 1)
+    own = version_of(task)
     if version > own:
         return version
     return next((n for n in range(version, own) if (task.module_path, n) not in _upcasters), None)
 
 
-def arguments(task: Any, payload: Any) -> tuple[list[Any], dict[str, Any]]:
+def arguments(task: AnyTask, payload: JSON) -> Arguments:
     """The args and kwargs of a payload, in the task's own version.
 
     Raises PayloadError for anything but a task's payload, UnknownTask for a version that this process cannot upcast.
     """
     args, kwargs, version = _parts(payload)
-    if version == getattr(task, "version", 1):
+    if version == version_of(task):
         return args, kwargs
     return _upcast(task, args, kwargs, version)
 
 
-def _upcast(task: Any, args: list[Any], kwargs: dict[str, Any], version: int) -> tuple[list[Any], dict[str, Any]]:
-    own = getattr(task, "version", 1)
+def _upcast(task: AnyTask, args: list[JSON], kwargs: dict[str, JSON], version: int) -> Arguments:
+    own = version_of(task)
     if (stuck := missing_version(task, version)) is not None:
         why = f"takes up to {own}" if version > own else f"has no upcaster from {stuck}"
         raise UnknownTask(f"the payload has version {version}, and task {task.module_path!r} {why} in this worker")
@@ -78,7 +86,7 @@ def _upcast(task: Any, args: list[Any], kwargs: dict[str, Any], version: int) ->
     return args, kwargs
 
 
-def _parts(payload: Any) -> tuple[list[Any], dict[str, Any], int]:
+def _parts(payload: JSON) -> tuple[list[JSON], dict[str, JSON], int]:
     if isinstance(payload, dict) and payload.keys() <= _KEYS:
         args, kwargs, version = payload.get("args", []), payload.get("kwargs", {}), payload.get("version", 1)
         number = isinstance(version, int) and not isinstance(version, bool) and version > 0

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections, transaction
 
@@ -25,7 +25,7 @@ from jobqueue.signals import lease_lost, send
 from jobqueue.validation import INT_MAX
 
 #: what ends a lease; every verb that leaves PROCESSING writes it
-RELEASED: dict[str, Any] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
+RELEASED: dict[str, object] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
 
 
 class Lease(NamedTuple):
@@ -53,7 +53,7 @@ class Lease(NamedTuple):
     expires_at: datetime | None = None
 
 
-def canceled() -> dict[str, Any]:
+def canceled() -> dict[str, object]:
     """The columns of a job that ends CANCELED, from any state."""
     return {
         "status": Job.Status.CANCELED,

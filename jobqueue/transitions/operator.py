@@ -157,7 +157,7 @@ def _make_due(job: Job, using: str) -> bool:
         return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=reason)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     if job.released_key is not None:
         if not _take_key_back(job, using):
             return False
@@ -232,7 +232,7 @@ def _free_lane(lane: int, using: str, seen: set[tuple[int, bool]]) -> int | None
     return None
 
 
-def _return_to_lane(job: Job, using: str) -> dict[str, Any]:
+def _return_to_lane(job: Job, using: str) -> dict[str, object]:
     """The columns of a finished `job` with an ordering key that becomes READY in this transaction.
 
     It keeps its entry in the lane if that still exists; else it is appended to the lane.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from django.db import connections
 
@@ -103,14 +102,14 @@ def _next_status(job: Job) -> Job.Status:
     return Job.Status.FAILED if job.attempts + 1 >= job.max_attempts else Job.Status.READY
 
 
-def _lost(status: Job.Status, worker: str, leases: Sequence[Lease]) -> tuple[dict[str, Any], list[JobAttempt]]:
+def _lost(status: Job.Status, worker: str, leases: Sequence[Lease]) -> tuple[dict[str, object], list[JobAttempt]]:
     """The columns of these jobs, whose leases were the worker's, and the attempts to record."""
     error = JobLost(
         f"the lease of worker {worker} ran out without an answer: the process died, froze or lost the database. "
         "The attempt counts; the job runs again while attempts are left."
     )
     text = describe(error)
-    changes: dict[str, Any] = failed_columns(text, FailureCause.LOST, one_more("attempts"))
+    changes: dict[str, object] = failed_columns(text, FailureCause.LOST, one_more("attempts"))
     if status is Job.Status.READY:
         changes |= {"status": status, "wait_reason": "its last worker's lease ran out"}
     elif status is Job.Status.FAILED:

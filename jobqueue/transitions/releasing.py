@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from django.db import connections
 
@@ -59,7 +58,7 @@ def cancel_held(lease: Lease, *, again: bool = False) -> None:
     run_verb("cancel", [Portion(lease.using, partial(_cancel, lease), [lease])], {}, again=again).status()
 
 
-def _give_back(lease: Lease, changes: dict[str, Any], tries: int) -> Written:
+def _give_back(lease: Lease, changes: dict[str, object], tries: int) -> Written:
     """One UPDATE for nearly every job; a second one where the job was asked to cancel."""
     if held(lease).filter(cancel_requested_at__isnull=True).update(**changes):
         return {Job.Status.READY: [lease]}
@@ -75,7 +74,7 @@ def _cancel(lease: Lease, tries: int) -> Written:
     return {status: leases for status, leases in found.items() if status is Job.Status.CANCELED}
 
 
-def _give_back_many(verb: str, leases: Sequence[Lease], changes: dict[str, Any], signals: Signals) -> list[Lease]:
+def _give_back_many(verb: str, leases: Sequence[Lease], changes: dict[str, object], signals: Signals) -> list[Lease]:
     lost: list[Lease] = []
     for group in by_token(leases).values():
         # Each by itself: if a later one fails, the signals of the earlier ones have been sent.
@@ -84,7 +83,7 @@ def _give_back_many(verb: str, leases: Sequence[Lease], changes: dict[str, Any],
     return lost
 
 
-def _give_back_group(group: Sequence[Lease], changes: dict[str, Any], tries: int) -> Written:
+def _give_back_group(group: Sequence[Lease], changes: dict[str, object], tries: int) -> Written:
     """Leases of one token, in one transaction."""
     using, token = group[0].using, group[0].token
 
@@ -121,11 +120,11 @@ def _by_earlier_try(leases: Sequence[Lease], tries: int) -> Written:
     return found
 
 
-def _released(reason: str | None) -> dict[str, Any]:
+def _released(reason: str | None) -> dict[str, object]:
     return {"status": Job.Status.READY, "updated_at": UtcNow(), "wait_reason": reason, **RELEASED}
 
 
-def _snoozed(delay_seconds: float, reason: str) -> dict[str, Any]:
+def _snoozed(delay_seconds: float, reason: str) -> dict[str, object]:
     seconds = check_seconds(delay_seconds, "delay_seconds", zero=True)
     return _released(storable(reason, REASON_BYTES)) | {"run_at": UtcNowPlus(seconds)}
 

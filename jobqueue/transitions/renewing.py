@@ -104,5 +104,5 @@ def _until(lease_seconds: float) -> UtcNowPlus:
 
 def note_progress(lease: Lease, progress: JSON) -> bool:
     """Store how far the job is. One statement. False when the lease is no longer held; nothing was written."""
-    changes: dict[str, Any] = {"progress": progress, "updated_at": UtcNow()}
+    changes: dict[str, object] = {"progress": progress, "updated_at": UtcNow()}
     return bool(retry_transient(lambda: held(lease).update(**changes), using=lease.using))

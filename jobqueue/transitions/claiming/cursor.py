@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
@@ -70,7 +69,7 @@ class ScanCursor:
             return {}
         return {"run_at__gte": _SINCE} if self.job_id is None else {"run_at": _SINCE, "id__gt": _AFTER}
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """What that statement is run with."""
         return {"since": self.run_at, "after": self.job_id}
 
