@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -158,14 +159,12 @@ class JobContext:
         self._finish_with(alias)
 
     def _finish_with(self, alias: str) -> None:
+        finish = partial(setattr, self, "finished", True)
         if in_open_transaction(alias):
             # Inside the job's own transaction nothing is finished before that commits, and it may roll back.
-            transaction.on_commit(self._finished, using=alias)
+            transaction.on_commit(finish, using=alias)
         else:
-            self._finished()
-
-    def _finished(self) -> None:
-        self.finished = True
+            finish()
 
 
 def current_job() -> JobContext | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from django.db import Error, connections
 
+from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -24,6 +24,7 @@ T = TypeVar("T")
 logger = logging.getLogger("jobqueue.db")
 
 ATTEMPTS = 6
+_PAUSES = Backoff(base_seconds=0.015, cap_seconds=0.5, jitter=1 / 3)
 _UNKNOWN = (
     "the connection broke ({}) before the database answered: the write may or may not have happened. "
     "Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
@@ -88,7 +89,7 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
                     f"the database refused this transaction {ATTEMPTS} times, last with: {error}. "
                     "Nothing was written; try again later and look for what holds the locks."
                 ) from error
-            time.sleep(random.uniform(0.5, 1.0) * min(0.5, 0.01 * 2**attempt))
+            time.sleep(_PAUSES.delay_seconds(attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 

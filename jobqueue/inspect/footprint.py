@@ -11,24 +11,16 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.lock_facts import HeldLock
 from jobqueue.exceptions import InvalidValue, TransactionRequired
-from jobqueue.inspect import svg, wording
-from jobqueue.inspect.lock_set import LockSet
-from jobqueue.payload import JSON
+from jobqueue.inspect import svg
+from jobqueue.inspect.lock_set import LockSet, counts
 from jobqueue.validation import check_int
 
 
 class Footprint(LockSet):
     """What a block locked, as text, JSON and SVG."""
 
-    def __str__(self) -> str:
-        return wording.text(self)
-
     def __repr__(self) -> str:
-        return f"<Footprint of {self.database}: {'not read yet' if self._locks is None else wording.counts(self)}>"
-
-    def as_json(self) -> dict[str, JSON]:
-        """The same as values for json.dumps(); `version` grows when their meaning changes."""
-        return wording.as_json(self)
+        return f"<Footprint of {self.database}: {'not read yet' if self._locks is None else counts(self)}>"
 
     def as_svg(self) -> str:
         """A drawing of every index that the block touched: entries in order, their locks and the gaps."""

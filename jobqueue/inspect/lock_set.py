@@ -1,17 +1,30 @@
-"""The locks that a block has added to its transaction, as data."""
+"""The locks that a block has added to its transaction: as data, as text, and as values for JSON."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 
 from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue
+from jobqueue.payload import JSON
+
+VERSION = 1
 
 #: kinds that keep others from inserting
 GAP_KINDS = (LockKind.GAP, LockKind.NEXT_KEY, LockKind.SUPREMUM)
 #: kinds that lock an entry itself
 RECORD_KINDS = (LockKind.RECORD, LockKind.NEXT_KEY)
 _ORDER = [LockKind.TABLE, *RECORD_KINDS, LockKind.GAP, LockKind.INSERT_INTENTION, LockKind.SUPREMUM]
+
+_LOCKED = {
+    LockKind.TABLE: "",
+    LockKind.RECORD: "this entry",
+    LockKind.GAP: "the gap before it",
+    LockKind.NEXT_KEY: "this entry and the gap before it",
+    LockKind.SUPREMUM: "the gap behind the last entry",
+    LockKind.INSERT_INTENTION: "a place in the gap before it, for one insert",
+}
 
 
 class LockSet:
@@ -56,6 +69,33 @@ class LockSet:
         """Locks on whole tables. Those of InnoDB that begin with I, and PostgreSQL's Row...Lock, block no rows."""
         return tuple(lock for lock in self.locks if lock.kind is LockKind.TABLE)
 
+    def __str__(self) -> str:
+        """A line for each lock, grouped by table, and the counts."""
+        lines = [f"{self.database}, {self.isolation}: {counts(self)}"]
+        table = None
+        for lock in self.locks:
+            if lock.table != table:
+                table = lock.table
+                lines.append(table)
+            lines.append(_line(lock))
+        if not self.complete:
+            lines.append("The server cut its list short: there are more locks than these.")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, JSON]:
+        """The same as values for json.dumps(); `version` grows when their meaning changes."""
+        return {
+            "version": VERSION,
+            "database": self.database,
+            "isolation": self.isolation,
+            "complete": self.complete,
+            "unseen": self.unseen,
+            "rows": len(self.rows),
+            "records": len(self.records),
+            "gaps": len(self.gaps),
+            "locks": [asdict(lock) | {"kind": lock.kind.value} for lock in self.locks],
+        }
+
     def _fill(self, before: HeldLocks, after: HeldLocks) -> None:
         """Keep what the transaction holds `after` the block and did not hold `before` it."""
         self._locks = tuple(sorted(after.locks - before.locks, key=_sort_key))
@@ -74,3 +114,34 @@ def _columns(key: str | None) -> list[tuple[int, int, str]]:
     """Sorts entries in the order of the index, as far as numbers and text show it."""
     parts = [] if key is None else re.split(r", (?=(?:[^']*'[^']*')*[^']*$)", key)
     return [(0, int(part), "") if re.fullmatch(r"-?\d+", part) else (1, 0, part) for part in parts]
+
+
+def counts(locked: LockSet) -> str:
+    """The numbers of rows, index entries and gaps."""
+    found = [(locked.rows, "row"), (locked.records, "index entry"), (locked.gaps, "gap")]
+    if locked.rows and not any(lock.index for lock in locked.locks):
+        # PostgreSQL locks neither entries of indexes nor gaps.
+        del found[1:]
+    return ", ".join(_count(len(locks), noun) for locks, noun in found)
+
+
+def key_of(lock: HeldLock) -> str:
+    """The entry of the index, in brackets."""
+    if lock.kind is LockKind.TABLE:
+        return ""
+    if lock.kind is LockKind.SUPREMUM or (lock.key or "").startswith("supremum"):
+        return "(end)"
+    return "(?)" if lock.key is None else f"({lock.key})"
+
+
+def _line(lock: HeldLock) -> str:
+    if lock.kind is LockKind.TABLE:
+        return f"  {'table':<10} {lock.mode}"
+    if not lock.index:
+        return f"  {'row':<10} {lock.mode:<18} {key_of(lock)}"
+    return f"  {lock.index:<10} {lock.mode:<2} {lock.kind:<16} {key_of(lock):<14} {_LOCKED[lock.kind]}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun.replace("entry", "entries") if noun.endswith("entry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

@@ -7,8 +7,7 @@ from html import escape
 from itertools import groupby
 
 from jobqueue.db.lock_facts import HeldLock, LockKind
-from jobqueue.inspect.lock_set import GAP_KINDS, RECORD_KINDS, LockSet
-from jobqueue.inspect.wording import counts, key_of
+from jobqueue.inspect.lock_set import GAP_KINDS, RECORD_KINDS, LockSet, counts, key_of
 
 ENTRIES_MAX = 40
 _WIDE, _LEFT, _GAP, _ENTRY, _ROW = 1000, 20, 46, 84, 74

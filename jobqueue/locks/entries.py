@@ -29,7 +29,7 @@ class Entry:
         self._owner = weakref.ref(owner)
         self._pid = os.getpid()
         self.owner_name = str(owner.get_name() if isinstance(owner, asyncio.Task) else owner.name)
-        self.held = self.was_held = False
+        self.held = False
         self.held_since = 0.0
         # Used by locks with a time to live.
         self.token = b""
@@ -82,7 +82,7 @@ class Entries:
     def begin(self, entry: Entry) -> None:
         """Record that `entry` holds the lock."""
         with self._guard:
-            entry.held = entry.was_held = True
+            entry.held = True
             self._held.append(entry)
             self._newest[present_owner()] = self._last = entry
 

@@ -116,10 +116,11 @@ class LeaseLock(TimedLock):
         return {"name": self.name, "token": entry.token, "seconds": seconds}
 
 
-class OwnLeaseLock(LeaseLock):
-    """For maintenance. Not counted: lock statistics are about the locks of the project."""
-
-    _counted = False
+def uncounted_lock(name: str, ttl_seconds: float, using: str) -> LeaseLock:
+    """A lock of maintenance, tried once. Not counted: lock statistics are about the locks of the project."""
+    lock = LeaseLock(name, ttl_seconds, 0, using)
+    lock._counted = False
+    return lock
 
 
 def owner() -> str:

@@ -16,7 +16,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.exceptions import LockNotAcquired, NotSupported
-from jobqueue.locks.lease import OwnLeaseLock
+from jobqueue.locks.lease import uncounted_lock
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding
 
@@ -67,7 +67,7 @@ def run_once(settings: Settings, *, using: str) -> Watching:
 
 def _my_turn(using: str) -> bool:
     try:
-        OwnLeaseLock(TURN, INTERVAL_SECONDS * 0.75, 0, using).acquire()
+        uncounted_lock(TURN, INTERVAL_SECONDS * 0.75, using).acquire()
     except LockNotAcquired:
         return False
     return True

@@ -8,7 +8,7 @@ from functools import partial
 from jobqueue.conf import Settings
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LockLost, LockNotAcquired
-from jobqueue.locks.lease import OwnLeaseLock
+from jobqueue.locks.lease import LeaseLock, uncounted_lock
 from jobqueue.ordering import lanes
 from jobqueue.ordering.lanes import LOWEST
 from jobqueue.ordering.promote import sweep
@@ -44,7 +44,7 @@ class OrderingSweep:
 
     def __init__(self) -> None:
         self._after: int | None = None
-        self._lock: OwnLeaseLock | None = None
+        self._lock: LeaseLock | None = None
 
     def run_once(self, settings: Settings, *, using: str) -> SweepResult:
         """Sweep the next lanes: one index seek without ordering keys, two where another worker sweeps."""
@@ -60,7 +60,7 @@ class OrderingSweep:
         try:
             if self._lock is None:
                 # A new lock each time: the outcome of the last one does not matter.
-                self._lock = OwnLeaseLock(LOCK_NAME, LOCK_SECONDS, 0, using).acquire()
+                self._lock = uncounted_lock(LOCK_NAME, LOCK_SECONDS, using).acquire()
             else:
                 self._lock.renew()
         except (LockLost, LockNotAcquired):

@@ -97,7 +97,7 @@ def test_each_cut_of_a_thread_is_logged_once_and_makes_its_next_one_later(stuck,
 def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(stuck):
     stuck._seconds = 600.0
     with watched(connection):
-        (timer,) = stuck._timers
+        (timer,) = stuck.timers
         timer.since -= 3600
         stuck._looked_at -= 3600
         stuck.cut()
@@ -111,7 +111,7 @@ def test_a_connection_without_a_statement_is_not_cut(stuck):
     stuck.cut()
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-    assert (stuck._timers, stuck._limits) == (set(), {})
+    assert (stuck.timers, stuck._limits) == (set(), {})
 
 
 @pytest.mark.skipif(VENDOR != "postgres", reason="only PostgreSQL notifies")
