@@ -5,7 +5,7 @@ Checks of settings always run. Those tagged "database" ask the server and run wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
@@ -41,20 +41,22 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
     or REDIS_URL needs redis-py, which is not installed.
     """
+    return _messages(_setting_problems())
+
+
+def _messages(problems: Iterable[Problem]) -> list[checks.CheckMessage]:
+    kinds = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+    return [kinds[code[0]](text, hint=hint or None, id=f"jobqueue.{code}") for code, text, hint in problems]
+
+
+def _setting_problems() -> Iterator[Problem]:
     found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
-    messages: list[checks.CheckMessage] = []
     for problem in problems:
         code = "E003" if problem.startswith("LEASE_SECONDS (") else "E001"
-        messages.append(
-            checks.Error(f"JOBQUEUE: {problem}.", hint="See docs/reference/settings.md.", id=f"jobqueue.{code}")
-        )
+        yield Problem(code, f"JOBQUEUE: {problem}.", "See docs/reference/settings.md.")
     if found.database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
-        messages.append(
-            checks.Error(
-                f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint=hint, id="jobqueue.E002"
-            )
-        )
+        yield Problem("E002", f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint)
     used = ["JOBQUEUE['WAKEUP']"] * (found.wakeup not in ("auto", "off"))
     used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
     if used and find_spec("redis") is None:
@@ -62,8 +64,7 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.
             f"{' and '.join(used)} is a Redis URL, but redis-py is not installed: workers get no wake-ups, "
             "so they only poll, and redis_lock() fails."
         )
-        messages.append(checks.Error(text, hint='Run: pip install "jobqueue[redis]"', id="jobqueue.E004"))
-    return messages
+        yield Problem("E004", text, 'Run: pip install "jobqueue[redis]"')
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
@@ -72,26 +73,23 @@ def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.Ch
     entry: dict[str, Any] = settings.DATABASES.get(alias, {})
     if "sqlite" not in entry.get("ENGINE", "") or ":memory:" in str(entry.get("NAME", "")):
         return []
-    options = entry.get("OPTIONS") or {}
-    messages: list[checks.CheckMessage] = []
+    return _messages(_sqlite_problems(alias, entry.get("OPTIONS") or {}))
+
+
+def _sqlite_problems(alias: str, options: Mapping[str, object]) -> Iterator[Problem]:
     if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
-        messages.append(
-            checks.Warning(
-                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
-                'immediately with "database is locked".',
-                hint='Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds.',
-                id="jobqueue.W010",
-            )
+        yield Problem(
+            "W010",
+            f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
+            'immediately with "database is locked".',
+            'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds.',
         )
     if "wal" not in str(options.get("init_command") or "").lower():
-        messages.append(
-            checks.Warning(
-                f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
-                hint='Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
-                id="jobqueue.W011",
-            )
+        yield Problem(
+            "W011",
+            f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
+            'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
         )
-    return messages
 
 
 def check_database(
@@ -102,7 +100,7 @@ def check_database(
     if alias not in (databases or ()):
         return []
     try:
-        return list(_check_server(alias))
+        return _messages(_server_problems(alias))
     except Error as error:
         return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
 
@@ -111,30 +109,26 @@ def _conf() -> conf.Settings:
     return conf.read(getattr(settings, "JOBQUEUE", {}))[0]
 
 
-def _check_server(alias: str) -> Iterable[checks.CheckMessage]:
+def _server_problems(alias: str) -> Iterator[Problem]:
     connection = connections[alias]
     found = vendor(alias)
     if not found.supported:
-        yield checks.Error(
+        yield Problem(
+            "E010",
             f"{connection.vendor} cannot hold the queue: it is not known that claims are safe on it.",
-            hint="Use MySQL 8.0.17+, MariaDB 10.6+, PostgreSQL 14+ or SQLite 3.35+.",
-            id="jobqueue.E010",
+            "Use MySQL 8.0.17+, MariaDB 10.6+, PostgreSQL 14+ or SQLite 3.35+.",
         )
         return
-    yield checks.Info(
-        f"The queue's database {alias!r} is {found.describe(connection)}; workers claim by {found.claim_form}.",
-        id="jobqueue.I010",
-    )
+    server = found.describe(connection)
+    yield Problem("I010", f"The queue's database {alias!r} is {server}; workers claim by {found.claim_form}.", "")
     packet = packet_problem(connection, _conf())
-    for code, text, hint in [*problems(alias), *([packet] if packet else [])]:
-        kind = checks.Error if code.startswith("E") else checks.Warning
-        yield kind(text, hint=hint, id=f"jobqueue.{code}")
+    yield from [*problems(alias), *([packet] if packet else [])]
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())
     if skew > SKEW_SECONDS:
-        yield checks.Warning(
+        yield Problem(
+            "W024",
             f"The clocks of this host and of the database server {alias!r} differ by {skew:.0f} s.",
-            hint="Leases and due times use the database's clock and are not affected; times in logs will differ.",
-            id="jobqueue.W024",
+            "Leases and due times use the database's clock and are not affected; times in logs will differ.",
         )
 
 
@@ -206,5 +200,4 @@ def check_tables(
         # check_database() reports it as W020.
         return []
     text = f"The table {Job._meta.db_table} does not exist on {alias!r}."
-    hint = f"Run: python manage.py migrate --database {alias}"
-    return [checks.Warning(text, hint=hint, id="jobqueue.W021")]
+    return _messages([Problem("W021", text, f"Run: python manage.py migrate --database {alias}")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ class LockActivityAdmin(ReadOnlyAdmin):
         chosen = request.GET.get("range", "1h")
         chosen = chosen if chosen in RANGES else "1h"
         using = load().database
-        tables = _statistics(RANGES[chosen][0], using)
+        tables = [*_statistics(RANGES[chosen][0], using)]
         problems: tuple[str, ...] = ()
         if request.user.has_perm("jobqueue.view_lockfinding"):
             server = report.read_server(using=using)
@@ -100,35 +100,27 @@ class LockActivityAdmin(ReadOnlyAdmin):
         return obj is None and bool(super().has_view_permission(request))
 
 
-def _statistics(seconds: int, using: str) -> list[Table]:
+def _statistics(seconds: int, using: str) -> Iterator[Table]:
     kinds = report.read_kinds(seconds=seconds, using=using)
     keys = report.read_keys(seconds=seconds, limit=KEYS_SHOWN, using=using)
     held: Any = report.read_held(limit=ROWS_SHOWN, using=using)
-    return [
-        Table(
-            gettext("Kinds of locks"),
-            (_("kind of lock"), *COUNTER_NAMES),
-            [(KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in kinds],
-            empty=gettext("No lock was requested in this period."),
-        ),
-        Table(
-            gettext("Most contended keys"),
-            (_("lock key"), _("kind of lock"), *COUNTER_NAMES),
-            [(_key(one), KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in keys],
-            note=gettext("Keys that callers had to wait for come first. The statistics are up to ten seconds old."),
-            empty=gettext("No lock was requested in this period."),
-        ),
-        Table(
-            gettext("Lease locks held now"),
-            (_("lock key"), _("owner"), _("fence"), _("acquired at"), _("expires at")),
-            [
-                (plain(row.lock_key), plain(row.owner), row.fence, moment(row.acquired_at, row.now),
-                 moment(row.expires_at, row.now))
-                for row in held
-            ],
-            empty=gettext("None."),
-        ),
-    ]  # fmt: skip
+    nothing = gettext("No lock was requested in this period.")
+    rows = [(KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in kinds]
+    yield Table(gettext("Kinds of locks"), (_("kind of lock"), *COUNTER_NAMES), rows, empty=nothing)
+    yield Table(
+        gettext("Most contended keys"),
+        (_("lock key"), _("kind of lock"), *COUNTER_NAMES),
+        [(_key(one), KINDS.get(one.kind, plain(one.kind)), *_cells(one)) for one in keys],
+        note=gettext("Keys that callers had to wait for come first. The statistics are up to ten seconds old."),
+        empty=nothing,
+    )
+    times = [(moment(row.acquired_at, row.now), moment(row.expires_at, row.now)) for row in held]
+    yield Table(
+        gettext("Lease locks held now"),
+        (_("lock key"), _("owner"), _("fence"), _("acquired at"), _("expires at")),
+        [(plain(row.lock_key), plain(row.owner), row.fence, *at) for row, at in zip(held, times, strict=True)],
+        empty=gettext("None."),
+    )
 
 
 def _key(one: LockSummary) -> str:
@@ -146,58 +138,47 @@ def _cells(one: LockSummary) -> Iterable[object]:
     yield badge("expired", str(counters.reentries)) if counters.reentries else 0
 
 
-def _server(server: ServerLocks) -> list[Table]:
-    tables = []
+def _server(server: ServerLocks) -> Iterator[Table]:
     if server.waits is not None:
         titles = (_("waiting session"), _("time waited"), _("locked record"), _("its statement"))
-        tables.append(
-            Table(
-                gettext("Sessions waiting for a lock now"),
-                (*titles, _("held by session"), _("its statement"), _("transaction open for")),
-                [
-                    (wait.waiting, span(wait.seconds), plain(f"{wait.locked} ({wait.mode})"),
-                     plain(wait.waiting_statement or NOTHING), wait.blocking, plain(blocker(wait)), _age(wait))
-                    for wait in server.waits
-                ],
-                empty=gettext("None."),
-            )
+        yield Table(
+            gettext("Sessions waiting for a lock now"),
+            (*titles, _("held by session"), _("its statement"), _("transaction open for")),
+            [
+                (wait.waiting, span(wait.seconds), plain(f"{wait.locked} ({wait.mode})"),
+                 plain(wait.waiting_statement or NOTHING), wait.blocking, plain(blocker(wait)), _age(wait))
+                for wait in server.waits
+            ],
+            empty=gettext("None."),
         )  # fmt: skip
     if server.slow is not None:
-        tables.append(
-            Table(
-                gettext("Statements by lock wait time"),
-                (_("statement"), _("runs"), _("lock wait time"), _("total time")),
-                [
-                    (plain(slow.statement), slow.runs, span(slow.lock_seconds), span(slow.total_seconds))
-                    for slow in server.slow
-                ],
-                note=gettext("Counted by the server since it started or was last reset."),
-                empty=gettext("None."),
-            )
+        yield Table(
+            gettext("Statements by lock wait time"),
+            (_("statement"), _("runs"), _("lock wait time"), _("total time")),
+            [(plain(one.statement), one.runs, span(one.lock_seconds), span(one.total_seconds)) for one in server.slow],
+            note=gettext("Counted by the server since it started or was last reset."),
+            empty=gettext("None."),
         )
     if server.deadlocks is not None:
-        rows = [(gettext("deadlocks since the server began to count"), server.deadlocks)]
-        tables.append(Table(gettext("Deadlocks"), (_("counter"), _("total")), list(rows)))
-    return tables
+        rows: list[tuple[object, ...]] = [(gettext("deadlocks since the server began to count"), server.deadlocks)]
+        yield Table(gettext("Deadlocks"), (_("counter"), _("total")), rows)
 
 
 def _age(wait: LockWait) -> str:
     return NOTHING if wait.blocking_seconds is None else span(wait.blocking_seconds)
 
 
-def _found(using: str) -> list[Table]:
+def _found(using: str) -> Iterator[Table]:
     titles = {
         LockFinding.Kind.DEADLOCK: gettext("Deadlock reports"),
         LockFinding.Kind.WAIT: gettext("Observed lock waits"),
         LockFinding.Kind.SLOW: gettext("Observed slow locking statements"),
         LockFinding.Kind.TTL: gettext("Locks that may expire while their job runs"),
     }
-    tables = []
     for kind, title in titles.items():
         rows = report.read_findings(kind, limit=ROWS_SHOWN, using=using)
         cells = [(relative(row.last_seen_at, row.now), _text(row)) for row in rows]  # type: ignore[attr-defined]
-        tables.append(Table(title, (_("last seen"), _("details")), list(cells), empty=gettext("None.")))
-    return tables
+        yield Table(title, (_("last seen"), _("details")), list(cells), empty=gettext("None."))
 
 
 def _text(row: LockFinding) -> str:

@@ -16,6 +16,7 @@ from jobqueue.db import vendor_of
 from jobqueue.db.expressions import VendorFunc
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.parameters import Parameter, Statement
+from jobqueue.db.sockets import one_value
 
 
 class UtcNow(Func):
@@ -59,9 +60,7 @@ class Selected(VendorFunc):
 def read_now(using: str) -> datetime:
     """The database server's time right now, aware UTC. One round trip."""
     connection = connections[using]
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {vendor_of(connection).now_sql}", ())
-        (value,) = cursor.fetchone()
+    value = one_value(connection, f"SELECT {vendor_of(connection).now_sql}", ())
     found = UtcDateTimeField().from_db_value(value, None, connection)
     assert found is not None
     return found

@@ -15,6 +15,7 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.parameters import Parameter, placeholder
 from jobqueue.db.seeks import Seeks
+from jobqueue.db.sockets import one_value
 
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
@@ -186,9 +187,7 @@ class Dialect(Seeks):
 
     def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
         """The lowest id that the next row can get."""
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT MAX(id) FROM {connection.ops.quote_name(table)}")
-            return int(cursor.fetchone()[0] or 0) + 1
+        return int(one_value(connection, f"SELECT MAX(id) FROM {connection.ops.quote_name(table)}") or 0) + 1
 
     # ---- faults
     def fault(self, error: BaseException) -> Fault | None:

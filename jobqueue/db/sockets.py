@@ -1,12 +1,15 @@
-"""Drivers' sessions: notice that the server has ended one, ask whether it answers."""
+"""Drivers' sessions: notice that the server has ended one, ask whether it answers, ask it for a value."""
 
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.parameters import Parameter
 
 
 def close_if_ended(connection: BaseDatabaseWrapper) -> None:
@@ -36,5 +39,11 @@ def has_ended(session: Any, connection: BaseDatabaseWrapper) -> bool:
 
 def ping(connection: BaseDatabaseWrapper) -> None:
     """Ask the server for an answer: one round trip. Raises django.db.Error where the session has ended."""
+    one_value(connection, "SELECT 1")
+
+
+def one_value(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Parameter] | None = None) -> Any:
+    """The first column of the first row of a query."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
+        cursor.execute(sql, params)
+        return cursor.fetchone()[0]

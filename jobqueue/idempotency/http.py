@@ -59,8 +59,9 @@ def idempotent_view(
             key = _key(given)
             if key is None:
                 return _problem(400, "This request needs an Idempotency-Key header of 1 to 255 visible characters.")
-            scoped, body = _scoped(request, key, scope), _body(request)
-            mine = once(scoped, ttl_seconds, timeout_seconds=timeout_seconds, fingerprint=body, using=using)
+            query = request.META.get("QUERY_STRING", "").encode()
+            sent, scoped = hashlib.sha256(request.body + b"\x00" + query).digest(), _scoped(request, key, scope)
+            mine = once(scoped, ttl_seconds, timeout_seconds=timeout_seconds, fingerprint=sent, using=using)
             return _first_or_again(mine, partial(view, request, *args, **kwargs), alias_of(using))
 
         return cast("V", call)
@@ -102,10 +103,6 @@ def _client(request: HttpRequest) -> str:
     credentials = request.headers.get("Authorization")
     # Hashed, because the key is stored and shown in the admin.
     return "-" if not credentials else f"authorization {hashlib.sha256(credentials.encode()).hexdigest()}"
-
-
-def _body(request: HttpRequest) -> bytes:
-    return hashlib.sha256(request.body + b"\x00" + request.META.get("QUERY_STRING", "").encode()).digest()
 
 
 def _key(header: str | None) -> str | None:

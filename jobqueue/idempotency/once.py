@@ -71,7 +71,7 @@ class _Block(threading.local):
     done = False
     result: JSON = None
     alias: str
-    leave: Callable[..., None]
+    leave: Callable[[BaseException | None], None]
     guards: ExitStack
 
 
@@ -126,7 +126,7 @@ class Once:
         deadline = Deadline(self._timeout_seconds)
         found = retry_transient(lambda: self._begin(alias, deadline), using=alias)
         if found is not None:
-            block.leave(None, None, None)
+            block.leave(None)
             if self._fingerprint is not None and found.fingerprint != self._fingerprint:
                 raise KeyReused(
                     f"{found.label!r} was used for another request before. Nothing was written; use a new key."
@@ -153,9 +153,9 @@ class Once:
                 assert self._key is not None
                 records.complete(self._key, self._encoded(), using=alias)
         except BaseException as failed:
-            block.leave(type(failed), failed, failed.__traceback__)
+            block.leave(failed)
             raise
-        block.leave(kind, error, trace)
+        block.leave(error)
 
     def __call__(self, func: F) -> F:
         """Use it as a decorator: func(...) runs once, repeats get its first result."""
@@ -202,7 +202,7 @@ class Once:
                 may_redo=may_redo,
             )
         except BaseException as error:
-            self._block.leave(type(error), error, error.__traceback__)
+            self._block.leave(error)
             raise
 
     def _encoded(self) -> Encoded | None:
@@ -228,13 +228,9 @@ def _check_fingerprint(fingerprint: object) -> bytes | None:
     )
 
 
-def _leave(
-    block: AbstractContextManager[None],
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-) -> None:
+def _leave(block: AbstractContextManager[None], error: BaseException | None) -> None:
     """End the block's transaction; the caller raises the block's own error."""
+    kind, trace = (None, None) if error is None else (type(error), error.__traceback__)
     try:
         block.__exit__(kind, error, trace)
     except BaseException as raised:

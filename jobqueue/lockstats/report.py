@@ -31,19 +31,17 @@ class LockSummary:
     @property
     def failure_rate(self) -> float:
         """The share of tries that ended in LockNotAcquired, 0 to 1."""
-        tries = self.counters.acquired + self.counters.failed
-        return self.counters.failed / tries if tries else 0.0
+        return self.counters.failed / (self.counters.acquired + self.counters.failed or 1)
 
     @property
     def wait_seconds(self) -> float:
         """The average time of a try, failed tries included."""
-        tries = self.counters.acquired + self.counters.failed
-        return self.counters.wait_us / tries / 1e6 if tries else 0.0
+        return self.counters.wait_us / (self.counters.acquired + self.counters.failed or 1) / 1e6
 
     @property
     def held_seconds(self) -> float:
         """The average time for which the lock was held."""
-        return self.counters.held_us / self.counters.released / 1e6 if self.counters.released else 0.0
+        return self.counters.held_us / (self.counters.released or 1) / 1e6
 
 
 @dataclass(frozen=True, slots=True)

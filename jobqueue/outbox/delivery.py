@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from django.db import Error, connections, transaction
@@ -67,7 +67,9 @@ class Delivery:
         finally:
             # When the database fails, the lease expires by itself.
             with suppress(Error, DatabaseBusy):
-                self._mark_processed([*self._batch.handed, *self._batch.unmarked])
+                statements.mark_processed(
+                    [*self._batch.handed, *self._batch.unmarked], self._batch.token, using=self._using
+                )
                 statements.release(self._batch.left, self._batch.token, using=self._using)
 
     def _send_wave(self, wave: Sequence[Event]) -> None:
@@ -128,7 +130,8 @@ class Delivery:
     def _transact(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
         with sending.locking(), vendor(self._using).transaction(connections[self._using]):
             # Marked first: this locks the rows, so that nobody takes the events over before the commit.
-            if self._mark_processed([event.id for event in events]) != len(events):
+            ids = [event.id for event in events]
+            if statements.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
                 raise EventLeaseLost
             with raise_swallowed_errors(self._using):
                 _raise_first(destination.send(events))
@@ -203,11 +206,8 @@ class Delivery:
     def _mark(self) -> None:
         ids, self._batch.unmarked = self._batch.unmarked, []
         self._last_mark = time.monotonic()
-        if self._mark_processed(ids) != len(ids):
+        if statements.mark_processed(ids, self._batch.token, using=self._using) != len(ids):
             raise EventLeaseLost
-
-    def _mark_processed(self, ids: Collection[int]) -> int:
-        return statements.mark_processed(ids, self._batch.token, using=self._using)
 
 
 def _raise_first(outcomes: Sequence[Outcome]) -> None:

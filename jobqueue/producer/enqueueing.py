@@ -10,10 +10,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+from django.conf import settings
+from django.core.signals import setting_changed
 from django.db import Error, connections, transaction
+from django.utils.module_loading import import_string
 
 from jobqueue import wakeup
 from jobqueue.conf import load
@@ -24,7 +27,6 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
-from jobqueue.producer.allowed_queues import known_queues
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.signals import job_enqueued, send
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
@@ -123,6 +125,33 @@ def new_job(
         else check_int(max_attempts, "max_attempts", 1),
         ordering_key=None if ordering_key is None else check_key(ordering_key, "ordering_key"),
     )
+
+
+@cache
+def known_queues() -> frozenset[str] | None:
+    """The names in TASKS[...]["QUEUES"] of every alias served by our backend; None = any name is allowed.
+
+    An alias of ours without QUEUES, or with an empty list, allows any name.
+    """
+    ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if _is_ours(params)]
+    names = [params.get("QUEUES") or () for params in ours]
+    return frozenset(name for group in names for name in group) if ours and all(names) else None
+
+
+def _is_ours(params: Any) -> bool:
+    # By an attribute, not by the class, because this room must not import the backend.
+    try:
+        return bool(getattr(import_string(params["BACKEND"]), "jobqueue_backend", False))
+    except (ImportError, KeyError, TypeError):
+        return False
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "TASKS":
+        known_queues.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.queues")
 
 
 def add(job: NewJob, *, using: str | None = None) -> int:

@@ -45,7 +45,7 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     holds the dedupe key this job once had. A job with an ordering key runs at its old place in the order if that still
     waits for it, else after those that are there now.
     """
-    return _operate("retry", job_id, using, _retry)
+    return _operate("retry", job_id, using, lambda job, alias: "run_at" if _make_due(job, alias) else None)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
@@ -143,10 +143,6 @@ def _discard(job: Job, using: str) -> str | None:
 
 def _end(job: Job, using: str) -> str | None:
     return "finished_at" if _write(job, using, **canceled()) else None
-
-
-def _retry(job: Job, using: str) -> str | None:
-    return "run_at" if _make_due(job, using) else None
 
 
 def _make_due(job: Job, using: str) -> bool:

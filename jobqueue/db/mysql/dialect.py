@@ -22,6 +22,7 @@ from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import collation, error_number, padding_problem, server_problems
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
+from jobqueue.db.sockets import one_value
 
 # 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
 # 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
@@ -80,9 +81,7 @@ class MySQL(Dialect):
 
     def max_statement_bytes(self, connection: BaseDatabaseWrapper) -> int | None:
         """max_allowed_packet of this session: the server cuts the connection of a client that sends more."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@SESSION.max_allowed_packet")
-            return int(cursor.fetchone()[0])
+        return int(one_value(connection, "SELECT @@SESSION.max_allowed_packet"))
 
     def statement_bytes(self, text: str) -> int:
         """With the backslashes that the driver adds."""

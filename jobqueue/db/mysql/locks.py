@@ -16,6 +16,7 @@ from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
 from jobqueue.db.mysql.server import error_number
 from jobqueue.db.parameters import Parameter, placeholder, readable
+from jobqueue.db.sockets import one_value
 
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
 _LIMITS = {1969, 3024, 1317}
@@ -98,22 +99,22 @@ class MySQLLocks(LockDialect):
 
     def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """Lock waits are whole seconds; "not at all" is a look with NOWAIT, where that leaves no gap lock behind."""
-        wait = max(timeout_seconds, self.least_lock_wait_seconds)
-        with connection.cursor() as cursor, self._lock_wait(connection, wait):
-            try:
-                if timeout_seconds == 0 and self.least_lock_wait_seconds and self._locks_no_gaps(connection):
-                    where = f"{row.column} = {placeholder(row.key)}"
-                    cursor.execute(f"SELECT 1 FROM {row.table} WHERE {where} FOR UPDATE NOWAIT", [row.key])
-                cursor.execute(row.sql, row.params)
-            except IntegrityError as error:
-                if error_number(error) != 1062:
-                    raise
-                return False
-            except OperationalError as error:
-                if error_number(error) not in NOT_YET or self._rolled_back(connection):
-                    raise
-                return None
-        return True
+        look = timeout_seconds == 0 and self.least_lock_wait_seconds
+
+        def insert() -> bool:
+            with connection.cursor() as cursor:
+                try:
+                    if look and self._locks_no_gaps(connection):
+                        where = f"{row.column} = {placeholder(row.key)}"
+                        cursor.execute(f"SELECT 1 FROM {row.table} WHERE {where} FOR UPDATE NOWAIT", [row.key])
+                    cursor.execute(row.sql, row.params)
+                except IntegrityError as error:
+                    if error_number(error) != 1062:
+                        raise
+                    return False
+            return True
+
+        return self.run_within(connection, timeout_seconds, insert)
 
     def _locks_no_gaps(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether this transaction surely runs at READ COMMITTED; it has read something before.
@@ -190,9 +191,7 @@ class MySQLLocks(LockDialect):
 
     def _rolled_back(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether the server rolls whole transactions back for a lock timeout, and so has rolled back the caller's."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@innodb_rollback_on_timeout")
-            return bool(cursor.fetchone()[0])
+        return bool(one_value(connection, "SELECT @@innodb_rollback_on_timeout"))
 
     def named_lock_problem(self, connection: BaseDatabaseWrapper) -> str | None:
         """Clusters with several writers: GET_LOCK holds on one node only."""
@@ -211,9 +210,7 @@ class MySQLLocks(LockDialect):
     def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
         """GET_LOCK, for a slice of the wait; MySQL counts whole seconds."""
         wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT GET_LOCK(%s, %s)", [name, math.ceil(wait)])
-            return bool(cursor.fetchone()[0] == 1)
+        return bool(one_value(connection, "SELECT GET_LOCK(%s, %s)", [name, math.ceil(wait)]) == 1)
 
     def refuses_named_lock(self, error: BaseException) -> bool:
         """3058: a deadlock of GET_LOCKs, for which MySQL rolls nothing back."""
@@ -221,9 +218,7 @@ class MySQLLocks(LockDialect):
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """RELEASE_LOCK; 0 and NULL mean that it was not this session's."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT RELEASE_LOCK(%s)", [name])
-            return bool(cursor.fetchone()[0] == 1)
+        return bool(one_value(connection, "SELECT RELEASE_LOCK(%s)", [name]) == 1)
 
 
 @contextmanager

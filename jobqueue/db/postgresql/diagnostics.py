@@ -23,6 +23,7 @@ from jobqueue.db.lock_facts import (
     without_values,
 )
 from jobqueue.db.lock_facts import marked as _
+from jobqueue.db.sockets import one_value
 from jobqueue.exceptions import NotSupported
 
 # A wait for a row is a wait for its last writer's transaction; the row itself is what the waiter holds a tuple lock on.
@@ -109,9 +110,7 @@ class PostgreSQLDiagnostics(Diagnostics):
 
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """pg_stat_database, since its statistics were reset."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
-            return int(cursor.fetchone()[0])
+        return int(one_value(connection, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))
 
     def latest_deadlock(self, connection: BaseDatabaseWrapper) -> Deadlock | None:
         """Not kept by the server: see deadlock_in()."""

@@ -17,6 +17,7 @@ from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
 from jobqueue.db.postgresql.session import is_pooled, sqlstate
 from jobqueue.db.seeks import GroupSeek
+from jobqueue.db.sockets import one_value
 
 # Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
 _TRANSIENT = {"40001", "40P01", "55P03", "57014", "53100", "53200", "58030"}
@@ -126,9 +127,7 @@ class PostgreSQL(Dialect):
             )
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW transaction_isolation")
-            return str(cursor.fetchone()[0])
+        return str(one_value(connection, "SHOW transaction_isolation"))
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         """From the driver: every status but idle; so also a failed transaction, and an answer that was not read."""

@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot, wait_ended
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.session import is_pooled, sqlstate
+from jobqueue.db.sockets import one_value
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
@@ -76,9 +77,7 @@ class PostgreSQLLocks(LockDialect):
     ) -> bool | None:
         """What the statement returned; None if it did not get its lock in time."""
         if timeout_seconds is None:
-            with connection.cursor() as cursor:
-                cursor.execute(sql, [key])
-                return bool(cursor.fetchone()[0])
+            return bool(one_value(connection, sql, [key]))
         row = self._within(connection, sql, [key], timeout_seconds, also=_CANCELED)
         return None if row is None else bool(row[0])
 
@@ -172,10 +171,8 @@ class PostgreSQLLocks(LockDialect):
     def get_named_lock(self, connection: BaseDatabaseWrapper, name: str, wait_seconds: float | None) -> bool:
         """pg_try_advisory_lock, then pg_advisory_lock for a slice of the wait; both belong to the session."""
         number = _number(name)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
-            if cursor.fetchone()[0]:
-                return True
+        if one_value(connection, "SELECT pg_try_advisory_lock(%s)", [number]):
+            return True
         if wait_seconds == 0:
             return False
         wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
@@ -183,9 +180,7 @@ class PostgreSQLLocks(LockDialect):
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """pg_advisory_unlock; false means that it was not this session's."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_number(name)])
-            return bool(cursor.fetchone()[0])
+        return bool(one_value(connection, "SELECT pg_advisory_unlock(%s)", [_number(name)]))
 
 
 def _number(name: str) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.db.sockets import one_value
+
 
 def sqlstate(error: BaseException) -> str | None:
     """SQLSTATE of the driver's exception; None where the server did not answer."""
@@ -17,6 +19,4 @@ def is_pooled(connection: BaseDatabaseWrapper) -> bool:
     """A pooler such as PgBouncer makes up the number that the driver receives at the login."""
     connection.ensure_connection()
     session: Any = connection.connection
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return bool(cursor.fetchone()[0] != session.info.backend_pid)
+    return bool(one_value(connection, "SELECT pg_backend_pid()") != session.info.backend_pid)
