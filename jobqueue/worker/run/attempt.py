@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.backoff import wait_seconds
-from jobqueue.compat import Task
+from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
@@ -22,7 +22,7 @@ from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, Resu
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
-from jobqueue.tasks.options import may_retry, options_of
+from jobqueue.tasks.options import RunOptions, may_retry, options_of
 from jobqueue.tasks.results import task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
@@ -54,7 +54,7 @@ class Outcome:
     delay_seconds: float | None = None
     ack_each: bool = False
     coroutine: bool = False  # it ran on the event loop, not in a job thread
-    task: Task[..., object] | None = None  # None for a handler
+    task: AnyTask | None = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
     retry: bool = True  # False: the error rules out another attempt
     log: str | None = None  # what a failed run has logged
@@ -98,8 +98,8 @@ class Attempt:
     def __init__(self, lease: Lease, asked_to_stop: Callable[[], bool]) -> None:
         self.begun = time.monotonic()
         self.lease, self.context = lease, JobContext(lease, asked_to_stop)
-        self.task: Task[..., object] | None = None
-        self.options: object = None  # the task, or the job's own options
+        self.task: AnyTask | None = None
+        self.options: RunOptions = None  # the task, or the job's own options
         self.result: Encoded | None = None
         self.error: BaseException | None = None
         self.shared = False  # the error ended a call of several jobs, and may be about another one of them
@@ -163,7 +163,7 @@ class Attempt:
         )
 
 
-def _find(lease: Lease) -> tuple[Task[..., object] | None, Callable[[JobContext], Any]]:
+def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]:
     if lease.task is None:
         handler = registry.find_handler(lease.queue)
         if handler is None:
@@ -185,7 +185,7 @@ def _readable(payload: JSON) -> JSON:
     return payload
 
 
-def _delay(options: object, lease: Lease, error: BaseException | None) -> float | None:
+def _delay(options: RunOptions, lease: Lease, error: BaseException | None) -> float | None:
     backoff = getattr(options, "backoff", None)
     if error is None or backoff is None or isinstance(error, ResultError):
         return None

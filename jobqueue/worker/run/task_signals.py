@@ -17,7 +17,7 @@ from django.conf import settings
 from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
-from jobqueue.compat import Task, TaskError, TaskResultStatus, signals
+from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path
 from jobqueue.payload import decode
@@ -54,7 +54,7 @@ def dispatch(delivery: Callable[[], object]) -> None:
         _dispatcher.dispatch(delivery)
 
 
-def started(task: Task[..., object] | None, lease: Lease, *, within: bool = False) -> None:
+def started(task: AnyTask | None, lease: Lease, *, within: bool = False) -> None:
     """Send task_started in the job's thread. Raises SoftTimeout if the soft limit ends meanwhile, and nothing else.
 
     Transactions that receivers left open are rolled back, unless the job itself runs `within` one.
@@ -75,7 +75,7 @@ def started(task: Task[..., object] | None, lease: Lease, *, within: bool = Fals
             drop_open_transactions()
 
 
-async def astarted(task: Task[..., object] | None, lease: Lease) -> None:
+async def astarted(task: AnyTask | None, lease: Lease) -> None:
     """Do the same on an event loop; receivers that are not coroutine functions run in another thread."""
     if task is None or not _listened(signals.task_started, signals.log_task_started, logging.INFO):
         return
@@ -113,8 +113,9 @@ def _finish(outcome: Outcome, status: TaskResultStatus) -> None:
 
 
 def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
+    assert outcome.task is not None
     backend = backend_of(outcome.task)
-    result = _finished_result(outcome, status, backend)
+    result = _finished(started_result(outcome.task, outcome.lease, backend), outcome, status)
     send = partial(signals.task_finished.send_robust, type(backend), task_result=result)
     if outcome.error is None:
         _raise_soft_timeout(send())
@@ -128,9 +129,8 @@ def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
         _raise_soft_timeout(send())
 
 
-def _finished_result(outcome: Outcome, status: TaskResultStatus, backend: object) -> JobTaskResult:
+def _finished(result: JobTaskResult, outcome: Outcome, status: TaskResultStatus) -> JobTaskResult:
     lease, error = outcome.lease, outcome.error
-    result = started_result(outcome.task, lease, backend)
     object.__setattr__(result, "status", status)
     if status != TaskResultStatus.READY:
         object.__setattr__(result, "finished_at", lease.locked_at + timedelta(seconds=outcome.run_seconds))
