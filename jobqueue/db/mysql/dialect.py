@@ -87,7 +87,9 @@ class MySQL(Dialect):
         """With the backslashes that the driver adds."""
         return len(text.encode()) + sum(text.count(character) for character in _ESCAPED)
 
-    # Written by key all start with FORCE INDEX (PRIMARY).
+    in_transaction = staticmethod(server.in_transaction)
+    reset_session = staticmethod(server.reset_session)
+    # By key: with FORCE INDEX (PRIMARY).
     force_index = staticmethod(hints.force_index)
     update_by_key = staticmethod(hints.update_by_key)
     by_key_sql = staticmethod(hints.by_key_sql)
@@ -180,13 +182,6 @@ class MySQL(Dialect):
         yield from server_problems(connection, table)
         if self.binary_collation(connection) != self.unpadded_collation:
             yield padding_problem(self.unpadded_collation)
-
-    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """From the driver's status where it keeps one, else from the server."""
-        return server.in_transaction(connection)
-
-    def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
-        return server.reset_session(connection)
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         """With what the server calls itself, where that is more than a number: others speak this protocol too."""

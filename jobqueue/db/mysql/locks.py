@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, T, UniqueInsert
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
 from jobqueue.db.mysql.server import error_number
-from jobqueue.db.parameters import Parameter, placeholder, readable
+from jobqueue.db.parameters import placeholder, readable
 from jobqueue.db.sockets import one_value
 
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
@@ -65,12 +65,9 @@ class MySQLLocks(LockDialect):
             window *= 8
         return rows
 
-    def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        return hints.update_by_key(queryset, changes)
-
-    def mutex_parameter(self, key: str) -> Parameter:
-        """The key of a mutex as a statement takes it: see parameters.py."""
-        return readable(key)
+    update_locked = staticmethod(hints.update_by_key)
+    #: the key of a mutex as a statement takes it
+    mutex_parameter = staticmethod(readable)
 
     def take_mutex(
         self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None

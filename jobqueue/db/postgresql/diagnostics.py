@@ -91,16 +91,13 @@ class PostgreSQLDiagnostics(Diagnostics):
     def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
         """This session's table locks and row locks. Reads every table that the transaction has locked rows of."""
         found: set[HeldLock] = set()
+        has_pgrowlocks = one_value(connection, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgrowlocks')")
         with connection.cursor() as cursor:
-            cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgrowlocks')")
-            (has_pgrowlocks,) = cursor.fetchone()
             cursor.execute(_TABLES)
             for oid, table, mode in cursor.fetchall():
                 found.add(HeldLock(table, "", LockKind.TABLE, mode))
                 found |= set(_rows(cursor, oid, table, has_pgrowlocks))
-            cursor.execute("SHOW transaction_isolation")
-            (isolation,) = cursor.fetchone()
-        return HeldLocks(frozenset(found), str(isolation))
+        return HeldLocks(frozenset(found), str(one_value(connection, "SHOW transaction_isolation")))
 
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
         """pg_blocking_pids() of every session that waits. Statements of other roles need pg_read_all_stats."""

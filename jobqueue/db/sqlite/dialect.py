@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.db import OperationalError
@@ -32,6 +30,7 @@ class SQLite(Dialect):
     single_writer = True
     locks = SQLiteLocks()
     diagnostics = SQLiteDiagnostics()
+    transaction = staticmethod(immediate)
     column_types = {"tiny": "smallint", "instant": "datetime"}
     now_sql = NOW_SQL
     now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
@@ -39,11 +38,6 @@ class SQLite(Dialect):
     def lock_rows(self, queryset: Q) -> Q:
         """Unchanged: the transaction has locked the whole database."""
         return queryset
-
-    @contextmanager
-    def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
-        with immediate(connection):
-            yield
 
     def fault(self, error: BaseException) -> Fault | None:
         """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""

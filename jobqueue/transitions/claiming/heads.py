@@ -110,7 +110,9 @@ class Heads:
         levels = {head.queue: head.level for head in found}
         for queue in queues:
             self._whole[queue] = _Whole(levels.get(queue), begun, now + pause_seconds(now - begun))
-        self._remember(found)
+        for head in found:
+            if head.level is not None:
+                self._levels.setdefault(head.queue, set()).add(head.level)
         return found
 
     def _look_since(self, queues: Sequence[str], now: float, using: str) -> list[Head]:
@@ -133,11 +135,6 @@ class Heads:
 
     def _of(self, queues: Iterable[str]) -> list[tuple[str, _Whole]]:
         return [(queue, self._whole[queue]) for queue in queues]
-
-    def _remember(self, heads: Iterable[Head]) -> None:
-        for head in heads:
-            if head.level is not None:
-                self._levels.setdefault(head.queue, set()).add(head.level)
 
 
 def _heads(look: Prepared, runs: Sequence[dict[str, Any]]) -> dict[str, Head]:

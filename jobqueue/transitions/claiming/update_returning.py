@@ -48,6 +48,7 @@ def update_returning(request: Request) -> Taken:
     """
     found: list[tuple[Row, Lease]] = []
     token = uuid.uuid4().bytes
+    given = {"queue": request.queue, "worker": request.worker, "token": token, "seconds": request.seconds}
     # None: the highest priority that waits, without a seek for it; nothing if all of its jobs are delayed.
     tops: list[int | None] = [None] if request.from_top else []
     level = None
@@ -56,9 +57,7 @@ def update_returning(request: Request) -> Taken:
             for start in request.cursor.starts(level):
                 if len(found) < request.limit:
                     prepared = _statement(request.using, request.limit - len(found), level is None, **start.condition())
-                    found += _leased(
-                        prepared.rows(level=level, **_values(request, token), **start.values()), request, token
-                    )
+                    found += _leased(prepared.rows(level=level, **given, **start.values()), request, token)
             if len(found) >= request.limit or (found and level in (None, request.only_level)):
                 break
     except Error as error:
@@ -67,10 +66,6 @@ def update_returning(request: Request) -> Taken:
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
         retry.count_error(error, using=request.using)
     return _without_late(found, from_top=bool(found) and level is None)
-
-
-def _values(request: Request, token: bytes) -> dict[str, object]:
-    return {"queue": request.queue, "worker": request.worker, "token": token, "seconds": request.seconds}
 
 
 def _leased(rows: list[tuple[Any, ...]], request: Request, token: bytes) -> list[tuple[Row, Lease]]:
