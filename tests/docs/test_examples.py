@@ -15,7 +15,10 @@ from jobqueue import conf
 from jobqueue.models import Job, JobAttempt
 from tests.docs import scratch, shell
 from tests.docs.markdown import LANGUAGES, PAGES, ROOT, VERBS, name, pieces
+from tests.matrix import enough_on
 from tests.settings import VENDOR
+
+pytestmark = enough_on("sqlite", "mysql", "postgres", why="no block is for MariaDB alone")
 
 TUTORIAL = [page for page in PAGES if "tutorial" in page.parts]
 REFERENCE = ROOT / "docs" / "reference"

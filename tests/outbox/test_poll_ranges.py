@@ -1,6 +1,7 @@
 """Thousands of keys that wait cost an idle relay next to nothing, and keep nobody else waiting."""
 
 import random
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -9,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import Relay, lanes, publish
+from tests.factories import now
 from tests.marks import finding
 from tests.outbox.helpers import drain, pending, say
 
@@ -43,11 +45,9 @@ def later(monkeypatch):
 @pytest.fixture
 def waiting(listen):
     """Keys whose events wait for an hour, and what a relay delivers after it has seen them."""
-    heard = listen("t")
+    heard, due_at = listen("t"), now() + timedelta(hours=1)
     OutboxEvent.objects.bulk_create(
-        OutboxEvent(
-            topic="t", key=f"w{n}".encode(), payload=n, lane=lanes.key_lane(f"w{n}".encode()), due_at=UtcNowPlus(3600)
-        )
+        OutboxEvent(topic="t", key=f"w{n}".encode(), payload=n, lane=lanes.key_lane(f"w{n}".encode()), due_at=due_at)
         for n in range(CROWD)
     )
     return heard

@@ -21,11 +21,12 @@ from jobqueue.worker.shared.scoreboard import Hold, Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 from tests.factories import make_job, set_columns
 from tests.marks import committed, finding
+from tests.matrix import FULL, sized
 from tests.settings import VENDOR
 
-pytestmark = committed
+pytestmark = [committed, sized]
 INNODB = VENDOR in ("mysql", "mariadb")
-DONE = 20_000
+DONE = 20_000 if FULL else 10_000
 
 
 @pytest.fixture(autouse=True)

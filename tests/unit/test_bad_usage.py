@@ -1,15 +1,11 @@
 """runworker refuses bad options before it opens a database: there is none here."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.launch import ROOT, launch
 from tests.patience import patient
-
-ROOT = Path(__file__).resolve().parents[2]
 
 USAGE = [
     ("--lease", "0"),
@@ -36,10 +32,10 @@ USAGE = [
 
 @pytest.mark.parametrize("options", USAGE, ids=" ".join)
 def test_bad_usage_exits_2_without_a_traceback(options, tmp_path):
-    env = os.environ | {"JOBQUEUE_TEST_DB": "sqlite", "JOBQUEUE_TEST_DIR": str(tmp_path)}
+    files, output = tmp_path / "files", tmp_path / "output"
+    files.mkdir()
+    env = os.environ | {"JOBQUEUE_TEST_DB": "sqlite", "JOBQUEUE_TEST_DIR": str(files)}
     env |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "manage.py", "runworker", *options]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patient(60), check=False)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert launch(["runworker", *options], env, output).wait(patient(60)) == 2, output.read_text()
+    assert "Traceback" not in output.read_text()
+    assert not list(files.iterdir())

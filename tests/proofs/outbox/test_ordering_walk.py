@@ -15,9 +15,10 @@ from tests.factories import claim_one, expire, lease_with
 from tests.faults.conftest import wait_until_gone
 from tests.faults.moments import cut_at
 from tests.marks import committed
+from tests.matrix import each_driver
 from tests.settings import VENDOR
 
-pytestmark = committed
+pytestmark = [committed, each_driver]
 
 
 class Died(BaseException):
