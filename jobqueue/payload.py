@@ -116,7 +116,9 @@ def _check(value: JSON, path: str, depth: int) -> None:
             _checked_key(key, path)
             _check(item, f"{path}.{key}", depth - 1)
     else:
-        raise _refused(path, f"a {type(value).__name__}, which is not JSON; convert it to a string or number first")
+        # Django says "Unsupported type", and code that also runs on other backends may look for it.
+        what = f"something that is not JSON (Unsupported type: {type(value).__name__})"
+        raise _refused(path, f"{what}; convert it to a string or number first")
 
 
 def _checked_key(key: object, path: str) -> str:

@@ -21,6 +21,8 @@ def unpacked(requirement: str, inside: str = "") -> Path:
         CACHE.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:", "--dest", scratch]
+            # Only read here, so this Python may be too old to run it.
+            options.append("--ignore-requires-python")
             command = [sys.executable, "-m", "pip", "download", *options, requirement]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
