@@ -16,6 +16,8 @@ class HoleProxy:
         self._server_port, self._closed = port, False
         self._needle = self._before = None
         self._heard = False
+        #: while it is set, new connections hang from their first byte
+        self.deaf = threading.Event()
         self._lock, self._sockets = threading.Lock(), []
         #: set when a connection hangs
         self.holed = threading.Event()
@@ -46,6 +48,11 @@ class HoleProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self.deaf.is_set():
+                with self._lock:
+                    self._sockets.append(client)
+                self.holed.set()
+                continue
             server = socket.socket()
             with self._lock:
                 self._sockets += [client, server]

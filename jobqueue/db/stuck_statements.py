@@ -9,9 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from math import ceil
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db import fault_vendor
 
 logger = logging.getLogger("jobqueue.db")
 
@@ -99,7 +102,13 @@ class StuckStatements:
         self._looked_at = time.monotonic()
 
     def watched(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-        """A block in which each statement of this thread on `connection` is timed; it must not be long without one."""
+        """A block in which each statement of this thread on `connection` is timed; it must not be long without one.
+
+        From now on this process also gives up opening a connection to this database after that time, unless its OPTIONS
+        say how long that may take: there is no session yet that another thread could end.
+        """
+        if option := fault_vendor(connection.alias).opening_option:
+            connection.settings_dict["OPTIONS"].setdefault(option, ceil(self._seconds))
         return _WatchedStatements(connection, self)
 
     def end(self, timer: _WatchedStatements) -> None:

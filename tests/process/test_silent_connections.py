@@ -1,12 +1,13 @@
 """Any other connection of a worker or a relay may hang: whoever waits for it goes on with another one."""
 
 import json
+import time
 
 import pytest
 
-from jobqueue.models import OutboxEvent
+from jobqueue.models import OutboxEvent, Worker
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
 from tests.matrix import each_driver
 from tests.outbox.helpers import say
@@ -67,3 +68,18 @@ def test_a_session_that_hangs_when_its_job_is_over_does_not_keep_the_end_from_be
     group.causes(proxy.holed, "no session was reset")
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert group.text().count(CUT) == 1
+
+
+def test_an_end_is_written_although_the_connection_for_it_hangs_while_it_is_opened(start, proxied):
+    proxy, through = proxied
+    group = start("runworker", *LEASES, **through)
+    wait_until(lambda: Worker.objects.filter(stopped_at__isnull=True).exists(), what="a registered child")
+    proxy.deaf.set()
+    job_id = tasks.add.enqueue(1, 2).id
+    group.causes(proxy.holed, "no connection was opened")
+    wait_until(lambda: job(job_id).fence, what="the claim")
+    # Nothing shows that the thread which writes ends opens its connection now; on a slow machine this sees less.
+    time.sleep(1)
+    proxy.deaf.clear()
+    wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
+    assert job(job_id).attempts == 0

@@ -45,6 +45,7 @@ class MySQL(Dialect):
 
     name = "MySQL"
     supported = True
+    opening_option = "connect_timeout"
     oldest = (8, 0, 17)
     claim_strategy = "skip-locked"
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"

@@ -49,6 +49,7 @@ class PostgreSQL(Dialect):
 
     name = "PostgreSQL"
     supported = True
+    opening_option = "connect_timeout"
     claim_strategy = "skip-locked"
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     locks = PostgreSQLLocks()
