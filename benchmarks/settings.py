@@ -3,12 +3,15 @@
 import os
 from pathlib import Path
 
+import django
 import environ
 
 SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 TIME_ZONE = "UTC"
-INSTALLED_APPS = ["django_tasks", "jobqueue", "benchmarks"]
+INSTALLED_APPS = ["jobqueue", "benchmarks"]
+if django.VERSION < (6, 0):
+    INSTALLED_APPS.insert(0, "django_tasks")
 TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": []}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
