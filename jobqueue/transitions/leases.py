@@ -14,6 +14,7 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import Unestimated
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -71,7 +72,7 @@ def held(lease: Lease) -> JobQuerySet:
 
 def held_by(worker: str, *, using: str) -> list[Lease]:
     """Every lease that `worker` holds now, by index ix_worker, ids ascending; payloads are left out (None)."""
-    rows = Job.objects.using(using).filter(locked_by=worker, status=Job.Status.PROCESSING).order_by("id")
+    rows = Job.objects.using(using).filter(locked_by=worker, status=Unestimated(Job.Status.PROCESSING)).order_by("id")
     with explain_missing_table(using):
         return [lease_of(job, using) for job in rows.defer("payload", "result", "last_error")]
 

@@ -1,4 +1,4 @@
-"""A claim reads only what it takes, also where the statistics were made while no job waited."""
+"""Statements read only the rows that they need, also where the statistics were made while no job waited or ran."""
 
 import json
 from itertools import count
@@ -9,7 +9,7 @@ from django.db import connection
 from jobqueue import enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
-from jobqueue.transitions import ack_many, claim
+from jobqueue.transitions import ack_many, claim, held_by
 from jobqueue.transitions.claiming import aging, candidates
 from tests.settings import VENDOR
 
@@ -98,3 +98,11 @@ def test_rows_that_are_not_taken_are_not_read(look, explain, settings):
     Job.objects.filter(status=0, pk__in=Job.objects.filter(status=0)[:5]).update(run_at=UtcNowPlus(-3600))
     # Those that a claim takes are read again by their keys.
     assert max(rows_read(LOOKS[look], explain)) <= (20 if look == "batch" else 3), rows_read(LOOKS[look], explain)
+
+
+@pytest.mark.parametrize("explain", [literal, prepared])
+def test_the_leases_of_other_workers_are_not_read(explain):
+    claim("q", 1000, worker="other")
+    (lease,) = claim("q", worker="mine")
+    assert [held.job_id for held in held_by("mine", using="default")] == [lease.job_id]
+    assert rows_read(lambda: held_by("mine", using="default"), explain) == [1]
