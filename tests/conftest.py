@@ -40,6 +40,22 @@ def pytest_collection_modifyitems(items):
             item.user_properties.append(("finding", mark.kwargs["number"]))
 
 
+@pytest.fixture(autouse=True)
+def forgetful():
+    """No test finds what the process has remembered in those before it."""
+    from tests import memories
+
+    memories.reset()
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    """What a test registers as a task, a handler or an upcaster is gone after it."""
+    from tests import memories
+
+    memories.copy_registries(monkeypatch)
+
+
 @pytest.fixture
 def vendor_name():
     """sqlite, mysql, mariadb or postgres."""

@@ -25,12 +25,6 @@ PAGE = "/admin/jobqueue/lockstat/"
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def anew():
-    """Counts of earlier tests are forgotten."""
-    recorder._reset()
-
-
 def wait(text="x", blocking=2):
     return LockWait("w " + text, 1, blocking, 3.0, text, "X", text, text, True, 4.0)
 

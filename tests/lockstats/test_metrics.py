@@ -24,12 +24,6 @@ from tests.settings import VENDOR
 KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])
 
 
-@pytest.fixture(autouse=True)
-def anew():
-    """Counts of earlier tests are forgotten, like those of a process that forks."""
-    recorder._reset()
-
-
 @pytest.fixture
 def server(request, settings):
     """Redis, for the kind that needs it."""

@@ -29,11 +29,9 @@ pytestmark = committed
 
 
 @pytest.fixture(autouse=True)
-def anew(monkeypatch):
-    """A process that knows nothing yet, and whose turn it is, until the test takes it away."""
+def own_turn(monkeypatch):
+    """It is this process's turn to watch, until the test takes it away."""
     monkeypatch.setattr(lock_watch, "INTERVAL_SECONDS", 600)
-    recorder._reset()
-    lock_watch._memories.clear()
 
 
 def watch():

@@ -8,8 +8,9 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import claim
-from jobqueue.transitions.claiming import aging, candidates
+from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
+from tests import memories
 from tests.matrix import sized
 from tests.plans.conftest import LEVELS, READY
 from tests.races.actors import Actor, holding
@@ -93,7 +94,6 @@ def test_a_claim_over_two_levels_locks_one_more_entry_per_level(run, isolation):
 def starved(run, settings):
     """Three jobs of the lowest level and two of the next have waited for too long."""
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 600}}}
-    aging._next_look.clear()
     for level, count in ((0, 3), (1, 2)):
         ids = Job.objects.filter(queue="q", status=0, priority=level).order_by("-id").values_list("pk", flat=True)
         Job.objects.filter(pk__in=list(ids[:count])).update(run_at=UtcNowPlus(-3600))
@@ -101,7 +101,7 @@ def starved(run, settings):
 
 @mysql_only
 def test_a_claim_that_takes_starved_jobs_first_locks_one_more_entry_per_level(run, starved, isolation):
-    aging._next_look.clear()
+    memories.reset()
     with vendor("default").transaction(connection):
         first = lock_aged("q", 10, using="default")
         on_index, on_rows = locks_held(run)

@@ -90,7 +90,6 @@ def test_the_rows_of_one_level_come_by_ix_pick(run):
 
 def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 600}}}
-    aging._next_look.clear()
     Job.objects.filter(queue="q", status=0, priority=0, run_at__lt=UtcNowPlus(0)).update(run_at=UtcNowPlus(-3600))
 
     def look():
@@ -106,7 +105,6 @@ def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings)
 
 def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 86_400}}}
-    aging._next_look.clear()
     found = statements(lambda: list(aging.aged_levels("q", using="default")))
     # Delayed jobs alone make a level, too.
     assert len(found) == 2 * (LEVELS + 1) + 1

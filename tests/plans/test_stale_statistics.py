@@ -11,6 +11,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, held_by
 from jobqueue.transitions.claiming import aging, candidates
+from tests import memories
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.skipif(VENDOR != "postgres", reason="other planners do not ask which values occur")
@@ -77,7 +78,7 @@ def scanned(node):
 
 
 def starved():
-    aging._next_look.clear()
+    memories.reset()
     return [level for level, _ in aging.aged_levels("q", using="default")]
 
 

@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from jobqueue import enqueue, wakeup
+from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.models import Worker
-from jobqueue.wakeup.redis import PAUSE_SECONDS, RedisNotifier
+from jobqueue.wakeup.redis import PAUSE_SECONDS
+from tests import memories
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
@@ -59,7 +60,7 @@ def messenger(request, settings, monkeypatch):
     value = request.getfixturevalue("redis_url") if request.param == "redis" else request.param
     settings.JOBQUEUE = {"WAKEUP": value}
     monkeypatch.setenv("JOBQUEUE_TEST_WAKEUP", value)
-    RedisNotifier.at.cache_clear()
+    memories.reset()
     return Messenger(value)
 
 
@@ -205,7 +206,7 @@ def test_a_job_that_nobody_rang_for_is_found_by_polling(worker, messenger):
 @enough_on("sqlite", why="about Redis")
 def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server, redis_url, settings):
     settings.JOBQUEUE = {"WAKEUP": redis_url}
-    RedisNotifier.at.cache_clear()
+    memories.reset()
     messenger = Messenger(redis_url)
     group = worker("--poll", "1s..2s", JOBQUEUE_TEST_WAKEUP=redis_url)
     rare = worker(*RARELY, "other", JOBQUEUE_TEST_WAKEUP=redis_url)
@@ -218,7 +219,7 @@ def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server
     finally:
         redis_server.start()
     wait_until(lambda: len(messenger.sessions()) == 2, what="both workers again")
-    RedisNotifier.at.cache_clear()
+    memories.reset()
     job_id = tasks.add.using(queue_name="other").enqueue(1, 2).id
     runs_at_once(job_id)
     wait_until(lambda: "are received again" in rare.text(), what="the word about it")
@@ -231,8 +232,7 @@ def test_a_redis_that_hangs_holds_up_one_enqueue_for_a_moment_and_the_next_not_a
 ):
     monkeypatch.undo()  # as short as it is
     settings.JOBQUEUE = {"WAKEUP": redis_url}
-    RedisNotifier.at.cache_clear()
-    wakeup._notified_at.clear()
+    memories.reset()
     tried, publish = [], Redis.publish
     monkeypatch.setattr(Redis, "publish", lambda *args: tried.append(args) or publish(*args))
     redis_server.pause()

@@ -284,13 +284,12 @@ def double(n):
 
 
 @pytest.fixture
-def plain(settings, monkeypatch):
+def plain(settings, monkeypatch, own_registry):
     """A task of another backend, made by Django's own class, in a module that workers import."""
     dummy = f"{task_backends.__class__.__module__}.backends.dummy.DummyBackend"
     settings.TASKS = {**settings.TASKS, "other": {"BACKEND": dummy, "QUEUES": []}}
     made = Task(func=double, priority=0, queue_name="default", backend="other")
     monkeypatch.setattr(tasks, "plain", made, raising=False)
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     return made
 
 

@@ -15,7 +15,6 @@ from jobqueue.exceptions import InvalidValue, JobExpired, JobQueueError
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import job_canceled
 from jobqueue.tasks import registry
-from jobqueue.tasks import versions as upcasting
 from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.transitions import claim, retry
 from jobqueue.transitions.claiming.claimer import Claimer
@@ -201,13 +200,6 @@ def wait_of(backoff, error=None):
     lease = claim_one("default")
     settle_run(lease, error or ValueError("x"))
     return seconds_from_now(job(lease.job_id).run_at)
-
-
-@pytest.fixture
-def own_registry(monkeypatch):
-    """Tasks that a test decorates are gone after it."""
-    for owner, name in [(registry, "_tasks"), (registry, "_aliases"), (upcasting, "_upcasters")]:
-        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
 
 
 def decorated(**fields):

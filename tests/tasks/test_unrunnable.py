@@ -7,18 +7,12 @@ import pytest
 from django.core.management import call_command
 
 from jobqueue import task
-from jobqueue.tasks import registry, versions
+from jobqueue.tasks import registry
 from tests.app import tasks
 from tests.cli.helpers import refused
 from tests.factories import make_in_state, make_job, set_columns
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch):
-    for owner, name in [(registry, "_tasks"), (registry, "_aliases"), (versions, "_upcasters")]:
-        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 
 def run(*words):

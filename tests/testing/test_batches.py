@@ -7,7 +7,6 @@ from django.db import transaction
 
 from jobqueue import enqueue_many, handler
 from jobqueue.models import Job
-from jobqueue.tasks import registry
 from jobqueue.testing import drain, run_inline
 from jobqueue.transitions import ack_many
 from tests.app.kit import sell
@@ -18,9 +17,8 @@ pytestmark = pytest.mark.usefixtures("kind")
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(own_registry):
     """The payloads of each call of a batch handler that sells all in one transaction, none if there is a None."""
-    monkeypatch.setattr(registry, "_handlers", dict(registry._handlers))
     found = []
 
     @handler("crates", batch=3)

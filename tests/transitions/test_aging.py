@@ -8,6 +8,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import aging
+from tests import memories
 from tests.factories import job, make_job, make_jobs, set_columns
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +19,7 @@ SETTING = {"QUEUES": {"q": {"STARVE_SECONDS": 300}}}
 def look_now(monkeypatch):
     """Forget when this process has looked; after the next look it looks no more, however long the test takes."""
     monkeypatch.setattr(aging, "LOOK_SECONDS", 600)
-    aging._next_look.clear()
+    memories.reset()
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def stream(claims):
     taken = []
     for _ in range(claims):
         make_jobs(2, priority=9)
-        aging._next_look.clear()
+        memories.reset()
         taken += claimed(1)
     return taken
 
@@ -75,7 +76,7 @@ def test_no_job_is_taken_twice_by_one_claim(on):
     ids = [aged(400, priority=n % 3) for n in range(9)] + [make_job(priority=n % 3) for n in range(9)]
     found = []
     while more := claimed(5):
-        aging._next_look.clear()
+        memories.reset()
         found += more
     assert sorted(found) == sorted(ids)
     assert {job(i).fence for i in ids} == {1}

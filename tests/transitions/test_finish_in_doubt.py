@@ -12,7 +12,6 @@ from jobqueue import current_job, task
 from jobqueue.compat import TaskResultStatus, signals
 from jobqueue.models import JobAttempt
 from jobqueue.signals import attempt_ended, lease_lost
-from jobqueue.tasks import registry
 from tests.app.models import Account
 from tests.factories import claim_one, settle_run, state
 from tests.faults.finishing import lose_connection
@@ -48,9 +47,8 @@ def told():
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(own_registry):
     """Run a body as a task in a job thread; the outcome is written by this one."""
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
     def run(body):
         job_id = task(max_attempts=1)(body).enqueue().id

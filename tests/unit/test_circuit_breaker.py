@@ -9,7 +9,7 @@ from jobqueue.exceptions import SoftTimeout
 from jobqueue.worker.child.circuit_breaker import CircuitBreaker
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.shared.scoreboard import ProcessSlot
-from tests.unit.test_concurrency_limit import Clock
+from tests.clocks import Clock
 
 
 @pytest.fixture

@@ -7,18 +7,7 @@ import pytest
 from jobqueue.worker.child import concurrency_limit
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 from jobqueue.worker.shared.scoreboard import ProcessSlot
-
-
-class Clock:
-    """A clock that goes when told to."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-    def go(self, seconds):
-        self.now += seconds
+from tests.clocks import Clock
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from jobqueue.worker.monitor import stopping
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, Winding
-from tests.unit.test_concurrency_limit import Clock
+from tests.clocks import Clock
 
 LATE, INNOCENT = 1, 2
 

@@ -11,7 +11,7 @@ from jobqueue import enqueue, enqueue_many, wakeup
 from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
 from jobqueue.wakeup import redis as redis_notifier
-from jobqueue.wakeup.redis import RedisNotifier
+from tests import memories
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, state, undone, wait_until
 from tests.marks import committed
@@ -25,12 +25,10 @@ NOBODY = "redis://127.0.0.1:1/0"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """A process that has notified of nothing yet."""
-    monkeypatch.setattr(wakeup, "_notified_at", {})
     monkeypatch.setattr(wakeup, "_callback", None)
     # On a busy machine a server of one's own takes its time, and twenty enqueues as well.
     monkeypatch.setattr(redis_notifier, "WAIT_SECONDS", 30)
     monkeypatch.setattr(redis_notifier, "PAUSE_SECONDS", 600)
-    RedisNotifier.at.cache_clear()
 
 
 @pytest.fixture
@@ -144,7 +142,7 @@ def test_another_session_hears_the_queue_after_the_commit_and_not_before(subscri
 def test_a_burst_is_one_ring_and_the_next_burst_another(subscription, monkeypatch):
     # However long twenty enqueues take here.
     monkeypatch.setattr(wakeup, "QUIET_SECONDS", 60)
-    monkeypatch.setattr(wakeup, "_notified_at", {})
+    memories.reset()
     with transaction.atomic():
         for n in range(20):
             enqueue("q", n)

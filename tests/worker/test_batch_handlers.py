@@ -32,13 +32,7 @@ from tests.factories import expire, job, lease_with, make_due, make_jobs, second
 from tests.marks import committed
 from tests.patience import patient
 
-pytestmark = committed
-
-
-@pytest.fixture(autouse=True)
-def handlers(monkeypatch):
-    """What a test registers is forgotten after it."""
-    monkeypatch.setattr(registry, "_handlers", dict(registry._handlers))
+pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
 
 
 def run_calls(leases, run=None):

@@ -9,7 +9,7 @@ from django.db import transaction
 from jobqueue import task
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.exceptions import LockNotAcquired
-from jobqueue.locks import lease_lock, mutex, timed
+from jobqueue.locks import lease_lock, mutex
 from jobqueue.models import Job, JobAttempt
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Ending
@@ -116,7 +116,6 @@ def test_a_job_that_makes_another_error_of_it_fails_as_usual():
 def context():
     """A running job of the task above, which may run for 120 s."""
     make_job(task=PATH)
-    timed._warned.clear()
     with JobScope(JobContext(claim_one())) as context:
         yield context
 

@@ -1,0 +1,35 @@
+"""What a process of the package remembers: forgotten before each test, so that no test depends on those before it."""
+
+from jobqueue import wakeup
+from jobqueue.locks import redis, timed
+from jobqueue.lockstats import recorder
+from jobqueue.maintenance import lock_sweeper, lock_watch
+from jobqueue.tasks import registry, versions
+from jobqueue.transitions.claiming import aging
+from jobqueue.wakeup.redis import RedisNotifier
+from jobqueue.worker.child import parked
+
+MEMORIES = (
+    aging._next_look,
+    lock_sweeper._positions,
+    lock_watch._memories,
+    parked._parked,
+    redis._strays,
+    timed._warned,
+    wakeup._notified_at,
+)
+REGISTRIES = ((registry, "_tasks"), (registry, "_aliases"), (registry, "_handlers"), (versions, "_upcasters"))
+
+
+def reset():
+    """Be a process that has just begun."""
+    for memory in MEMORIES:
+        memory.clear()
+    recorder._reset()
+    RedisNotifier.at.cache_clear()
+
+
+def copy_registries(monkeypatch):
+    """Let what a test registers be gone after it."""
+    for owner, name in REGISTRIES:
+        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
