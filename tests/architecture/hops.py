@@ -4,6 +4,9 @@ Runs each route on a SQLite database of its own, with public names only, so that
 A hop is a named function of `jobqueue` on the stack of a statement; lambdas, the retry wrapper (db/retry) and the
 prepared statements (db/prepared) do not count. The deepest statement of a route counts. Worker routes begin at the turn
 of the child's loop and at the turn of the settling thread.
+
+With --statements it prints the statements of each verb instead, on the server of DATABASE_URL if there is one:
+tests/architecture/statements.py compares those of two commits.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+MANY = 100
 WRAPPERS = ("db/retry.py", "db/prepared.py")
 CONTROL = re.compile(r"BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|SET|PRAGMA", re.IGNORECASE)
 #: function and file at which a worker's route begins
@@ -75,25 +79,29 @@ class Tracer:
 def project(package_root: Path) -> Iterator[Tracer]:
     """Django with the package of `package_root`, on a new SQLite database."""
     import django
+    import environ
     from django.conf import settings
-    from django.core.management import call_command
 
     with tempfile.TemporaryDirectory() as folder:
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/hops.sqlite3"}
-        database |= {"OPTIONS": {"timeout": 20}}
+        url = os.environ.get("DATABASE_URL", f"sqlite:///{folder}/hops.sqlite3")
+        database = environ.Env.db_url_config(url)
+        if database["ENGINE"].endswith("sqlite3"):
+            database |= {"OPTIONS": {"timeout": 20}, "TEST": {"NAME": f"{folder}/test.sqlite3"}}
         backend = {"BACKEND": "jobqueue.backends.JobQueueBackend"}
         apps = ["django.contrib.auth", "django.contrib.contenttypes", "jobqueue"]
         settings.configure(
             DATABASES={"default": database}, TASKS={"default": backend}, INSTALLED_APPS=apps, USE_TZ=True
         )
         django.setup()
-        call_command("migrate", verbosity=0)
-        from django.db import connection
+        from django.db import connection, connections
 
+        connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
         connection.close()
         tracer = Tracer(Path(folder) / "statements", f"{package_root / 'jobqueue'}{os.sep}")
         tracer.install()
         yield tracer
+        connections.close_all()
+        connection.creation.destroy_test_db(database["NAME"], verbosity=0)
 
 
 def _public_routes() -> Iterator[tuple[str, str, Callable[[], object], Callable[[], object]]]:
@@ -142,6 +150,38 @@ def _public_routes() -> Iterator[tuple[str, str, Callable[[], object], Callable[
     yield "lease_lock", "job_lock", locked, locked
     yield "publish", "job_outbox", published, published
     yield "mutex", "job_mutex", mutual, mutual
+
+
+def _batches() -> Iterator[tuple[str, Callable[[], object]]]:
+    """(name, call), one after the other: the verbs of many jobs."""
+    from jobqueue import enqueue_many, transitions
+
+    held: list[transitions.Lease] = []
+
+    def claim() -> None:
+        held[:] = transitions.claim("many", MANY, worker="w")
+        assert len(held) == MANY
+
+    yield f"enqueue_many of {MANY}", lambda: enqueue_many("many", range(MANY))
+    yield f"claim of {MANY}", claim
+    yield f"heartbeat_many of {MANY}", lambda: transitions.heartbeat_many(held, lease_seconds=60)
+    yield f"ack_many of {MANY}", lambda: transitions.ack_many(held)
+
+
+def statements(tracer: Tracer) -> dict[str, list[str]]:
+    """Verb -> the statements of one call, the second one: the first reads what a process keeps."""
+    found = {}
+    for _ in range(2):
+        for name, _, before, call in _public_routes():
+            before()
+            tracer.statements()
+            call()
+            found[name] = [sql for sql, _ in tracer.statements()]
+        for name, call in _batches():
+            tracer.statements()
+            call()
+            found[name] = [sql for sql, _ in tracer.statements()]
+    return found
 
 
 def _consume(payload: object) -> None:
@@ -197,15 +237,19 @@ def _below(start: tuple[str, str], statements: list[tuple[str, list[list[str]]]]
     return max(found, key=len)
 
 
-def main(root: Path) -> None:
-    """Print the routes of the package below `root`."""
+def main(root: Path, show: Callable[[Tracer], object]) -> None:
+    """Print the routes, or the statements, of the package below `root`."""
     sys.path.insert(0, str(root))
     import logging
 
     logging.disable(logging.CRITICAL)
     with project(root) as tracer:
-        print(json.dumps(routes(tracer)))
+        print(json.dumps(show(tracer)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2])
+    words = [word for word in sys.argv[1:] if word != "--statements"]
+    main(
+        Path(words[0]).resolve() if words else Path(__file__).resolve().parents[2],
+        statements if "--statements" in sys.argv else routes,
+    )
