@@ -3,7 +3,7 @@
 Runs under tests.servers, which names the servers in JOBQUEUE_TEST_<KIND>_URL and says what it could not provide in
 JOBQUEUE_TEST_MISSING. JOBQUEUE_TEST_PYTHON6 is a Python with Django 6.x: there the suite runs on SQLite and MySQL, and
 this Python, with Django 5.2, runs it on MariaDB and PostgreSQL. What can differ between the two Djangos runs on both of
-them, on SQLite.
+them, on SQLite. The process tests wait more than they work, so they run beside the others, on a server of their own.
 
 Without arguments each test runs where tests.matrix says. With arguments (paths, options of pytest) they run on every
 database. --db NAME runs everything on one database, --rest what a run without arguments leaves out, and --only-given
@@ -26,6 +26,8 @@ from pathlib import Path
 
 from tests import matrix
 from tests.matrix import DATABASES
+from tests.servers import control
+from tests.servers.state import url_variable
 
 ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
@@ -33,6 +35,10 @@ _printing = threading.Lock()
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
 #: what can differ between the Djangos and is not on two databases already
 ON_BOTH = ("tests/tasks", "tests/unit", "tests/conformance")
+#: what waits more than it works
+PROCESS = "tests/process"
+#: where it is worth a server more
+TWO_TRACKS = ("sqlite", "mysql", "postgres")
 #: what writes and reads jobs: --rest runs it on the other Django of each database
 VERBS = tuple(f"tests/{room}" for room in ("producer", "transitions", "ordering", "tasks", "worker", "models", "db"))
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
@@ -55,6 +61,7 @@ class Lane:
     python: str
     arguments: tuple[str, ...] = ()
     leave_out: str = ""
+    own_server: bool = False
 
     def run(self) -> Outcome:
         """Run it, and print what pytest says when it has ended."""
@@ -66,31 +73,45 @@ class Lane:
             versions = subprocess.run([self.python, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout
             begun = time.monotonic()
             command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *self.arguments]
+            if self.own_server:
+                env.pop(url_variable(self.database))
+                provide = [sys.executable, "-m", "tests.servers", "run", "--state", f"{folder}/servers"]
+                command = [*provide, "--only", self.database, "--", *command]
             done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             ended = "passed" if done.returncode == 0 else "FAILED"
             report = matrix.read(Path(folder))
             seconds = time.monotonic() - begun
-            line = f"{self.database}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
+            what = f"{self.database}{', processes' if self.arguments == (PROCESS,) else ''}"
+            line = f"{what}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
             with _printing:
                 print(f"\n== {line} ==\n{done.stdout.decode(errors='replace')}", flush=True)
             return Outcome(done.returncode, line, report)
 
 
-def lanes(database: str, options: argparse.Namespace, python6: str | None) -> list[Lane]:
-    """The runs on one database, one after the other."""
+def tracks(database: str, options: argparse.Namespace, python6: str | None) -> list[list[Lane]]:
+    """The runs on one database: tracks go on at the same time, the runs of a track one after the other."""
     if options.only_given:
-        return [Lane(database, sys.executable, tuple(options.given))]
+        return [[Lane(database, sys.executable, tuple(options.given))]]
     ours = other = sys.executable
     if python6 is not None:
         ours, other = (python6, ours) if database in ON_DJANGO_6 else (ours, python6)
     skip = () if database == "sqlite" else tuple(f"--ignore={folder}" for folder in ONCE)
     if options.rest:
         again = [Lane(database, other, VERBS)] if other != ours else []
-        return [Lane(database, ours, skip, "rest"), *again]
+        return [[Lane(database, ours, skip, "rest"), *again]]
     if options.given or options.db:
-        return [Lane(database, ours, (*skip, *options.given))]
+        return [[Lane(database, ours, (*skip, *options.given))]]
+    if database not in TWO_TRACKS or not _can_have_two(database):
+        return [[Lane(database, ours, skip, "short")]]
     again = [Lane(database, other, ON_BOTH)] if other != ours and database == "sqlite" else []
-    return [*again, Lane(database, ours, skip, "short")]
+    beside = Lane(database, ours, (PROCESS,), "short", own_server=database != "sqlite")
+    return [[Lane(database, ours, (*skip, f"--ignore={PROCESS}"), "short")], [*again, beside]]
+
+
+def _can_have_two(database: str) -> bool:
+    """Not if somebody named the one to test."""
+    server = control.load().get(database)
+    return database == "sqlite" or (server is not None and server.controllable)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -114,12 +135,13 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [options.db] if options.db else DATABASES
     there = [name for name in wanted if name == "sqlite" or f"JOBQUEUE_TEST_{name.upper()}_URL" in os.environ]
 
-    def run(database: str) -> list[Outcome]:
-        return [lane.run() for lane in lanes(database, options, python6)]
+    def run(track: list[Lane]) -> list[Outcome]:
+        return [lane.run() for lane in track]
 
-    # One run per database at a time: while one waits for a worker or a lease, the others have the processors.
-    with ThreadPoolExecutor(max(1, len(there))) as pool:
-        outcomes = [outcome for ended in pool.map(run, there) for outcome in ended]
+    # While one waits for a worker or a lease, the others have the processors.
+    planned = [track for database in there for track in tracks(database, options, python6)]
+    with ThreadPoolExecutor(max(1, len(planned))) as pool:
+        outcomes = [outcome for ended in pool.map(run, planned) for outcome in ended]
     lines = [outcome.line for outcome in outcomes]
     lines += [f"{name}: NOT TESTED" for name in wanted if name not in there]
     if python6 is None and not options.only_given:

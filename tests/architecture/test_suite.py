@@ -9,10 +9,16 @@ from tests import matrix, suite
 from tests.matrix import DATABASES, Matrix, Report, enough_on, sized
 
 
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """The servers are our own: each database may have two."""
+    monkeypatch.setattr(suite, "_can_have_two", lambda database: True)
+
+
 def runs(python6, *arguments):
     """(database, Python, paths that are named, what is left out) of every run."""
     options = suite.parse(arguments)
-    planned = [lane for name in DATABASES for lane in suite.lanes(name, options, python6)]
+    planned = [lane for name in DATABASES for track in suite.tracks(name, options, python6) for lane in track]
     return [
         (r.database, r.python, tuple(a for a in r.arguments if not a.startswith("-")), r.leave_out) for r in planned
     ]
@@ -24,11 +30,30 @@ def test_every_database_runs_the_suite_once_on_one_of_two_djangos():
 
 
 def test_what_can_differ_between_the_djangos_runs_on_the_other_too():
-    assert [run for run in runs("six") if run[2]] == [("sqlite", sys.executable, suite.ON_BOTH, "")]
+    named = [run for run in runs("six") if run[2] not in ((), (suite.PROCESS,))]
+    assert named == [("sqlite", sys.executable, suite.ON_BOTH, "")]
 
 
 def test_without_django_6_everything_runs_on_what_there_is():
-    assert runs(None) == [(name, sys.executable, (), "short") for name in DATABASES]
+    assert {run[1] for run in runs(None)} == {sys.executable}
+    assert [run[0] for run in runs(None) if not run[2]] == list(DATABASES)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_every_database_runs_the_process_tests_once(database):
+    lanes = [lane for track in suite.tracks(database, suite.parse([]), "six") for lane in track]
+    beside = [lane for lane in lanes if lane.arguments == (suite.PROCESS,)]
+    with_them = [lane for lane in lanes if lane.arguments != suite.ON_BOTH and lane not in beside]
+    assert len(with_them) == 1
+    assert (f"--ignore={suite.PROCESS}" in with_them[0].arguments) == bool(beside)
+    # Two runs on one server would stop it for each other.
+    assert [lane.own_server for lane in beside] == [database != "sqlite"][: len(beside)]
+
+
+def test_a_server_that_somebody_named_is_used_by_one_run_at_a_time(monkeypatch):
+    monkeypatch.setattr(suite, "_can_have_two", lambda database: False)
+    ((lane,),) = suite.tracks("mysql", suite.parse([]), "six")
+    assert (lane.own_server, lane.leave_out) == (False, "short")
 
 
 def test_what_is_given_runs_on_every_database_and_nothing_is_left_out():
@@ -37,7 +62,7 @@ def test_what_is_given_runs_on_every_database_and_nothing_is_left_out():
 
 
 def test_on_one_database_nothing_is_left_out():
-    found = suite.lanes("mysql", suite.parse(["--db", "mysql"]), "six")
+    (found,) = suite.tracks("mysql", suite.parse(["--db", "mysql"]), "six")
     assert [(run.python, run.leave_out) for run in found] == [("six", "")]
 
 

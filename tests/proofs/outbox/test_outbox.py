@@ -102,6 +102,7 @@ def test_relays_that_are_killed_and_paused_lose_nothing_and_keep_the_order_of_ev
     figure("seconds", round(seconds, 1))
 
 
+@enough_on("mysql", "mariadb", "postgres", "sqlite", why="make test has a short form, in tests/outbox/test_brokers.py")
 def test_broker_restarts_and_killed_relays_lose_nothing_and_keep_the_order_of_every_key(relays, request, full, figure):
     """Relays under kill -9 to a RabbitMQ under kill -9: nothing missing in its queue, order per key unbroken."""
     if not full:
