@@ -15,7 +15,7 @@ from benchmarks.__main__ import keep
 from tests.matrix import enough_on
 from tests.settings import VENDOR
 
-pytestmark = enough_on("mysql", "postgres", why="make bench runs it everywhere")
+pytestmark = enough_on("postgres", why="make bench runs it everywhere")
 
 ROOT = Path(__file__).parents[2]
 

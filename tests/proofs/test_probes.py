@@ -15,7 +15,7 @@ from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, enough_on("mysql", why="see make prove")]
+pytestmark = [committed, enough_on("mariadb", why="see make prove")]
 
 
 def free_port():

@@ -15,7 +15,7 @@ from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", why="see make prove")]
 DEFAULTS = {"JOBQUEUE_TEST_DEFAULT_BACKOFF": "1"}
 BOUND_SECONDS = 2.0
 

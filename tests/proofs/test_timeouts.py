@@ -11,7 +11,7 @@ from tests.marks import committed
 from tests.matrix import enough_on
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, enough_on("mysql", why="see make prove")]
+pytestmark = [committed, enough_on("mariadb", why="see make prove")]
 
 # A lease that does not run out on a busy machine, and limits that do not come before the job's first line there.
 OPTIONS = ("--lease", "60s", "--heartbeat", "2s", "--concurrency", "4")

@@ -25,7 +25,7 @@ from tests.proofs.outbox.publishers import Publishers
 from tests.proofs.running import wait_for
 
 QUEUE = "webhooks"
-pytestmark = [committed, pytest.mark.timeout(1200), enough_on("mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1200), enough_on("mariadb", why="see make prove")]
 
 
 class Enqueuers(Publishers):

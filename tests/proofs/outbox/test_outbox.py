@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 1500
 pytestmark = [
     committed,
     pytest.mark.timeout(2 * PATIENCE_SECONDS),
-    enough_on("mysql", why="see make prove"),
+    enough_on("mariadb", why="see make prove"),
 ]
 
 

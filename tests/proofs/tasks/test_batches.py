@@ -18,7 +18,7 @@ from tests.marks import committed
 from tests.matrix import enough_on
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", why="see make prove")]
 
 PAYMENTS = Job.objects.filter(queue="payments")
 

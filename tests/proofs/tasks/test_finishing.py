@@ -15,7 +15,7 @@ from tests.proofs.conftest import FULL
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", "postgres", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", "postgres", why="see make prove")]
 
 BODIES = [finishing.pays]
 if FULL:
