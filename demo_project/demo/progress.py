@@ -1,4 +1,4 @@
-"""Progress as a line that is redrawn on a terminal, or as a line per tenth elsewhere."""
+"""Progress as a line that is redrawn on a terminal, or as a line per tenth in a file or a pipe."""
 
 from django.core.management.base import OutputWrapper
 
