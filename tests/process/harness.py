@@ -50,6 +50,10 @@ class Group:
         """What the command has printed so far."""
         return self.output.read_text(errors="replace")
 
+    def prints(self, words):
+        """Wait until it has printed `words`: a log line may come after the change in the database that it tells of."""
+        wait_until(lambda: words in self.text(), what=f"the words {words!r}")
+
     def wait(self, seconds=30):
         """Its exit status."""
         try:

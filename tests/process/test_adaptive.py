@@ -73,7 +73,7 @@ def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_s
     wait_until(lambda: 1 in levels(group), what="the lowest level")
     assert metric(port, "jobs_allowed") == 1
     account.set_password(account.password)
-    wait_until(lambda: "answers again" in group.text())
+    group.prints("answers again")
     # Seven steps of half a second, on a machine that may have other things to do.
     wait_until(lambda: at_full_level(group) and metric(port, "jobs_allowed") == 8, 20)
     # Claims that became slow for another reason, on a machine with other things to do, are told too.
@@ -146,7 +146,7 @@ def test_statements_that_became_much_slower_lower_the_level(worker):
         slowdown.over.set()
         slowdown.join()
     assert levels(group)[0] == 4
-    assert "many times longer than usual" in group.text()
+    group.prints("many times longer than usual")
     wait_until(lambda: at_full_level(group), 15, "full concurrency")
 
 
@@ -156,7 +156,7 @@ def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence,
         tasks.depends_on.using(queue_name="outside").enqueue(str(outside))
     port = free_port()
     group = worker("--batch-size", 10, "--concurrency", 2, "--probe-port", port)
-    wait_until(lambda: "in queue outside fail" in group.text(), what="the breaker")
+    group.prints("in queue outside fail")
     begun, seen = time.monotonic(), len(evidence.read("start"))
     others = [tasks.add.enqueue(n, n).id for n in range(50)]
     wait_until(lambda: {state(i) for i in others} == {"DONE"}, 5, "the work of another queue")
@@ -167,7 +167,7 @@ def test_a_failing_dependency_slows_its_queue_until_it_is_back(worker, evidence,
     outside.touch()
     wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 10, "full speed")
     # An end is written before the breaker learns of it.
-    wait_until(lambda: "full speed again" in group.text(), what="the word about it")
+    group.prints("full speed again")
     wait_until(lambda: metric(port, "queues_slowed") == 0, what="its figure")
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
@@ -188,7 +188,7 @@ def test_a_drain_does_not_end_before_a_slowed_queue_is_empty(worker, evidence, t
     assert group.wait() == 0
     assert len(evidence.read("start")) == 14
     assert Job.objects.filter(status=Job.Status.FAILED).count() == 14
-    assert "in queue outside fail" in group.text()
+    group.prints("in queue outside fail")
 
 
 @finding("B5")
@@ -197,7 +197,7 @@ def test_a_task_whose_dependency_is_down_holds_up_no_other_task_of_its_queue(wor
     other = tasks.add.enqueue(1, 1).id
     group = worker(*LONG, "--batch-size", 10, "--concurrency", 2)
     wait_until(lambda: state(other) == "DONE", 5, "the job of the other task")
-    assert "the runs of" in group.text()
+    group.prints("the runs of")
     # Not all of those before it have been tried.
     assert len({job_id for _, _, job_id, *_ in evidence.read("start")}) < 150
 

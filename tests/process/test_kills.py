@@ -76,7 +76,7 @@ def test_a_killed_group_is_recovered_by_reap_leases_when_the_lease_has_run_out(w
     wait_until(lambda: Job.objects.expired().exists(), what="the end of the lease")
     reaper = start("reap_leases")
     assert reaper.wait() == 0
-    assert "requeued 1" in reaper.text()
+    reaper.prints("requeued 1")
     assert (state(job_id), job(job_id).attempts) == ("READY", 1)
     gate.touch()
     assert worker("--drain").wait() == 0
@@ -142,7 +142,7 @@ def test_a_failure_counts_though_its_process_died_before_it_was_written(
         gate.touch()
         wait_until(lambda: evidence.read("failure-kept"), what="the end of the run, written to the scoreboard")
         os.kill(int(start[1]), signal.SIGKILL)
-        wait_until(lambda: "ended unexpectedly" in group.text(), what="the end of the child")
+        group.prints("ended unexpectedly")
     wait_until(lambda: job(job_id).attempts == 1, what="the attempt")
     assert (state(job_id), job(job_id).crashes, len(evidence.read("start"))) == (ended, 0, 1)
     assert words in job(job_id).last_error
@@ -176,7 +176,7 @@ def test_the_second_signal_leaves_at_once_and_gives_everything_back(worker, evid
     group = worker(*LONG)
     started(evidence)
     group.signal(number)
-    wait_until(lambda: "stopping" in group.text())
+    group.prints("stopping")
     group.signal(number)
     assert group.wait(8) == 128 + number
     assert not group.members()

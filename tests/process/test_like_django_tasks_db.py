@@ -113,7 +113,7 @@ def test_ctrl_c_lets_the_running_job_finish_under_the_name_it_was_started_with(w
     assert name.startswith("tester:")
     assert result.status == TaskResultStatus.RUNNING
     group.signal(signal.SIGINT)
-    wait_until(lambda: "SIGINT: stopping" in group.text())
+    group.prints("SIGINT: stopping")
     result.refresh()
     assert result.status == TaskResultStatus.RUNNING
     gate.touch()

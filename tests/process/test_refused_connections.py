@@ -28,7 +28,7 @@ def run_into(refuse, admit, account, worker, evidence, gate):
     kill_sessions()
     waiting = [tasks.add.enqueue(n, 0).id for n in range(10)]
     gate.touch()
-    wait_until(lambda: "the database is unreachable" in group.text(), what="the word about the refusal")
+    group.prints("the database is unreachable")
     wait_until(lambda: evidence.read("effect"), what="the end of the running job")
     admit()
     wait_until(lambda: {state(i) for i in (running, *waiting)} == {"DONE"}, 40, "the end of all jobs")
@@ -69,7 +69,7 @@ def test_a_server_that_has_no_session_left_costs_nothing_once_it_has(account, wo
 def test_a_wrong_password_at_the_start_exits_3(account, worker):
     group = worker("--drain", **account.environment(password="wrong"))
     assert group.wait() == 3
-    assert "cannot be reached" in group.text()
+    group.prints("cannot be reached")
     assert "Traceback" not in group.text()
 
 
@@ -78,5 +78,5 @@ def test_a_server_that_is_down_at_the_start_exits_3(account, worker):
         nobody.bind(("127.0.0.1", 0))
         group = worker("--drain", **account.environment(port=nobody.getsockname()[1]))
         assert group.wait() == 3
-    assert "cannot be reached" in group.text()
+    group.prints("cannot be reached")
     assert "Traceback" not in group.text()

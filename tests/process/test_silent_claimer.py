@@ -52,6 +52,7 @@ def test_a_claim_that_the_server_has_not_heard_is_made_again_on_another_connecti
     enqueue()
     group.causes(proxy.holed, "nothing was claimed")
     wait_until(all_are_done, 10, "the ends of all jobs")
+    group.prints(CUT)
     assert group.text().count(CUT) == 1
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
@@ -68,6 +69,7 @@ def test_a_job_whose_claim_was_committed_and_not_answered_runs_without_a_charge(
     wait_until(lambda: job(lost).fence, what="the commit")
     enqueue()
     wait_until(all_are_done, 10, "the ends of all jobs")
+    group.prints(CUT)
     assert group.text().count(CUT) == 1
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 

@@ -37,7 +37,7 @@ def test_a_monitor_whose_connection_hangs_is_replaced_before_the_leases_of_its_c
     proxy.arm(RENEWAL)
     group.causes(proxy.holed, "no renewal")
     last = job(job_id).lock_until
-    wait_until(lambda: "replacing it" in group.text(), what="the new monitor")
+    group.prints("replacing it")
     # No lease that has run out is renewed.
     wait_until(lambda: (job(job_id).lock_until or last) > last + timedelta(seconds=2), what="renewals")
     gate.touch()

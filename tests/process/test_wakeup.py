@@ -138,7 +138,7 @@ def test_a_new_monitor_listens_again(worker, messenger):
     children, old = set(Worker.objects.values_list("pid", flat=True)), messenger.sessions()
     monitor = monitor_of(group, *children)
     os.kill(monitor, signal.SIGKILL)
-    wait_until(lambda: "starting another" in group.text(), what="a new monitor")
+    group.prints("starting another")
     wait_until(lambda: len(group.members()) == 4 and monitor not in group.members())
     wait_until(lambda: len(new := messenger.sessions()) == 1 and new != old, what="another session that listens")
     runs_at_once(enqueue("webhooks", {"n": 1}))
@@ -222,7 +222,8 @@ def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server
     memories.reset()
     job_id = tasks.add.using(queue_name="other").enqueue(1, 2).id
     runs_at_once(job_id)
-    wait_until(lambda: "are received again" in rare.text(), what="the word about it")
+    rare.prints("are received again")
+    group.prints("cannot be received")
     assert group.text().count("cannot be received") == 1
 
 
