@@ -80,6 +80,10 @@ Seconds = Annotated[float, ctypes.c_double]
 Bytes = ctypes.Array[ctypes.c_ubyte]
 S = TypeVar("S", bound=ctypes.Structure)
 
+#: as ctypes.memmove(), but it keeps the interpreter lock: otherwise another thread would run, twice for each job
+_memmove = ctypes.PyDLL(None).memmove
+_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t), None
+
 
 def _structure(cls: type[S]) -> type[S]:
     """Declare the annotated names of a Structure as its fields."""
@@ -107,7 +111,7 @@ class LeaseSlot(ctypes.Structure):
     def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
         """Record a lease that waits for its run."""
         self.lease_seconds, self.lease_until, self.flags = lease_seconds, lease_until, 0
-        ctypes.memmove(self.token, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
+        _memmove(self.token, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
         self.fence, self.job_id = fence, job_id
         # Last: from here on the monitor reads the other fields.
         self.hold = Hold.WAITING
@@ -150,7 +154,7 @@ class LeaseSlot(ctypes.Structure):
         return None if self.result_size < 0 else self._kept().decode()
 
     def _keep(self, raw: bytes) -> None:
-        ctypes.memmove(self.result, raw, len(raw))
+        _memmove(self.result, raw, len(raw))
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
