@@ -154,7 +154,8 @@ class LeaseSlot(ctypes.Structure):
         return None if self.result_size < 0 else self._kept().decode()
 
     def _keep(self, raw: bytes) -> None:
-        _memmove(self.result, raw, len(raw))
+        if raw:
+            _memmove(self.result, raw, len(raw))
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
