@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 from django.db import Error, connection, connections
@@ -101,6 +102,20 @@ def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(stuck):
         timer.since -= 3600
         stuck._looked_at -= 3600
         stuck.cut()
+        assert not timer.was_cut
+
+
+@finding("A5")
+def test_what_a_statement_had_waited_before_each_standstill_of_its_process_counts(stuck):
+    stuck._seconds = 600.0
+    with watched(connection):
+        (timer,) = stuck.timers
+        for _ in range(3):
+            timer.since -= 100
+            timer.since -= 3600
+            stuck._looked_at -= 3600
+            stuck.cut()
+        assert 290 < time.monotonic() - timer.since < 3600
         assert not timer.was_cut
 
 
