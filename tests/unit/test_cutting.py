@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 from django.db import Error, connection, connections
@@ -101,6 +102,20 @@ def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(waits):
         wait.since -= 3600
         waits._looked_at -= 3600
         waits.cut()
+        assert not wait.was_cut
+
+
+@finding("A5")
+def test_what_a_thread_had_waited_before_each_standstill_of_its_process_counts(waits):
+    waits._seconds = 600.0
+    with watched(connection):
+        (wait,) = waits._waits
+        for _ in range(3):
+            wait.since -= 100
+            wait.since -= 3600
+            waits._looked_at -= 3600
+            waits.cut()
+        assert 290 < time.monotonic() - wait.since < 3600
         assert not wait.was_cut
 
 
