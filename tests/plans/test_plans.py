@@ -185,7 +185,6 @@ def test_reaping_reads_by_ix_lease(run, leases):
         check(run, statement, "ix_lease")
 
 
-@finding("item-1")
 def test_names_with_characters_of_four_bytes_are_found_by_the_same_indexes(run):
     """On MySQL they travel as digits."""
     enqueue("q😀", 1, dedupe_key="plan")

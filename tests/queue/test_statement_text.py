@@ -19,6 +19,8 @@ pytestmark = [
     committed,
     pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="parameters do not travel in the text"),
 ]
+#: take() sends no name, so it did not have the bug
+NAMING = [pytest.param(step, marks=() if step == "take" else finding("item-1")) for step in walk.STEPS]
 
 
 @contextmanager
@@ -54,9 +56,8 @@ def test_binary_values_leave_as_text(step):
     assert [statement for statement in statements if b"_binary" in statement] == []
 
 
-@finding("item-1")
 @pytest.mark.skipif(VENDOR != "mysql", reason="MariaDB shows them")
-@pytest.mark.parametrize("step", walk.STEPS)
+@pytest.mark.parametrize("step", NAMING)
 def test_names_leave_without_characters_of_four_bytes(step):
     with sent() as statements:
         walk.STEPS[step]()
