@@ -11,7 +11,6 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
 from jobqueue.transitions.claiming import aging, candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
-from tests.marks import finding
 from tests.matrix import sized
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
@@ -187,7 +186,6 @@ def test_reaping_reads_by_ix_lease(run, leases):
         check(run, statement, "ix_lease")
 
 
-@finding("item-1")
 def test_names_with_characters_of_four_bytes_are_found_by_the_same_indexes(run):
     """On MySQL they travel as digits."""
     enqueue("q😀", 1, dedupe_key="plan")
