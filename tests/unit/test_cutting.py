@@ -94,7 +94,6 @@ def test_each_cut_of_a_thread_is_told_once_and_makes_its_next_one_later(waits, s
     assert waits._limits == {waiting.name: 0.4}
 
 
-@finding("A5")
 def test_a_thread_that_stood_still_with_the_whole_process_is_not_cut(waits):
     waits._seconds = 600.0
     with watched(connection):
