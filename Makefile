@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve venv check test lint bench bench-check prove clean
+.PHONY: help demo serve venv check test lint bench bench-check prove proofs release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
@@ -30,6 +30,12 @@ bench-check: ## three minutes: enqueue and drain compared with main (BASE=commit
 
 prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one, DB=name on one database)
 	@sh scripts/prove.sh "$(ISSUE)" "$(DB)"
+
+proofs: ## each page of evidence, with the number of commits since that change what it proves
+	@sh scripts/proofs.sh
+
+release-check: ## the same, and fail if a page is stale or missing
+	@sh scripts/proofs.sh --fail
 
 clean: ## remove what the other commands made
 	rm -rf .venv .venv-6 .python .upstream .venv-bench .servers build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*

@@ -1,36 +1,14 @@
-"""Figures that proofs report, and workers that never outlive their test."""
+"""Workers that never outlive their test, and the figures that proofs report."""
 
 from __future__ import annotations
-
-import json
-import os
-from pathlib import Path
 
 import pytest
 from django.db import connection
 
+from tests.proofs.figures import figure, full, pytest_runtest_makereport
 from tests.proofs.running import RunningWorker
-from tests.settings import VENDOR
 
-FULL = os.environ.get("JOBQUEUE_PROVE") == "1"
-
-
-@pytest.fixture
-def full():
-    """Whether to run at full size."""
-    return FULL
-
-
-@pytest.fixture
-def figure(request):
-    """figure("what", value): kept with the test's name for docs/proof/."""
-    found = {}
-    yield lambda what, value: found.__setitem__(what, value)
-    out = os.environ.get("JOBQUEUE_PROVE_OUT")
-    if out and found:
-        line = {"test": request.node.name, "says": (request.function.__doc__ or "").strip(), "on": VENDOR, **found}
-        with Path(out).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+__all__ = ["figure", "full", "pytest_runtest_makereport", "run_worker"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.demo.helpers import manage, migrate
 from tests.marks import committed
-from tests.proofs.conftest import FULL
+from tests.proofs.figures import FULL
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.timeout(600)]

@@ -23,7 +23,7 @@ from tests.app.models import Account
 from tests.locks.helpers import expire, make_lock, row
 from tests.matrix import each_driver
 from tests.patience import patient
-from tests.proofs.conftest import FULL
+from tests.proofs.figures import FULL
 from tests.proofs.locks.kinds import KINDS, holding
 from tests.proofs.running import ROOT, wait_for
 from tests.settings import VENDOR

@@ -11,7 +11,7 @@ from tests.app.models import Account
 from tests.faults.finishing import by_sigkill, disconnected, walk
 from tests.marks import committed
 from tests.matrix import enough_on
-from tests.proofs.conftest import FULL
+from tests.proofs.figures import FULL
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 

@@ -1,0 +1,104 @@
+"""Pages of evidence: what makes them stale, and which figures get into them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.launch import ROOT
+from tests.proofs import freshness
+
+PATHS = ("code",)
+WORKS = '"""What it does."""\n\nimport os\n\n\ndef double(n):\n    """Twice n."""\n    return 2 * n\n'
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A function that commits {path: text, or None to delete it} and returns the new commit."""
+    who = {f"GIT_{role}_{what}": "nobody@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for name, value in who.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(freshness, "ROOT", tmp_path)
+    freshness.changes.cache_clear()
+    freshness.git("init", "--quiet")
+
+    def commit(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.unlink() if text is None else path.write_text(text)
+        freshness.git("add", "--all")
+        freshness.git("commit", "--quiet", "--allow-empty", "--message", "Change it")
+        return freshness.git("rev-parse", "HEAD").strip()
+
+    commit({"README.md": "empty"})
+    yield commit
+    freshness.changes.cache_clear()
+
+
+def test_a_change_of_code_makes_a_page_stale(repository):
+    made_on = repository({"code/a.py": WORKS})
+    change = repository({"code/a.py": WORKS.replace("2 *", "3 *")})
+    repository({"other/b.py": WORKS})
+    assert freshness.commits_since(made_on, PATHS) == [change]
+    assert freshness.of_page(f"commit `{made_on[:12]}`", PATHS) == (made_on[:12], 1)
+
+
+def test_moves_comments_docstrings_and_imports_do_not(repository):
+    made_on = repository({"code/a.py": WORKS})
+    repository({"code/a.py": None, "code/b.py": WORKS})
+    repository({"code/b.py": WORKS.replace("Twice n.", "Return twice n.").replace("import os", "import sys  # new")})
+    assert freshness.commits_since(made_on, PATHS) == []
+
+
+def test_a_change_that_was_taken_back_does_not(repository):
+    made_on = repository({"code/a.py": WORKS})
+    repository({"code/a.py": WORKS.replace("2 *", "3 *")})
+    repository({"code/a.py": WORKS})
+    assert freshness.commits_since(made_on, PATHS) == []
+
+
+def test_files_that_are_no_python_and_new_or_deleted_ones_count(repository):
+    made_on = repository({"code/a.sh": "true", "code/b.py": WORKS})
+    changes = [repository(files) for files in ({"code/a.sh": "false"}, {"code/c.py": WORKS}, {"code/b.py": None})]
+    assert freshness.commits_since(made_on, PATHS) == changes[::-1]
+
+
+def test_of_several_commits_of_a_page_the_one_that_most_has_changed_since_counts(repository):
+    first = repository({"code/a.py": WORKS})
+    second = repository({"code/a.py": WORKS.replace("2 *", "3 *")})
+    assert freshness.of_page(f"commit {second[:7]}, commit {first[:7]}", PATHS) == (first[:7], 1)
+
+
+def test_a_commit_that_the_repository_does_not_have_is_told(repository):
+    assert freshness.of_page("commit `0123456789ab`", PATHS) == ("0123456789ab", None)
+
+
+def test_a_page_that_is_missing_fails_the_check_of_a_release(repository, monkeypatch, capsys):
+    monkeypatch.setattr(freshness, "PROVED", {"docs/proof/core.md": PATHS})
+    assert (freshness.main([]), freshness.main(["--fail"])) == (0, 1)
+    assert "docs/proof/core.md: not made yet" in capsys.readouterr().out
+
+
+def test_every_path_that_a_page_proves_exists():
+    files = freshness.git("ls-files").splitlines()
+    paths = {path for paths in freshness.PROVED.values() for path in paths}
+    assert [path for path in paths if not any(file.startswith(path) for file in files)] == []
+
+
+def test_a_figure_is_kept_only_if_its_test_passes(tmp_path):
+    (tmp_path / "test_figures.py").write_text(
+        "def test_good(figure):\n    '''Good.'''\n    figure('n', 1)\n\n\n"
+        "def test_bad(figure):\n    '''Bad.'''\n    figure('n', 2)\n    assert False\n"
+    )
+    out = tmp_path / "figures"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.proofs.figures"]
+    env = {**os.environ, "JOBQUEUE_TEST_DB": "sqlite", "JOBQUEUE_PROVE_OUT": str(out), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "-c", str(ROOT / "pyproject.toml"), str(tmp_path)],
+        cwd=ROOT, env=env, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "1 failed, 1 passed" in done.stdout
+    assert [json.loads(line)["says"] for line in out.read_text().splitlines()] == ["Good."]
