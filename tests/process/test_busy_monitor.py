@@ -32,6 +32,7 @@ def lapse(count):
 
 
 @sized
+@pytest.mark.timeout(1500)
 @finding("A7")
 def test_a_mass_of_lapsed_leases_takes_no_lease_from_the_worker_that_reaps_them(start, evidence, gate):
     lapse(LAPSED)

@@ -22,6 +22,10 @@ ENGINE = (*SHARED, "jobqueue/producer", "jobqueue/transitions", "jobqueue/orderi
 #: the paths that a page proves something about, and those of the tests that make it
 PROVED = {
     "docs/proof/core.md": (*ENGINE, "jobqueue/wakeup", "jobqueue/maintenance", "tests/proofs/test_", "tests/faults"),
+    "docs/proof/operations.md": (
+        *(*ENGINE, "jobqueue/locks", "jobqueue/idempotency", "jobqueue/outbox"),
+        *("tests/proofs/test_recovery", "tests/proofs/test_monitoring"),
+    ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
     "docs/proof/locks.md": (
         *(*SHARED, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/allocate.py"),
