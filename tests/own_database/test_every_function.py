@@ -115,8 +115,6 @@ def beside_the_rows():
         "outbox.skip": lambda: outbox.skip(1, using=SHOP),
         "outbox.discard": lambda: outbox.discard(1, using=SHOP),
         "lease_lock": lambda: locks.lease_lock("k", 60, 0, using=SHOP).acquire(),
-        "mutex": lambda: locks.mutex("k", using=SHOP),
-        "mutex, timeout": lambda: locks.mutex("k", timeout_seconds=1, using=SHOP),
         "publish": lambda: outbox.publish("t", 1, using=SHOP),
         "publish, key": lambda: outbox.publish("t", 1, key="k", using=SHOP),
         "counter": lambda: ShardedCounter("c", using=SHOP).add(),
@@ -132,6 +130,15 @@ def test_where_the_queues_tables_are_not_it_says_which_one_is_missing_and_where(
     with pytest.raises(WrongDatabase, match=r"job_\w+ is not in the database 'shop'.*migrate --database shop"), around:
         beside_the_rows()[name]()
     assert rows(Ticket, SHOP) == 0
+
+
+@finding("L23")
+@pytest.mark.parametrize("options", [{}, {"timeout_seconds": 1}])
+def test_a_mutex_says_so_too(options):
+    from jobqueue import locks
+
+    with pytest.raises(WrongDatabase, match=r"job_\w+ is not in the database 'shop'"), transaction.atomic(using=SHOP):
+        locks.mutex("k", using=SHOP, **options)
 
 
 def test_the_commands_that_serve_a_database_say_so_as_they_say_that_it_is_away(capsys):
