@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
@@ -16,6 +16,7 @@ from jobqueue import transitions
 from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import Job
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -24,28 +25,32 @@ if TYPE_CHECKING:
 ACTION_MAX = 1000
 
 
+#: rows that a verb has changed, each with its state before
+Changed = Sequence[tuple[int, str]]
+
+
 @admin.action(description=_("Retry now"), permissions=["retry"])
 def retry(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """Give FAILED and CANCELED jobs new attempts; make delayed jobs due now."""
-    apply(model_admin, request, queryset, "retry", transitions.retry)
+    apply(model_admin, request, queryset, "retry", transitions.retry, _retried, allowed=("FAILED", "CANCELED"))
 
 
 @admin.action(description=_("Cancel (running jobs are asked to stop)"), permissions=["cancel"])
 def cancel(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End waiting jobs now, and ask running jobs to stop."""
-    apply(model_admin, request, queryset, "cancel", transitions.cancel)
+    apply(model_admin, request, queryset, "cancel", transitions.cancel, _canceled, allowed=("READY", "PROCESSING"))
 
 
 @admin.action(description=_("Discard (remove from the dead letters)"), permissions=["discard"])
 def discard(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End waiting and failed jobs as canceled."""
-    apply(model_admin, request, queryset, "discard", transitions.discard)
+    apply(model_admin, request, queryset, "discard", transitions.discard, _discarded, allowed=("READY", "FAILED"))
 
 
 @admin.action(description=_("Release lease (the job runs again elsewhere)"), permissions=["release"])
 def release(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End the lease without using an attempt; its holder can no longer ack or fail the job."""
-    apply(model_admin, request, queryset, "release", transitions.release_held)
+    apply(model_admin, request, queryset, "release", transitions.release_held, _released, allowed=("PROCESSING",))
 
 
 ALL = (retry, cancel, discard, release)
@@ -64,38 +69,91 @@ def apply(
     queryset: QuerySet[Model],
     name: str,
     verb: Callable[..., bool],
-    count: Callable[[int], str] | None = None,
+    told: Callable[[Changed], Iterator[str]],
+    *,
+    allowed: Sequence[str],
 ) -> None:
-    """Call `verb` for the first ACTION_MAX rows; report how many changed, and record which ones in the history."""
+    """Call `verb` for the first ACTION_MAX rows; say what happened to them, and record it in the history.
+
+    `told` gives the sentences about the changed rows; `allowed` are the states in which the verb changes rows.
+    """
     using = load().database
     # One row more than is used shows whether there are more.
     rows = model_admin.states_of(queryset.order_by("pk")[: ACTION_MAX + 1])
-    chosen, changed, refused = rows[:ACTION_MAX], [], 0
+    changed: list[tuple[int, str]] = []
+    refused: list[str] = []
     try:
-        for row_id, state in chosen:
+        for row_id, state in rows[:ACTION_MAX]:
             if verb(row_id, using=using):
-                changed.append((row_id, f"{name} (was {state})"))
+                changed.append((row_id, state))
             else:
-                refused += 1
+                refused.append(state)
     except (Error, DatabaseBusy):
         text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
         model_admin.message_user(request, text, messages.ERROR)
     finally:
         # Rows that were changed before an error are recorded too.
-        model_admin.log_verb(request, changed)
-    text = (count or _jobs)(len(changed))
-    if refused:
-        text += " " + ngettext(
-            "%(n)d was not changed, because its state does not allow it.",
-            "%(n)d were not changed, because their state does not allow it.",
-            refused,
-        ) % {"n": refused}
+        model_admin.log_verb(request, [(row_id, f"{name} (was {state})") for row_id, state in changed])
+    said = [*(told(changed) if changed else ()), *_left(model_admin, refused, allowed)]
     if len(rows) > ACTION_MAX:
-        text += " " + gettext("Only the first %(n)d were processed; repeat the action for the others.") % {
-            "n": ACTION_MAX
+        more = gettext("Only the first %(n)d were processed; repeat the action for the others.")
+        said.append(more % {"n": ACTION_MAX})
+    if not rows:
+        said.append(gettext("Nothing was changed: the rows that you chose are no longer in this list."))
+    if said:
+        model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
+
+
+def _left(model_admin: VerbAdmin, refused: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
+    """Why rows were not changed."""
+    states = [state for state in refused if state not in allowed]
+    if states:
+        words = "; ".join(str(model_admin.state_words[state]) for state in sorted(set(states), key=states.index))
+        yield ngettext(
+            "%(n)d was not changed, because its state does not allow it: %(states)s.",
+            "%(n)d were not changed, because their state does not allow it: %(states)s.",
+            len(states),
+        ) % {"n": len(states), "states": words}
+    if others := len(refused) - len(states):
+        yield ngettext(
+            "%(n)d was not changed: another job has its dedupe key, or its state has just changed.",
+            "%(n)d were not changed: other jobs have their dedupe keys, or their states have just changed.",
+            others,
+        ) % {"n": others}
+
+
+def _retried(changed: Changed) -> Iterator[str]:
+    gated = Job.objects.using(load().database).filter(pk__in=[row_id for row_id, _state in changed], gate__gt=0)
+    waiting = gated.count()
+    if now := len(changed) - waiting:
+        yield ngettext("%(n)d job will run now.", "%(n)d jobs will run now.", now) % {"n": now}
+    if waiting:
+        yield ngettext(
+            "%(n)d job will run when the earlier jobs of its ordering key have ended.",
+            "%(n)d jobs will run when the earlier jobs of their ordering keys have ended.",
+            waiting,
+        ) % {"n": waiting}
+
+
+def _canceled(changed: Changed) -> Iterator[str]:
+    asked = sum(state == "PROCESSING" for _row_id, state in changed)
+    if ended := len(changed) - asked:
+        yield ngettext("%(n)d job was canceled.", "%(n)d jobs were canceled.", ended) % {"n": ended}
+    if asked:
+        yield ngettext("%(n)d running job was asked to stop.", "%(n)d running jobs were asked to stop.", asked) % {
+            "n": asked
         }
-    model_admin.message_user(request, text, messages.SUCCESS if changed else messages.WARNING)
 
 
-def _jobs(changed: int) -> str:
-    return ngettext("%(n)d job changed.", "%(n)d jobs changed.", changed) % {"n": changed}
+def _discarded(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "%(n)d job was discarded and will not run.", "%(n)d jobs were discarded and will not run.", len(changed)
+    ) % {"n": len(changed)}
+
+
+def _released(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "%(n)d job was taken from its worker and will run again.",
+        "%(n)d jobs were taken from their workers and will run again.",
+        len(changed),
+    ) % {"n": len(changed)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin
 from django.db.models.functions import Right
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -15,13 +16,16 @@ from jobqueue.admin.formatting import (
     NOTHING,
     badge,
     block,
+    error_note,
+    hint,
     json_of,
     key_of,
-    last_line,
     moment_of,
     name_of,
     plain,
     relative,
+    short_class,
+    short_task,
     span,
     stamp,
 )
@@ -29,10 +33,12 @@ from jobqueue.admin.job_states import state_label, state_of, what_next
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.models import Job, JobAttempt
+from jobqueue.ordering import SCHEDULED
 
 if TYPE_CHECKING:
     from jobqueue.admin.job_states import ShownJob
 
+NOTE_CHARS, HINT_CHARS = 120, 500
 ATTEMPTS_SHOWN = 50
 ATTEMPT_CHARS = 4000
 _ATTEMPT_ROW = (
@@ -68,6 +74,11 @@ class JobColumns:
 
     @admin.display(description=_("task"))
     def kind(self, job: ShownJob) -> str:
+        """The app and the function of the task, with its whole name as a hint."""
+        return hint(plain(short_task(job.task)), plain(job.task)) if job.task else gettext("(handler)")
+
+    @admin.display(description=_("task"))
+    def task_name(self, job: ShownJob) -> str:
         return plain(job.task) if job.task else gettext("(handler)")
 
     @admin.display(description=_("when"))
@@ -93,10 +104,13 @@ class JobColumns:
 
     @admin.display(description=_("note"))
     def note(self, job: ShownJob) -> str:
-        """The wait reason, or the last line of the last error."""
-        if job.status == Job.Status.READY and job.wait_reason:
-            return plain(job.wait_reason, 120)
-        return last_line(job.error_tail)
+        """Why the job waits, how far it has come, or the last line of the last error."""
+        if job.status == Job.Status.READY and job.wait_reason and job.wait_reason != SCHEDULED:
+            return _cut(short_class(job.wait_reason), job.wait_reason)
+        if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
+            return plain(found, NOTE_CHARS)
+        text = job.error_tail or ""
+        return _cut(error_note(text), text.strip()) if job.status != Job.Status.DONE else NOTHING
 
     @admin.display(description=_("last error"))
     def error_text(self, job: ShownJob) -> str:
@@ -123,22 +137,28 @@ class JobColumns:
         body = format_html_join(
             "", _ATTEMPT_ROW, map(_cells, rows.annotate(tail=Right("error", ATTEMPT_CHARS))[:ATTEMPTS_SHOWN])
         )
-        times = (gettext("started (UTC)"), gettext("ended (UTC)"))
+        zone = {"zone": timezone.get_current_timezone_name()}
+        times = (gettext("started (%(zone)s)") % zone, gettext("ended (%(zone)s)") % zone)
         titles = (gettext("no."), *times, gettext("worker"), gettext("cause"), gettext("error"))
         head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
         table = '<table class="jobqueue-attempts"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>'
         return format_html(table, head, body) if body else NOTHING
 
 
+def _cut(text: str, whole: str) -> str:
+    """The beginning of `text`, with more of `whole` as its hint."""
+    return hint(plain(text, NOTE_CHARS), plain(whole, HINT_CHARS)) if text else NOTHING
+
+
 def _cells(attempt: JobAttempt) -> tuple[object, ...]:
     tail: str = attempt.tail  # type: ignore[attr-defined]
-    log = format_html("<p>{}</p>{}", gettext("Log lines"), block(attempt.log)) if attempt.log else ""
+    log = format_html("<p>{}</p>{}", gettext("Log lines (times in UTC)"), block(attempt.log)) if attempt.log else ""
     return (
         attempt.attempt,
         NOTHING if attempt.started_at is None else stamp(attempt.started_at),
         stamp(attempt.ended_at),
         plain(attempt.worker or NOTHING),
         CAUSES.get(attempt.cause, plain(attempt.cause)),
-        last_line(tail, 300),
+        plain(error_note(tail), 300) or NOTHING,
         format_html("{}{}", block(tail), log),
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.contrib import admin
 from django.db.models import Model
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
@@ -29,6 +30,8 @@ NOTHING = "-"
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# The dotted module before the class of an exception: "shop.payments." of "shop.payments.CardDeclined: no funds".
+_MODULE = re.compile(r"(\A|\bafter )(?:[^\W\d]\w*\.)+(?=[^\W\d]\w*(?::|\Z))")
 
 
 class Row(Protocol):
@@ -74,6 +77,31 @@ def last_line(text: str | None, limit: int = 120) -> str:
     return plain(lines[-1], limit) if lines else NOTHING
 
 
+def hint(text: str, whole: str) -> str:
+    """`text`, with `whole` as its hint if that says more."""
+    return text if text == whole else format_html('<span title="{}">{}</span>', whole, text)
+
+
+def short_task(name: str) -> str:
+    """The app and the function of a task: shop.orders.tasks.send_receipt is orders.send_receipt."""
+    parts = [part for part in name.split(".")[:-1] if part != "tasks"]
+    function = name.rpartition(".")[2]
+    if not function:
+        return name
+    return ".".join([*parts[-1:], function])
+
+
+def error_note(text: str) -> str:
+    """The last line of an error, in which no module stands before the class of the exception."""
+    lines = text.strip().splitlines()
+    return short_class(lines[-1]) if lines else ""
+
+
+def short_class(line: str) -> str:
+    """`line` without the module of an exception's class, at its beginning or after the word "after"."""
+    return _MODULE.sub(r"\1", line, count=1)
+
+
 def span(seconds: float) -> str:
     """A duration without its sign; tenths of seconds only below ten seconds."""
     size = abs(seconds)
@@ -87,15 +115,24 @@ def relative(instant: datetime, now: datetime) -> str:
 
 
 def moment(instant: datetime | None, now: datetime) -> str:
-    """`instant` in UTC and seen from `now`, such as "2026-01-31 12:01:07 UTC (5m 3s ago)"."""
+    """`instant` in the active time zone and seen from `now`, such as "2026-01-31 12:01:07 UTC (5m 3s ago)"."""
     if instant is None:
         return NOTHING
-    return f"{stamp(instant)} UTC ({relative(instant, now)})"
+    return f"{_local(instant):%Y-%m-%d %H:%M:%S %Z} ({relative(instant, now)})"
 
 
 def stamp(instant: datetime) -> str:
-    """`instant` in UTC, such as "2026-01-31 12:01:07"."""
-    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    """`instant` in the active time zone, such as "2026-01-31 12:01:07"."""
+    return f"{_local(instant):%Y-%m-%d %H:%M:%S}"
+
+
+def _local(instant: datetime) -> datetime:
+    zone: tzinfo = timezone.get_current_timezone()
+    try:
+        return instant.astimezone(zone)
+    except (OverflowError, ValueError):
+        # The first or the last day of the calendar, which other programs write for "always" and "never".
+        return instant.astimezone(UTC)
 
 
 def label(model: type[Model], field: str) -> StrOrPromise:

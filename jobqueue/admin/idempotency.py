@@ -119,6 +119,9 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
                 continue
         return queryset.filter(pk__in=digests), False
 
+    def label_of(self, row: IdempotencyRecord) -> str:
+        return str(row.label)
+
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return request.user.has_perm("jobqueue.delete_idempotencyrecord")
 

@@ -14,7 +14,8 @@ from jobqueue.admin import actions
 from jobqueue.admin.actions import BUTTONS
 from jobqueue.admin.columns import JobColumns
 from jobqueue.admin.filters import CauseFilter, QueueFilter, StateFilter
-from jobqueue.admin.job_states import VERBS, state_of
+from jobqueue.admin.formatting import short_task
+from jobqueue.admin.job_states import LABELS, STATE_OF, VERBS, state_of
 from jobqueue.admin.verb_admin import VerbAdmin, needs
 from jobqueue.conf import load
 from jobqueue.models import Job
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 #: queues in which a dedupe key is searched; each costs an index seek
 QUEUES_SEARCHED = 1000
-_STATE = ("state", "next", "queue_name", "kind")
+_STATE = ("state", "next", "queue_name", "task_name")
 
 
 @admin.register(Job)
@@ -48,10 +49,14 @@ class JobAdmin(JobColumns, VerbAdmin):
     content = (_("Payload and result"), {"fields": ("payload_json", "result_json")})
     content_columns = ("payload", "result")
     button_labels = BUTTONS
+    state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
         return VERBS[state_of(row)]
+
+    def label_of(self, row: Job) -> str:
+        return short_task(row.task) if row.task else row.queue
 
     def states_of(self, rows: QuerySet[Job]) -> list[tuple[int, str]]:
         return [(pk, Job.Status(status).name) for pk, status in rows.values_list("pk", "status")]

@@ -29,6 +29,8 @@ LABELS: dict[str, StrOrPromise] = {
 }
 #: status of a job that has ended -> state
 ENDED = {Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled", Job.Status.DONE: "done"}
+#: status -> the state of a job, whatever the clock says
+STATE_OF = {Job.Status.READY: "ready", Job.Status.PROCESSING: "running", **ENDED}
 
 #: state -> the verbs that can change such a job; transitions check that again
 VERBS: dict[str, tuple[str, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from jobqueue.admin.actions import apply
+from jobqueue.admin.actions import Changed, apply
 from jobqueue.admin.formatting import NOTHING, badge, block, json_of, key_of, last_line, moment_of, name_of, relative
-from jobqueue.admin.outbox_states import LISTS, EventStateFilter, blocks_key, state_label, state_of, what_next
+from jobqueue.admin.outbox_states import LABELS, LISTS, EventStateFilter, blocks_key, state_label, state_of, what_next
 from jobqueue.admin.verb_admin import VerbAdmin, VerbList
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
@@ -38,18 +39,28 @@ class ReasonForm(ActionForm):
 @admin.action(description=_("Retry dead letters"), permissions=["retry"])
 def retry(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """Deliver dead letters again, with new attempts."""
-    apply(model_admin, request, queryset, "retry", operator.retry, _events)
+    apply(model_admin, request, queryset, "retry", operator.retry, _retried, allowed=("dead_letter",))
 
 
 @admin.action(description=_("Discard dead letters (never delivered)"), permissions=["discard"])
 def discard(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """Never deliver these dead letters; later events of their keys no longer wait for them."""
     verb = partial(operator.discard, reason=request.POST.get("reason", "").strip())
-    apply(model_admin, request, queryset, "discard", verb, _events)
+    apply(model_admin, request, queryset, "discard", verb, _discarded, allowed=("dead_letter",))
 
 
-def _events(changed: int) -> str:
-    return ngettext("%(n)d event changed.", "%(n)d events changed.", changed) % {"n": changed}
+def _retried(changed: Changed) -> Iterator[str]:
+    yield ngettext("%(n)d event will be delivered again.", "%(n)d events will be delivered again.", len(changed)) % {
+        "n": len(changed)
+    }
+
+
+def _discarded(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "%(n)d event was discarded and will not be delivered.",
+        "%(n)d events were discarded and will not be delivered.",
+        len(changed),
+    ) % {"n": len(changed)}
 
 
 def _list_of(request: HttpRequest) -> tuple[str | None, list[str]]:
@@ -87,6 +98,7 @@ class OutboxEventAdmin(VerbAdmin):
     )
     content = (_("Payload"), {"fields": ("payload_json",)})
     content_columns = ("payload",)
+    state_words = LABELS
     button_labels = {"retry": _("Retry"), "discard": _("Discard")}
     created, due = moment_of(OutboxEvent, "created_at"), moment_of(OutboxEvent, "due_at")
     processed, failed = moment_of(OutboxEvent, "processed_at"), moment_of(OutboxEvent, "failed_at")
@@ -99,6 +111,9 @@ class OutboxEventAdmin(VerbAdmin):
     def with_key(self, request: HttpRequest, rows: QuerySet[OutboxEvent], key: bytes) -> QuerySet[OutboxEvent]:
         """The waiting events of this key; other events have no index on it."""
         return rows.filter(lane=key_lane(key), key=key)
+
+    def label_of(self, row: OutboxEvent) -> str:
+        return str(row.topic)
 
     def verbs_for(self, row: ShownEvent) -> tuple[str, ...]:
         """Retry and discard for dead letters; none for other events."""

@@ -14,9 +14,11 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.formatting import plain
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
@@ -30,6 +32,8 @@ else:
 
 #: pages count and list no more rows than this: COUNT(*) and OFFSET read every row that they pass
 COUNT_CAP = 10_000
+#: characters of a name in a title
+LABEL_CHARS = 80
 
 
 class Facts(TypedDict):
@@ -133,14 +137,31 @@ class ReadOnlyAdmin(_ModelAdmin):
         return False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        return super().changelist_view(request, {**(extra_context or {}), "count_cap": COUNT_CAP})
+        # Django would ask to "select a job to view".
+        own = {"title": capfirst(str(self.opts.verbose_name_plural)), "count_cap": COUNT_CAP}
+        return super().changelist_view(request, own | (extra_context or {}))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The page of a row, titled with its id: other programs choose names, which may be long or misleading."""
-        own = {"subtitle": self.row_name(object_id)}
+        """The page of a row; its id stands in the breadcrumbs, and its title names it."""
+        own = {"row_name": self.row_name(object_id)}
         return super().change_view(request, object_id, form_url, own | (extra_context or {}))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Title the page with the row: Django would call every page "View job"."""
+        row = context.get("original")
+        name = context.get("row_name", "")
+        if row is not None and name:
+            what = plain(self.label_of(row), LABEL_CHARS)
+            context |= {"title": capfirst(f"{name}: {what}" if what else name), "subtitle": None}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def label_of(self, row: Any) -> str:
+        """What a title says of a row beside its id; other programs may have chosen it."""
+        return ""
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

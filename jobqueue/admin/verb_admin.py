@@ -46,13 +46,15 @@ class VerbAdmin(ReadOnlyAdmin):
     content_columns: tuple[str, ...] = ()
     #: verb -> label of its button
     button_labels: Mapping[str, StrOrPromise] = {}
+    #: state, as states_of() gives it -> its word
+    state_words: Mapping[str, StrOrPromise] = {}
 
     def verbs_for(self, row: Any) -> tuple[str, ...]:
         """The verbs that can change this row now; the functions they call check that again."""
         raise NotImplementedError
 
     def states_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
-        """The primary key of each row, and its state for the history."""
+        """The primary key of each row, and its state for the history and for messages."""
         raise NotImplementedError
 
     def with_key(self, request: HttpRequest, rows: QuerySet[Any], key: bytes) -> QuerySet[Any]:

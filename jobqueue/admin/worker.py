@@ -66,6 +66,9 @@ class WorkerAdmin(ReadOnlyAdmin):
         rows: QuerySet[Model] = super().get_queryset(request).annotate(jobs=jobs)
         return rows
 
+    def label_of(self, row: Worker) -> str:
+        return str(row.name)
+
     @admin.display(description=_("state"))
     def state(self, worker: ShownWorker) -> str:
         """Whether the worker runs, sends no heartbeats, or has stopped, and why."""

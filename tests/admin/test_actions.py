@@ -5,17 +5,29 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.db import OperationalError
 
+from jobqueue import enqueue
 from jobqueue.admin import actions
 from jobqueue.admin.job_states import LABELS, VERBS
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
-from tests.admin.helpers import JOBS, act, job_page, root, text_of
+from tests.admin.helpers import JOBS, act, client_of, job_page, person, root, text_of
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, set_columns, state
 from tests.matrix import enough_on
 
 pytestmark = [pytest.mark.django_db, enough_on("sqlite", "postgres", why="pages; the verbs run everywhere")]
 
 STATES = ("READY", "PROCESSING", "DONE", "FAILED", "CANCELED")
+#: what the message says of one job that was changed
+SAID = {
+    ("retry", "FAILED"): "1 job will run now.",
+    ("retry", "CANCELED"): "1 job will run now.",
+    ("cancel", "READY"): "1 job was canceled.",
+    ("cancel", "PROCESSING"): "1 running job was asked to stop.",
+    ("discard", "READY"): "1 job was discarded and will not run.",
+    ("discard", "FAILED"): "1 job was discarded and will not run.",
+    ("release", "PROCESSING"): "1 job was taken from its worker and will run again.",
+}
+WORDS = {"READY": "ready", "PROCESSING": "running", "DONE": "done", "FAILED": "failed", "CANCELED": "canceled"}
 #: (verb, state) -> state afterwards; everything else stays as it is, byte for byte
 AFTER = {
     ("retry", "FAILED"): "READY",
@@ -41,11 +53,11 @@ def test_the_state_table(verb, before):
     expected = AFTER.get((verb, before))
     if expected is None:
         assert row(job_id) == was
-        assert "0 jobs changed. 1 was not changed" in said(response)
+        assert said(response) == f"1 was not changed, because its state does not allow it: {WORDS[before]}."
         assert not LogEntry.objects.exists()
         return
     assert state(job_id) == expected
-    assert "1 job changed." in said(response)
+    assert said(response) == SAID[verb, before]
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.user.username) == (str(job_id), "root")
     assert entry.get_change_message() == f"{verb} (was {before})"
@@ -83,7 +95,7 @@ def test_a_button_leads_back_to_the_jobs_page():
     client = root()
     response = client.post(JOBS, {"action": "retry", "_selected_action": job_id, "jobqueue_page": "1"})
     assert (response.status_code, response["Location"]) == (302, job_page(job_id))
-    assert "1 job changed." in text_of(client.get(response["Location"]))
+    assert "1 job will run now." in text_of(client.get(response["Location"]))
 
 
 def test_actions_stop_at_their_limit_and_say_so(monkeypatch):
@@ -91,7 +103,7 @@ def test_actions_stop_at_their_limit_and_say_so(monkeypatch):
     ids = make_jobs(5)
     response = act(root(), "cancel", *ids[:1], select_across="1")
     assert [state(i) for i in ids] == ["CANCELED"] * 3 + ["READY"] * 2
-    assert "3 jobs changed. Only the first 3 were processed" in said(response)
+    assert "3 jobs were canceled. Only the first 3 were processed" in said(response)
     assert LogEntry.objects.count() == 3
 
 
@@ -124,7 +136,7 @@ def test_a_selection_that_is_no_id_is_refused(chosen):
 def test_ids_that_do_not_exist_are_no_error():
     response = act(root(), "cancel", 987654321)
     assert response.status_code == 302
-    assert "0 jobs changed." in said(response)
+    assert said(response) == "Nothing was changed: the rows that you chose are no longer in this list."
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), DatabaseBusy("busy")])
@@ -139,9 +151,27 @@ def test_what_was_changed_before_the_database_failed_is_on_record(monkeypatch, e
     monkeypatch.setattr(actions.transitions, "cancel", cancel)
     response = act(root(), "cancel", *ids)
     assert [state(i) for i in ids] == ["CANCELED", "READY", "READY"]
-    assert "1 job changed." in said(response)
+    assert "1 job was canceled." in said(response)
     assert "could not be written to" in said(response)
     assert LogEntry.objects.get().object_id == str(ids[0])
+
+
+def test_a_mixed_selection_is_told_apart():
+    ready, running, done, failed = (make_in_state(s, s.lower()) for s in STATES[:4])
+    told = said(act(root(), "cancel", ready, running, done, failed))
+    assert told == (
+        "1 job was canceled. 1 running job was asked to stop. "
+        "2 were not changed, because their state does not allow it: done; failed."
+    )
+
+
+def test_a_retried_job_that_waits_for_its_key_is_not_said_to_run_now():
+    first, second = (enqueue("q", n, ordering_key="k") for n in range(2))
+    client = root()
+    act(client, "cancel", second)
+    told = said(act(client, "retry", second))
+    assert told.endswith("1 job will run when the earlier jobs of its ordering key have ended.")
+    assert (state(first), state(second)) == ("READY", "READY")
 
 
 def test_history_shows_who_did_what():
@@ -155,14 +185,11 @@ def test_history_shows_who_did_what():
 
 
 def test_retry_is_refused_while_another_job_has_the_key():
-    from jobqueue import enqueue
-
     first = enqueue("q", 1, dedupe_key="k")
     act(root(), "cancel", first)
     set_columns(first, dedupe_key=None, released_key=b"k")
     second = enqueue("q", 2, dedupe_key="k")
-    from tests.admin.helpers import client_of, person
-
-    act(client_of(person("view_job", "retry_job")), "retry", first)
+    response = act(client_of(person("view_job", "retry_job")), "retry", first)
+    assert said(response) == "1 was not changed: another job has its dedupe key, or its state has just changed."
     assert (state(first), state(second)) == ("CANCELED", "READY")
     assert job(first).released_key == b"k"

@@ -1,11 +1,15 @@
 """What a job's page tells of progress, expiry and attempts."""
 
-import pytest
+from datetime import UTC, datetime
 
+import pytest
+from django.utils import timezone
+
+from jobqueue.admin import formatting
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail
-from tests.admin.helpers import HOSTILE, job_page, text_of, viewer
+from tests.admin.helpers import HOSTILE, JOBS, job_page, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, set_columns
 from tests.matrix import enough_on
@@ -28,7 +32,7 @@ def test_the_page_shows_progress_expiry_options_and_what_was_logged():
         assert text in page, text
     assert "&lt;pre" not in page
     attempt = JobAttempt.objects.get()
-    assert f"{attempt.started_at:%Y-%m-%d %H:%M:%S}" in page
+    assert f"{timezone.localtime(attempt.started_at):%Y-%m-%d %H:%M:%S}" in page
 
 
 def test_without_any_of_it_the_page_is_as_quiet():
@@ -50,6 +54,106 @@ def test_a_job_that_will_not_start_in_time_is_not_said_to_start(columns):
     assert "starts it" not in page
 
 
+SHORT = {
+    "orders.tasks.send_receipt": "orders.send_receipt",
+    "shop.orders.tasks.send_receipt": "orders.send_receipt",
+    "shop.orders.tasks.mail.send_receipt": "mail.send_receipt",
+    "orders.jobs.send_receipt": "jobs.send_receipt",
+    "tasks.send_receipt": "send_receipt",
+    "send receipt.": "send receipt.",
+    "send": "send",
+    "": "",
+    "..": "..",
+}
+
+
+@pytest.mark.parametrize(("name", "short"), SHORT.items())
+def test_a_task_name_is_shortened_to_its_app_and_its_function(name, short):
+    assert formatting.short_task(name) == short
+
+
+def test_the_list_shows_the_short_name_and_the_whole_one_as_a_hint():
+    tasks.greet.enqueue("ann", 1)
+    page = text_of(viewer().get(JOBS))
+    assert '<span title="tests.app.tasks.greet">app.greet</span>' in page
+
+
+def test_the_title_names_the_job_and_its_task():
+    made = tasks.greet.enqueue("ann", 1)
+    page = text_of(viewer().get(job_page(made.id)))
+    assert f"<title>Job {made.id}: app.greet | " in page
+    assert f"<h1>Job {made.id}: app.greet</h1>" in page
+    assert "View job" not in page
+
+
+NOTES = {
+    "Traceback (most recent call last):\nValueError: no": "ValueError: no",
+    "shop.payments.CardDeclined: no funds on shop.card.7: sorry": "CardDeclined: no funds on shop.card.7: sorry",
+    "a.b: c": "b: c",
+    "no class here": "no class here",
+    "http://example.org: away": "http://example.org: away",
+}
+
+
+@pytest.mark.parametrize(("text", "note"), NOTES.items())
+def test_the_note_of_an_error_begins_with_its_class(text, note):
+    assert formatting.error_note(text) == note
+
+
+def test_the_note_of_a_job_is_what_one_wants_to_know_in_its_state():
+    def note(**columns):
+        set_columns(made.id, **columns)
+        page = text_of(viewer_.get(JOBS))
+        return page.partition('<td class="field-note">')[2].partition("</td>")[0]
+
+    made = tasks.greet.enqueue("ann", 1)
+    viewer_ = viewer()
+    assert note(run_at=UtcNowPlus(600), wait_reason="scheduled") == "-"
+    again = note(wait_reason="retry 2 of 25 after builtins.ValueError: no")
+    assert (
+        again == '<span title="retry 2 of 25 after builtins.ValueError: no">retry 2 of 25 after ValueError: no</span>'
+    )
+    assert "waits for earlier jobs" in note(wait_reason="waits for earlier jobs with its ordering key")
+    assert note(wait_reason=None, last_error="Traceback\nshop.Oops: no").endswith(">Oops: no</span>")
+
+
+def test_a_running_job_shows_its_progress_as_its_note():
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, run_at=UtcNowPlus(-5))
+    claim_one("default")
+    set_columns(made.id, progress={"done": 3, "total": 4, "note": "rows"}, last_error="an earlier one")
+    assert "3 / 4 (75 %): rows" in text_of(viewer().get(JOBS))
+
+
+def test_times_are_in_the_active_time_zone(settings):
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, created_at=datetime(2026, 1, 31, 23, 30, 5, tzinfo=UTC))
+    client = viewer()
+    with timezone.override(UTC):
+        assert "2026-01-31 23:30:05 UTC (" in text_of(client.get(job_page(made.id)))
+    settings.TIME_ZONE = "Asia/Seoul"
+    assert "2026-02-01 08:30:05 KST (" in text_of(client.get(job_page(made.id)))
+    with timezone.override("America/New_York"):
+        assert "2026-01-31 18:30:05 EST (" in text_of(client.get(job_page(made.id)))
+
+
+def test_the_attempts_say_in_which_time_zone_they_are():
+    made = tasks.greet.enqueue("ann", 1)
+    fail(claim_one("default"), error=ValueError("no"))
+    JobAttempt.objects.update(ended_at=datetime(2026, 1, 31, 23, 30, 5, tzinfo=UTC))
+    with timezone.override("Asia/Seoul"):
+        page = text_of(viewer().get(job_page(made.id)))
+    assert "ended (Asia/Seoul)" in page
+    assert "<td>2026-02-01 08:30:05</td>" in page
+
+
+@pytest.mark.parametrize("zone", ["Asia/Seoul", "America/New_York"])
+@pytest.mark.parametrize("instant", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+def test_an_instant_at_the_end_of_the_calendar_is_shown(zone, instant):
+    with timezone.override(zone):
+        assert formatting.moment(instant, datetime(2026, 1, 1, tzinfo=UTC))
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_text(text):
     made = tasks.greet.enqueue("ann", 1)
@@ -59,3 +163,7 @@ def test_hostile_text_stays_text(text):
     assert "<script>alert" not in page
     assert "<img src=x" not in page
     assert "\u202e" not in page
+
+
+def test_the_list_is_titled_with_what_it_lists():
+    assert "<h1>Jobs</h1>" in text_of(viewer().get(JOBS))

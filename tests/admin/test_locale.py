@@ -129,6 +129,6 @@ def test_the_pages_are_korean(settings):
             assert text in page, text
         assert "워커" in text_of(client.get(WORKERS))
         response = client.post(JOBS, {"action": "cancel", "_selected_action": job_id, "index": 0}, follow=True)
-        assert "작업 1개를 변경했습니다." in text_of(response)
+        assert "작업 1개를 취소했습니다." in text_of(response)
         # The first words are Django's, and other ones since 6.1.
         assert re.search("변경 (이력|히스토리): 작업", text_of(client.get(f"{JOBS}{job_id}/history/")))

@@ -122,7 +122,8 @@ def test_retry_makes_only_dead_letters_due_again():
     client = watcher("retry_job")
     act(client, "retry", bad, waiting, sent, path=EVENTS)
     page = text_of(client.get(EVENTS))
-    assert "1 event changed. 2 were not changed" in page
+    assert "1 event will be delivered again." in page
+    assert "2 were not changed, because their state does not allow it: waiting, not yet due; sent." in page
     row = OutboxEvent.objects.get(pk=bad)
     assert (row.failed_at, row.attempts) == (None, 0)
     assert row.lane is not None
