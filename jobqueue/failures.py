@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import traceback
 from collections.abc import Callable
 from enum import StrEnum
 
-from jobqueue.exceptions import HardTimeout, JobLost, PayloadError, ResultError, SoftTimeout
+from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, PayloadError, ResultError, SoftTimeout
 
 # A MySQL TEXT column holds 65,535 bytes; the rest is reserved for the note about what was cut.
 ERROR_BYTES = 60_000
+# What a log line shows of a traceback.
+TRACE_BYTES = 16_000
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+#: the parts of the package that call tasks
+_CALLERS = tuple(_PACKAGE + room + os.sep for room in ("worker", "testing"))
 
 
 class FailureCause(StrEnum):
@@ -76,6 +83,38 @@ def describe(error: BaseException | str) -> str:
     except BaseException:  # the exception's own __str__, __repr__ or __notes__ may raise anything
         text = f"{dotted_path(type(error))}: {_message(error)} (its traceback could not be printed)"
     return storable(text)
+
+
+def project_trace(error: BaseException) -> str:
+    """The traceback of a job's error without the frames of this package, for log lines.
+
+    All frames are kept if the last one is in this package and the error is none of its own: that may be a bug of it.
+    """
+    try:
+        found = traceback.TracebackException.from_exception(error)
+        own = bool(found.stack) and found.stack[-1].filename.startswith(_PACKAGE)
+        if not own or isinstance(error, JobQueueError):
+            _leave_out_own_frames(found)
+        text = "".join(found.format() if found.stack else _without_frames(found))
+    except BaseException:  # as in describe()
+        text = f"{dotted_path(type(error))}: {_message(error)} (its traceback could not be printed)"
+    return storable(text.rstrip("\n"), TRACE_BYTES)
+
+
+def _leave_out_own_frames(found: traceback.TracebackException) -> None:
+    # Chains have no circles: from_exception() leaves out what it has seen.
+    for other in (found.__cause__, found.__context__, *(found.exceptions or ())):
+        if other is not None:
+            _leave_out_own_frames(other)
+    frames = list(found.stack)
+    begin = max((i + 1 for i, frame in enumerate(frames) if frame.filename.startswith(_CALLERS)), default=0)
+    kept = [frame for frame in frames[begin:] if not frame.filename.startswith(_PACKAGE)]
+    found.stack = traceback.StackSummary.from_list(kept)
+
+
+def _without_frames(found: traceback.TracebackException) -> list[str]:
+    chained = found.__cause__ is not None or found.__context__ is not None or found.exceptions
+    return list(found.format() if chained else found.format_exception_only())
 
 
 def dotted_path(named: type | Callable[..., object]) -> str:

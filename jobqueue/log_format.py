@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from functools import partial
 from typing import Any
 
 from django.core.management.color import Style, no_style
 
 from jobqueue.durations import format_seconds
-from jobqueue.failures import storable, summary
+from jobqueue.failures import project_trace, storable, summary
 from jobqueue.signals import RunOutcome, attempt_ended, job_reaped, lease_lost
 
 jobs = logging.getLogger("jobqueue.jobs")
@@ -31,32 +32,52 @@ def connect() -> None:
     job_reaped.connect(on_job_reaped, dispatch_uid="jobqueue.log")
 
 
-def connect_jobs() -> None:
-    """Connect the receiver that writes a line per run. Only runworker does this, because it costs throughput."""
-    attempt_ended.connect(on_attempt_ended, dispatch_uid="jobqueue.log")
+def connect_jobs(*, tracebacks: bool = False) -> None:
+    """Connect the receiver that writes a line per run. Only runworker does this, because it costs throughput.
+
+    `tracebacks`: below the line of each failed attempt, not only of a job's last one.
+    """
+    receiver = partial(on_attempt_ended, tracebacks=tracebacks)
+    attempt_ended.connect(receiver, weak=False, dispatch_uid="jobqueue.log")
 
 
-def on_attempt_ended(sender: type, **facts: Any) -> None:
+def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) -> None:
     """Log a line such as: ok    mail  emails.tasks.send_welcome  #81237  try 1/5  wait 38ms  ran 212ms"""
-    level = _LEVELS.get(facts["outcome"], logging.INFO)
+    outcome, error = facts["outcome"], facts["error"]
+    level = _LEVELS.get(outcome, logging.INFO)
     if not jobs.isEnabledFor(level):
         return
-    error = facts["error"]
-    note = f"  {summary(error)}" if error is not None else ""
     line = (
-        f"{facts['outcome']:<6}  {facts['queue']}  {facts['name']}  #{facts['job_id']}  "
+        f"{outcome:<6}  {facts['queue']}  {facts['name']}  #{facts['job_id']}  "
         f"try {facts['attempt']}/{facts['max_attempts']}  wait {format_seconds(facts['wait_seconds'])}  "
-        f"ran {format_seconds(facts['run_seconds'])}{note}"
+        f"ran {format_seconds(facts['run_seconds'])}{_next(facts)}"
     )
+    line += "" if error is None else f"  {summary(error)}"
     extra = {
-        "event": facts["outcome"],
+        "event": outcome,
         "job_id": facts["job_id"],
         "queue": facts["queue"],
         "handler": facts["name"],
         "attempt": facts["attempt"],
         "duration_ms": round(facts["run_seconds"] * 1000, 3),
     }
-    jobs.log(level, "%s", one_line(line), extra=extra)
+    if facts.get("delay_seconds") is not None:
+        extra["delay_seconds"] = round(facts["delay_seconds"], 3)
+    record = jobs.makeRecord(jobs.name, level, __file__, 0, "%s", (one_line(line),), None, extra=extra)
+    if error is not None and (outcome == RunOutcome.DEAD or (tracebacks and outcome == RunOutcome.RETRY)):
+        # Not exc_info: the formatters of a project would print the frames of this package too.
+        record.exc_text = project_trace(error)
+    jobs.handle(record)
+
+
+def _next(facts: dict[str, Any]) -> str:
+    """What follows after the run, if it has not ended the job well."""
+    if facts["outcome"] == RunOutcome.DEAD:
+        return "  no attempts left" if facts["attempt"] >= facts["max_attempts"] else "  not retried"
+    delay = facts.get("delay_seconds")
+    if facts["outcome"] in (RunOutcome.RETRY, RunOutcome.PARKED) and delay is not None:
+        return f"  again in {format_seconds(delay)}"
+    return ""
 
 
 def on_lease_lost(sender: type, **facts: Any) -> None:
@@ -85,8 +106,14 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in storable(text, 2000))
 
 
+def count_of(number: int, noun: str) -> str:
+    """A number with its noun: "1 job", "2 processes"."""
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural}"
+
+
 class TextFormatter(logging.Formatter):
-    """Lines such as "12:01:07.412 message", coloured by level if `style` is given."""
+    """Lines such as "12:01:07.412 message", coloured by level if `style` is given; a traceback is indented below."""
 
     def __init__(self, style: Style | None = None) -> None:
         super().__init__("%(message)s")
@@ -94,16 +121,18 @@ class TextFormatter(logging.Formatter):
         self._paint = {logging.ERROR: found.ERROR, logging.WARNING: found.WARNING}
 
     def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = super().format(record)
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d} "
+        first, *rest = super().format(record).split("\n")
         paint = self._paint.get(record.levelno)
-        return f"{stamp}.{int(record.msecs):03d} {paint(text) if paint else text}"
+        # Indented, so that no text of an error can pass for a line of the log.
+        below = [f"{' ' * len(stamp)}{one_line(text)}".rstrip() for text in rest]
+        return "\n".join([stamp + (paint(first) if paint else first), *below])
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, traceback and the extra KEYS that the record has."""
 
-    KEYS = ("event", "job_id", "queue", "handler", "attempt", "worker", "duration_ms")
+    KEYS = ("event", "job_id", "queue", "handler", "attempt", "worker", "duration_ms", "delay_seconds")
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -118,3 +147,10 @@ class JsonFormatter(logging.Formatter):
         elif record.exc_text:
             fields["traceback"] = record.exc_text
         return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class WithoutLogger(logging.Filter):
+    """A filter that drops the records of one logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name != self.name

@@ -24,8 +24,9 @@ job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease 
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
 # After a deadlock, a lock wait or a lost connection; the transaction is run again.
 transaction_retried = Signal()  # using, code, attempt, error
-# One run in a worker has ended and is settled; `outcome` is a RunOutcome.
-attempt_ended = Signal()  # outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error
+# One run in a worker has ended and is settled; `outcome` is a RunOutcome. delay_seconds: until it runs again, if known.
+# outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error, delay_seconds
+attempt_ended = Signal()
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 

@@ -16,7 +16,8 @@ from django.core.management.color import Style
 from django.utils.log import RequireDebugTrue
 
 from jobqueue.cli.arguments import USAGE
-from jobqueue.log_format import JsonFormatter, TextFormatter, connect_jobs
+from jobqueue.compat import signals as task_signals
+from jobqueue.log_format import JsonFormatter, TextFormatter, WithoutLogger, connect_jobs
 from jobqueue.worker.shared.processes import pid_exists
 
 
@@ -50,23 +51,44 @@ class LogHandler(logging.StreamHandler[TextIO]):
 def set_up_logging(verbosity: int, log_format: str, style: Style) -> None:
     """Write the log lines of the logger "jobqueue" to stderr, unless the project has configured that logger.
 
-    Verbosity 0 logs warnings and errors, 1 also a line per job, 2 and 3 debug lines.
+    Verbosity 0 logs warnings and errors, 1 also a line per job. 2 adds tracebacks of all failed attempts (as DEBUG
+    does), claims, renewals and wake-ups; 3 adds the logger "jobqueue.detail": looks that found nothing, and writes.
     """
     logger = logging.getLogger("jobqueue")
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
     logger.setLevel(level)
+    logging.getLogger("jobqueue.detail").setLevel(logging.NOTSET if verbosity > 2 else logging.INFO)
     if level <= logging.INFO:
-        connect_jobs()
+        connect_jobs(tracebacks=verbosity > 1 or settings.DEBUG)
     if not logger.handlers:
         handler = LogHandler(sys.stderr)
         as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
         handler.setFormatter(JsonFormatter() if as_json else TextFormatter(style if sys.stderr.isatty() else None))
         logger.addHandler(handler)
         logger.propagate = False
+        if level <= logging.INFO:
+            _silence_terminal(task_signals.logger)
     # Django logs here what receivers of signals raise; without DEBUG its default LOGGING does not show that.
     receivers = logging.getLogger("django.dispatch")
     if not _shows_errors(receivers):
         receivers.handlers += logger.handlers
+
+
+def _silence_terminal(logger: logging.Logger) -> None:
+    """Keep what Django logs about each task off the terminal, unless the project has configured this logger.
+
+    The lines about jobs say the same. Handlers that do not write to the terminal, such as mail to admins, get it still.
+    """
+    if logger.handlers or logger.level:
+        return
+    # Without any handler, logging would write errors to stderr.
+    logger.addHandler(logging.NullHandler(logging.ERROR))
+    above = logger.parent
+    while above is not None:
+        for handler in above.handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.addFilter(WithoutLogger(logger.name))
+        above = above.parent if above.propagate else None
 
 
 def _shows_errors(logger: logging.Logger) -> bool:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from django.db import connections
 
 from jobqueue.backoff import Backoff
+from jobqueue.durations import format_seconds
+from jobqueue.log_format import count_of
 from jobqueue.worker.child.process import run_child
 from jobqueue.worker.log_writer import LogWriter
 from jobqueue.worker.monitor.monitor import CONNECTION_LOST
@@ -46,6 +48,7 @@ class Supervisor:
         self.header = self.scoreboard.header
         self.forker, self.log_writer = Forker(), LogWriter()
         self.monitor = MonitorProcess(options, self.scoreboard, self.forker)
+        self.started = time.monotonic()
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
@@ -62,6 +65,8 @@ class Supervisor:
         self._listen()
         try:
             self._run()
+            if self.header.ready and not self.reload:
+                logger.info("%s", self._totals())
         finally:
             self.log_writer.end()
         if self.forced:
@@ -71,13 +76,23 @@ class Supervisor:
             return 128 + self.forced
         if self.reload:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-        failed = sum(slot.failed for slot in self.scoreboard.slots)
-        return self.status or (5 if self.options.fail_on_error and failed else 0)
+        return self.status or (5 if self.options.fail_on_error and self._total("failed") else 0)
 
     @property
     def stopping(self) -> bool:
         """Whether the worker drains or leaves."""
         return self.header.stop != Stop.RUN
+
+    def _total(self, name: str) -> int:
+        return sum(getattr(slot, name) for slot in self.scoreboard.slots)
+
+    def _totals(self) -> str:
+        """What the worker has done, for its last line."""
+        runs, failed, lost = map(self._total, ("finished", "failed", "lost"))
+        text = f"{count_of(runs, 'run')} ended" if runs else "no job was run"
+        text += f", {failed} of them failed" if failed else ""
+        text += f", {lost} had lost their lease" if lost else ""
+        return f"stopped after {format_seconds(time.monotonic() - self.started)}: {text}"
 
     def _run(self) -> None:
         # A worker that is to stop does not wait for the first monitor: there are no leases yet.
@@ -219,11 +234,18 @@ class Supervisor:
             return
         self.reload = False
         self._drain()
-        logger.warning(
-            "%s: stopping; running jobs may finish for %g s, a second signal ends them now",
-            signal.Signals(number).name,
-            self.options.shutdown_seconds,
-        )
+        logger.warning("%s: stopping; %s", signal.Signals(number).name, self._what_it_waits_for(number))
+
+    def _what_it_waits_for(self, number: int) -> str:
+        """What a stop waits for, and for how long. Called in a signal handler."""
+        slots = [slot for lease_slots in self.scoreboard.lease_slots for slot in lease_slots]
+        running = sum(slot.hold == Hold.RUNNING for slot in slots)
+        if not running:
+            return "no job runs"
+        again = "Ctrl-C again" if number == signal.SIGINT else "a second signal"
+        limit = self.options.shutdown_seconds
+        most = "" if self.options.on_timeout == "wait" else f" up to {format_seconds(limit)}"
+        return f"waiting{most} for {count_of(running, 'job')}, {again} ends {'it' if running == 1 else 'them'} now"
 
     def _drain(self) -> None:
         self.header.stop = Stop.DRAIN

@@ -12,6 +12,7 @@ import pytest
 
 from jobqueue import log_format as log_events
 from jobqueue.cli import process
+from jobqueue.compat import signals as task_signals
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 from tests.patience import patient
 
@@ -144,10 +145,105 @@ def test_a_traceback_stays_inside_the_json_object(written):
     assert stream.getvalue().count("\n") == 1
 
 
+def caught(call):
+    """The error that `call` raises."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"outcome": "retry", "delay_seconds": 5.04}, "ran 212ms  again in 5s  builtins.ValueError: boom"),
+        ({"outcome": "retry", "delay_seconds": None}, "ran 212ms  builtins.ValueError: boom"),
+        ({"outcome": "parked", "delay_seconds": 63.0}, "ran 212ms  again in 1m 3s  builtins.ValueError: boom"),
+        ({"outcome": "dead", "attempt": 5}, "try 5/5  wait 38ms  ran 212ms  no attempts left  builtins.ValueError"),
+        ({"outcome": "dead", "attempt": 2}, "try 2/5  wait 38ms  ran 212ms  not retried  builtins.ValueError"),
+    ],
+)
+def test_the_line_of_a_run_that_failed_says_what_follows(written, facts, said):
+    stream = written(TextFormatter())
+    on_attempt_ended(object, **{**FACTS, "error": ValueError("boom"), **facts})
+    assert said in stream.getvalue().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tracebacks", "shown"),
+    [("retry", False, False), ("retry", True, True), ("dead", False, True), ("dead", True, True), ("ok", True, False)],
+)
+def test_the_last_failure_shows_its_traceback_and_the_others_if_asked_to(written, outcome, tracebacks, shown):
+    stream = written(TextFormatter())
+    error = None if outcome == "ok" else caught(lambda: json.loads("{"))
+    on_attempt_ended(object, tracebacks=tracebacks, **{**FACTS, "outcome": outcome, "error": error})
+    assert ("Traceback (most recent call last):" in stream.getvalue()) == shown
+
+
+def test_a_traceback_is_indented_below_its_line_and_forges_none(written):
+    stream = written(TextFormatter())
+
+    def fail():
+        raise ValueError("boom\n12:00:00.000 ok    bank  pay  #1\r\x1b[2K")
+
+    on_attempt_ended(object, **{**FACTS, "outcome": "dead", "error": caught(fail)})
+    _, *below = stream.getvalue().split("\n")[:-1]
+    assert below[0] == " " * 13 + "Traceback (most recent call last):"
+    assert below[-2:] == [
+        " " * 13 + "ValueError: boom",
+        " " * 13 + r"12:00:00.000 ok    bank  pay  #1\r\x1b[2K",
+    ]
+
+
+def test_the_json_form_has_the_traceback_and_the_delay_in_keys_of_their_own(written):
+    stream = written(JsonFormatter())
+    facts = {**FACTS, "outcome": "retry", "error": caught(lambda: json.loads("{")), "delay_seconds": 5.2}
+    on_attempt_ended(object, tracebacks=True, **facts)
+    found = json.loads(stream.getvalue())
+    assert found["traceback"].startswith("Traceback")
+    assert found["delay_seconds"] == 5.2
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "debug", "expected"), [(1, False, False), (1, True, True), (2, False, True), (3, False, True)]
+)
+def test_tracebacks_of_all_failures_are_for_debug_and_verbosity_2(fresh, settings, verbosity, debug, expected):
+    settings.DEBUG = debug
+    process.set_up_logging(verbosity, "text", None)
+    stream = fresh.handlers[0].stream = io.StringIO()
+    error = caught(lambda: json.loads("{"))
+    log_events.attempt_ended.send(object, **{**FACTS, "outcome": "retry", "error": error})
+    assert ("Traceback" in stream.getvalue()) == expected
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(1, False), (2, False), (3, True)])
+def test_details_are_for_verbosity_3(fresh, verbosity, shown):
+    process.set_up_logging(verbosity, "text", None)
+    stream = fresh.handlers[0].stream = io.StringIO()
+    logging.getLogger("jobqueue.detail").debug("nothing is due")
+    assert bool(stream.getvalue()) == shown
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_djangos_own_line_about_a_failed_task_does_not_reach_the_terminal(debug):
+    script = RECEIVER.partition("def broken")[0] + (
+        "from jobqueue.compat import signals\nsignals.logger.error('Task id=1 state=FAILED')\n"
+        "import logging\nlogging.getLogger('jobqueue.jobs').error('dead')"
+    )
+    command = [sys.executable, "-c", script, "debug" if debug else "production", "django"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient(60))
+    assert done.returncode == 0, done.stderr
+    assert "dead" in done.stderr
+    assert "Task id=1" not in done.stderr
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """A logger tree that nobody has set up."""
     logger = logging.getLogger("jobqueue")
+    monkeypatch.setattr(task_signals.logger, "handlers", [])
+    monkeypatch.setattr(logging.getLogger("jobqueue.detail"), "level", logging.NOTSET)
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "propagate", True)
     level = logger.level

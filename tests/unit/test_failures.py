@@ -1,14 +1,28 @@
 """How whatever a job raises is classed and written down."""
 
 import socket
+from pathlib import Path
 
 import pytest
 from django.db import IntegrityError, OperationalError
 
+import jobqueue
 from jobqueue.exceptions import JobLost, PayloadError, ResultError, SoftTimeout
-from jobqueue.failures import ERROR_BYTES, FailureCause, classify, describe, is_permanent, storable, summary
+from jobqueue.failures import (
+    ERROR_BYTES,
+    FailureCause,
+    classify,
+    describe,
+    is_permanent,
+    project_trace,
+    storable,
+    summary,
+)
+from jobqueue.validation import check_queue
 from tests.app.tasks import Unprintable
 from tests.marks import finding
+
+PACKAGE = Path(jobqueue.__file__).parent
 
 CAUSES = [
     (JobLost("x"), "lost"),
@@ -167,3 +181,51 @@ def test_text_is_kept_as_it_is_and_emptiness_gets_a_word():
     assert describe("")
     assert summary("one\ntwo") == "one"
     assert summary("  ")
+
+
+def called_by(path, call):
+    """The error of `call`, which a function in this file of the package calls."""
+    names = {}
+    exec(compile("def run(call): call()", str(PACKAGE / path), "exec"), names)
+    try:
+        names["run"](call)
+    except Exception as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def refund(order=7):
+    try:
+        {}["order"]
+    except KeyError:
+        raise ValueError(f"no order {order}")  # noqa: B904
+
+
+def test_the_trace_of_a_projects_error_has_no_frame_of_this_package():
+    text = project_trace(called_by("worker/run/perform.py", refund))
+    assert "jobqueue/worker" not in text
+    assert text.count('test_failures.py", line') == 2
+    assert "KeyError: 'order'\n\nDuring handling" in text
+    assert ", in refund\n    raise ValueError(f" in text
+    assert text.endswith("\nValueError: no order 7")
+
+
+def test_the_trace_of_a_refusal_ends_at_the_line_of_the_project_that_caused_it():
+    def job():
+        check_queue("a,b")
+
+    text = project_trace(called_by("worker/run/perform.py", job))
+    assert "/jobqueue/" not in text
+    assert ', in job\n    check_queue("a,b")\n' in text
+    assert text.splitlines()[-1].startswith("jobqueue.exceptions.InvalidValue: ")
+
+
+def test_the_trace_of_an_error_that_this_package_caused_is_whole():
+    text = project_trace(called_by("worker/run/perform.py", lambda: storable(None)))
+    assert "jobqueue/worker/run/perform.py" in text
+    assert "jobqueue/failures.py" in text
+
+
+def test_a_trace_is_printable_for_whatever_was_raised():
+    assert "Unprintable" in project_trace(Unprintable())
+    assert project_trace(ValueError("never raised")) == "ValueError: never raised"

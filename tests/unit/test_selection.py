@@ -29,6 +29,20 @@ def test_names_weights_star_and_exclusions_are_read(words, weights, every, exclu
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "all queues"),
+        (["mail"], "queue mail"),
+        (["mail", "web:5"], "queues mail, web:5"),
+        (["-slow"], "all queues but slow"),
+        (["mail:5,*,-slow,-a"], "all queues (mail:5, *) but a, slow"),
+    ],
+)
+def test_the_choice_can_be_said_in_a_sentence(words, said):
+    assert parse(words).words == said
+
+
+@pytest.mark.parametrize(
     "word",
     [
         "",

@@ -24,6 +24,8 @@ class Child:
         self.header, self.slot, self.wakeups = scoreboard.header, scoreboard.slots[index], scoreboard.wakeups
         self.supervisor_pid = scoreboard.supervisor_pid
         self.name = options.child_name(index, self.slot.generation)
+        #: the beginning of its debug lines
+        self.label = "" if options.processes == 1 else f"process {index + 1}: "
         self.stopping = False
         quota = options.quota(index)
         #: how many more jobs it may start. What earlier processes of this slot claimed counts: a job that killed its

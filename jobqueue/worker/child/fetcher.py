@@ -14,6 +14,7 @@ from jobqueue.conf import load
 from jobqueue.db.fields import longest_payload
 from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.log_format import count_of, one_line
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
@@ -25,8 +26,10 @@ from jobqueue.worker.run.batch import batch_of
 from jobqueue.worker.run.waiting import Accepted
 
 logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
 
 SLOWED = "runs of this task fail for a reason outside of it; one at a time is tried"
+LOOKS_SECONDS = 1.0  # how often the log says, with -v 3, that looks found nothing
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
 
@@ -45,6 +48,7 @@ class Fetcher:
         self.empty = False
         self.last_claim = time.monotonic()
         self.outage = Outage(child.name, "claim", child.using, child.concurrency)
+        self._looks, self._looks_told = 0, 0.0
 
     def claim(self, *, notified: bool = False) -> int | None:
         """Fill the threads, a little ahead of them, and the places for coroutines; returns how many jobs were kept.
@@ -87,9 +91,19 @@ class Fetcher:
         if claimed:
             self.last_claim = time.monotonic()
             self._child.use_quota(claimed)
+        elif detail.isEnabledFor(logging.DEBUG):
+            self._tell_look()
         if asked and claimed >= asked:
             # There may be more jobs than could be taken.
             self._child.wakeups.wake()
+
+    def _tell_look(self) -> None:
+        """Log looks that found nothing, together: there are many of them."""
+        self._looks += 1
+        if (now := time.monotonic()) - self._looks_told >= LOOKS_SECONDS:
+            looks = count_of(self._looks, "look")
+            detail.debug("%s%s at the queues found nothing to claim", self._child.label, looks)
+            self._looks, self._looks_told = 0, now
 
     def _room(self) -> int:
         """How many more jobs the threads can take: a batch, as soon as half of the waiting jobs have been taken.
@@ -162,6 +176,9 @@ class Fetcher:
         longest_payload()
         with self._turn:
             leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
+        if leases:
+            ms = 1000 * (time.monotonic() - claimed_at)
+            logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)
         longest = longest_payload()
         self._met = self._met or bool(leases)
         leases = self._park(leases)

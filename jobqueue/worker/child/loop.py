@@ -11,20 +11,26 @@ from django.db import Error
 
 from jobqueue import transitions
 from jobqueue.db import fault_vendor
+from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.fetcher import Fetcher
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.recycling import Recycling
 from jobqueue.worker.child.settler import Settler
+from jobqueue.worker.run.attempt import running
 from jobqueue.worker.shared.scoreboard import Exit, Stop, Winding
 
 logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
 
 HOT_SECONDS = 0.0025  # between two looks at the queues right after there was work
 HOT_SHARE = 0.02  # then, for a second, this much of the time since: frequent jobs are looked for often
 QUIET_SECONDS = 10.0  # after this long without work, the shorter half of the idle pauses is left out
+STILL_FIRST_SECONDS, STILL_SECONDS = 0.3, 10.0  # when, and how often a stop names the jobs that it waits for
+STILL_MAX = 10
 FULL_SECONDS = 0.2  # how long to wait when no more jobs may be claimed; the pool wakes the loop earlier
 
 
@@ -39,6 +45,7 @@ class Loop:
         self.fetcher = Fetcher(child, self.settler)
         self.recycling = Recycling(child.options, child.slot)
         self.started = time.monotonic()
+        self._name_at = 0.0
 
     def run(self) -> Exit:
         """Work; returns the reason for the end."""
@@ -53,6 +60,7 @@ class Loop:
                 self._give_back(pool.take_back())
                 if child.stopping and not pool.held:
                     return reason
+                self._name_running()
                 pool.wait(0.05)
                 continue
             self._give_back(pool.take_back_late(self.settler.mean_run_seconds or 0.0))
@@ -88,6 +96,23 @@ class Loop:
         if self.slot.winding == Winding.ASKED and self.pool.loop_runs():
             self.slot.winding = Winding.ANSWERED
         return bool(self.slot.winding)
+
+    def _name_running(self) -> None:
+        """Log which jobs the stop of the worker waits for, soon and then every STILL_SECONDS."""
+        now = time.monotonic()
+        if self.child.header.stop != Stop.DRAIN or now < self._name_at:
+            return
+        # Not at once: most jobs end soon.
+        first, self._name_at = not self._name_at, now + STILL_SECONDS
+        if first:
+            self._name_at = now + STILL_FIRST_SECONDS
+            return
+        found = sorted(running.copy(), key=lambda attempt: attempt.begun)
+        for attempt in found[:STILL_MAX]:
+            line = f"still runs: {attempt}, for {format_seconds(now - attempt.begun)}"
+            logger.warning("%s%s", self.child.label, one_line(line))
+        if len(found) > STILL_MAX:
+            logger.warning("%sand %d more", self.child.label, len(found) - STILL_MAX)
 
     def _own_end(self) -> Exit | None:
         options, now = self.options, time.monotonic()
@@ -139,4 +164,6 @@ class Loop:
                 len(leases),
                 error,
             )
+        else:
+            detail.debug("%sgave back %d jobs that were not started", self.child.label, len(leases))
         self.pool.settled(leases)

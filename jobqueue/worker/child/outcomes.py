@@ -12,8 +12,9 @@ from typing import Protocol
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
+from jobqueue.backoff import default_backoff
 from jobqueue.db import is_refusal, vendor
-from jobqueue.exceptions import DatabaseBusy, LeaseLost, LockNotAcquired, ResultError
+from jobqueue.exceptions import DatabaseBusy, JobLost, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import is_permanent, summary
 from jobqueue.models import Job
 from jobqueue.signals import RunOutcome, attempt_ended, send
@@ -199,13 +200,16 @@ def _write_known(outcome: Outcome, again: bool) -> RunOutcome:
         if isinstance(error, LockNotAcquired):
             seconds = LOCKED_SECONDS
             parked.put_back(lease.using, lease.job_id, error)
-        seconds *= random.uniform(0.8, 1.2)
-        status = transitions.snooze(lease, delay_seconds=seconds, reason=str(error), again=again)
+        outcome.delay_seconds = seconds * random.uniform(0.8, 1.2)
+        status = transitions.snooze(lease, delay_seconds=outcome.delay_seconds, reason=str(error), again=again)
         return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.PARKED
     if outcome.ending is Ending.CANCELED:
         transitions.cancel_held(lease, again=again)
         return RunOutcome.CANCELED
     assert error is not None
+    if outcome.delay_seconds is None and not isinstance(error, JobLost):
+        # Chosen here, and not by fail(), so that the log line can say when the job runs again.
+        outcome.delay_seconds = default_backoff().delay_seconds(lease.attempt)
     status = transitions.fail(
         lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
     )
@@ -270,4 +274,5 @@ def _announce(outcome: Outcome, what: RunOutcome) -> None:
             wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
             run_seconds=outcome.run_seconds,
             error=outcome.error,
+            delay_seconds=outcome.delay_seconds if what in (RunOutcome.RETRY, RunOutcome.PARKED) else None,
         )

@@ -19,6 +19,7 @@ from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.counters import Counters
+from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
@@ -63,7 +64,9 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:
-        logger.info("tasks: %d in %s; handlers for: %s", len(tasks), _or(modules), _or(queues))
+        logger.info(
+            "%s in %s%s", count_of(len(tasks), "task"), _or(modules), f"; handlers for {_or(queues)}" if queues else ""
+        )
         if not tasks and not queues:
             logger.warning("0 tasks registered: is your app in INSTALLED_APPS, and are its tasks in <app>/tasks.py?")
     watchdog = Watchdog(name, options.lease_seconds / 2)
@@ -104,6 +107,8 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
     relay = WorkerRelay(options.database, on_hung=loop.recycling.note_hung_threads)
     relay.start()
     recorder.report_to(LockReport(child.slot))
+    if index == 0 and child.slot.generation == 1:
+        logger.info("%s", _readiness(options))
     try:
         return loop.run()
     finally:
@@ -116,6 +121,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
 def _on_notify(child: Child, queue: str, using: str) -> None:
     """Wake a child directly, without a notifier: a job of this process has committed a new job."""
     if using == child.using and child.options.selection.serves(queue):
+        logger.debug("%swake-up: a job of this process has added one to %s", child.label, one_line(queue))
         child.wakeups.wake(first=child.index)
 
 
@@ -159,6 +165,20 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
             connections[options.database].close()
             time.sleep(REGISTER_AGAIN.delay_seconds(1))
     return Exit.STOPPED
+
+
+def _readiness(options: Options) -> str:
+    """How large the worker is, what it serves and when it ends: what its operator has chosen, in words."""
+    size = f"{count_of(options.processes, 'process')} x {count_of(options.concurrency, 'thread')}"
+    if registry.knows_coroutines():
+        size += f" and {count_of(options.async_concurrency, 'coroutine')}"
+    if options.once:
+        until = "runs one job, then ends"
+    elif options.drain:
+        until = "runs what is due, then ends"
+    else:
+        until = "waiting for jobs, Ctrl-C stops"
+    return one_line(f"{size}, {options.selection.words}; {until}")
 
 
 def _or(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Outcome
 
 logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
 
 FLUSH_SECONDS = 0.003  # how long outcomes may gather while jobs are still coming
 IDLE_SECONDS = 60.0
@@ -131,9 +132,12 @@ class Settler:
 
     @contextmanager
     def _writing(self, outcomes: Sequence[Outcome]) -> Iterator[None]:
+        begun = time.monotonic()
         try:
             with self._turn, self._watched():
                 yield
+            ms = 1000 * (time.monotonic() - begun)
+            detail.debug("wrote the outcomes of %d runs in %.1f ms", len(outcomes), ms)
         except BaseException:
             _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
 

@@ -19,6 +19,7 @@ from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reape
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
+from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
 
 # Leases that are reaped in one transaction. On a database with one writer, renewals wait for the end of it, and other
 # processes try every 0.1 s to write: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that
@@ -57,6 +59,8 @@ class Housekeeping:
         self._chores = Chores(options.database)
         self._ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._next_rows = self._next_reaping = self._next_sweep = self._next_watch = 0.0
+        # The first look was before the start of the children.
+        self._next_unserved = time.monotonic() + unserved.INTERVAL_SECONDS
         self._reaped = Reaped()
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
@@ -74,6 +78,9 @@ class Housekeeping:
         if now >= self._next_rows:
             self._next_rows = now + self._options.heartbeat_seconds
             do(self.renew_workers)
+        if now >= self._next_unserved:
+            self._next_unserved = now + random.uniform(0.8, 1.2) * unserved.INTERVAL_SECONDS
+            do(self.warn_of_unserved)
         if not self._options.reaper:
             return
         if now >= self._next_reaping:
@@ -102,6 +109,10 @@ class Housekeeping:
             worker_rows.renew(names, using=self._using)
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
+
+    def warn_of_unserved(self) -> None:
+        """Log which queues with jobs no running worker serves."""
+        unserved.warn(self._options)
 
     def reap(self) -> None:
         """End one batch of expired leases. If the batch was full, the next one follows soon."""
@@ -166,3 +177,5 @@ class Chores:
             else:
                 if any(asdict(found).values()):
                     logger.info("%s: %s: %s", name, what, found)
+                elif what != "promoted":  # with every reaping, each second
+                    detail.debug("%s: nothing %s", name, what)

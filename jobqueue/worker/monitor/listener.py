@@ -10,6 +10,7 @@ import time
 from jobqueue import wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.exceptions import NotSupported
+from jobqueue.log_format import one_line
 from jobqueue.wakeup import QUIET_SECONDS, Notifier
 from jobqueue.wakeup.base import Subscription
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
@@ -67,6 +68,8 @@ class Listener:
             served = [queue for queue in queues if self._options.selection.serves(queue)]
             for _ in served:
                 self._wakeups.wake()
+            if served:
+                logger.debug("wake-up: a job was committed to %s", one_line(", ".join(sorted(set(served)))))
             now = time.monotonic()
             if served:
                 again_at = now + QUIET_SECONDS

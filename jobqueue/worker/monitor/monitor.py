@@ -38,6 +38,7 @@ from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
 
 FLAG_SECONDS = 1.0  # while jobs wait for a thread, each tick: a flag in time keeps them from being started
 OVERTIME_SECONDS = 0.25  # reading the whole scoreboard with each tick would be most of the cost of an idle monitor
@@ -95,16 +96,21 @@ class Monitor:
     def renew(self) -> None:
         """Extend every lease of every living child. A child that was stopped by a signal loses its leases."""
         with self.turn:
-            renewed = 0
+            statements = leases = 0
             for index, _ in self._living():
-                renewed += self._renew(index)
+                groups = self._renew(index)
+                statements, leases = statements + len(groups), leases + sum(groups)
                 self._tick()
-            if not renewed:
+            if not statements:
                 # Renewals also notice whether the database answers.
                 ping(connections[self.using])
+        if leases:
+            logger.debug("renewed %d leases", leases)
+        else:
+            detail.debug("no lease to renew; the database answers")
 
-    def _renew(self, index: int) -> int:
-        """Run one statement for each length of lease; returns how many. A lease without a slot expires."""
+    def _renew(self, index: int) -> list[int]:
+        """Run one statement for each length of lease; returns how many leases each has. One without a slot expires."""
         groups: dict[float, dict[tuple[int, bytes], tuple[int, LeaseSlot]]] = defaultdict(dict)
         for (job_id, fence), slot in self.scoreboard.in_hand(index).items():
             if slot.lease_seconds > 0:
@@ -114,7 +120,7 @@ class Monitor:
             for key, left in renew_in_hand(leases, lease_seconds=seconds, using=self.using).items():
                 fence, slot = leases[key]
                 slot.renewed(key[0], fence, asked + left)
-        return len(groups)
+        return [len(leases) for leases in groups.values()]
 
     def flag(self) -> None:
         """Flag the jobs in the children whose lease was lost or that are canceled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import django
 from django.db import Error, connections
@@ -15,6 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.worker.monitor import unserved
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -59,6 +61,8 @@ def preflight(options: Options) -> int:
     if packet is not None:
         logger.warning("%s %s", packet.text, packet.hint)
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
+    with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
+        retry_transient(lambda: unserved.warn(options), using=options.database)
     return 0
 
 
@@ -74,15 +78,15 @@ def _wrong(using: str) -> list[tuple[str, str]]:
 
 
 def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:
-    logger.info("jobqueue %s on Django %s, %s (%s)", jobqueue.__version__, django.__version__, database, strategy)
-    logger.info(
-        "worker %s:%s: %d x %d, queues %s, lease %s renewed every %s, isolation %s",
-        options.name,
-        options.boot_id,
-        options.processes,
-        options.concurrency,
-        options.selection,
+    name = f"{options.name}:{options.boot_id}"
+    logger.info("jobqueue %s on Django %s, %s; worker %s", jobqueue.__version__, django.__version__, database, name)
+    logger.debug(
+        "claims up to %d jobs by %s, isolation %s; leases of %s, renewed every %s; idle polls every %s to %s",
+        options.batch_size,
+        strategy,
+        isolation,
         format_seconds(options.lease_seconds),
         format_seconds(options.heartbeat_seconds),
-        isolation,
+        format_seconds(options.poll_low_seconds),
+        format_seconds(options.poll_high_seconds),
     )

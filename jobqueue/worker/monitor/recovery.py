@@ -15,6 +15,7 @@ from django.db import connections
 from jobqueue import transitions
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.log_format import count_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
@@ -88,10 +89,7 @@ class Recovery:
         if not slot.exit:
             self._retired(name, "killed at the end of --shutdown-timeout" if slot.blameless else how)
         if returned or failed or ran or rest:
-            logger.warning(
-                "%s %s: %d jobs had returned, %d failed, %d charged, %d given back",
-                *(name, how, len(returned), len(failed), len(ran), len(rest)),
-            )
+            logger.warning("%s %s; %s", name, how, _jobs(len(returned), len(failed), len(ran), len(rest)))
 
     def _left_by(self, name: str) -> list[Lease]:
         """The leases of a dead child whose rows are not locked, after waiting for the server to end its sessions.
@@ -113,6 +111,17 @@ def _fail_as_recorded(lease: Lease, lease_slot: LeaseSlot) -> None:
     delay = lease_slot.delay_seconds if lease_slot.delay_seconds >= 0 else None
     with suppress(LeaseLost):
         transitions.fail(lease, error=lease_slot.kept_failure(), delay_seconds=delay, retry=not lease_slot.final)
+
+
+def _jobs(returned: int, failed: int, charged: int, given_back: int) -> str:
+    """What became of its jobs."""
+    words = {
+        "had returned": returned,
+        "had failed": failed,
+        "charged with an attempt": charged,
+        "given back without using an attempt": given_back,
+    }
+    return ", ".join(f"{count_of(number, 'job')} {what}" for what, number in words.items() if number)
 
 
 def _death(wait_status: int) -> str:

@@ -20,6 +20,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
 from jobqueue.failures import describe, is_permanent, summary
+from jobqueue.log_format import one_line
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import RunOptions, may_retry, options_of
@@ -30,6 +31,10 @@ from jobqueue.transitions.acking import encode_result
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 logger = logging.getLogger("jobqueue.worker")
+jobs = logging.getLogger("jobqueue.jobs")
+
+#: the runs of this process that have begun and have not ended
+running: set[Attempt] = set()
 
 
 class Ending(StrEnum):
@@ -114,6 +119,19 @@ class Attempt:
         """Encode the value that the body returned. Raises ResultError."""
         if not self.context.finished:
             self.result = encode_result(value)
+
+    def begin(self) -> None:
+        """Note that the run begins. Call end() in any case."""
+        running.add(self)
+        if jobs.isEnabledFor(logging.DEBUG):
+            jobs.debug("start   %s", one_line(f"{self}, try {self.lease.attempt}/{self.lease.max_attempts}"))
+
+    def end(self) -> None:
+        """Note that the run has ended."""
+        running.discard(self)
+
+    def __str__(self) -> str:
+        return f"{self.lease.queue}  {self.lease.task or 'handler'}  #{self.lease.job_id}"
 
     def __enter__(self) -> None:
         return None

@@ -75,12 +75,16 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
     """
     attempts = [Attempt(lease, run.asked_to_stop) for lease in leases]
     inline = isinstance(run, InlineRun)
+    for attempt in attempts:
+        attempt.begin()
     try:
         if (function := batch_function(leases[0])) is not None:
             call_batch(function, attempts, run.around(None))
         else:
             _call(attempts[0], run, inline)
     finally:
+        for attempt in attempts:
+            attempt.end()
         if not inline:
             clean_connections()
     return [attempt.outcome(run.context) for attempt in attempts]
@@ -106,6 +110,7 @@ async def perform_coroutine(
 ) -> Outcome:
     """Run a coroutine task or handler on this thread's event loop; an exception becomes the outcome."""
     attempt = Attempt(lease, asked_to_stop)
+    attempt.begin()
     try:
         with attempt:
             call = attempt.find()
@@ -121,6 +126,7 @@ async def perform_coroutine(
             with suppress(asyncio.CancelledError):
                 await sync_to_async(attempt.write_progress)()
     finally:
+        attempt.end()
         # The connections of this coroutine's context; it has some only with DJANGO_ALLOW_ASYNC_UNSAFE.
         clean_connections()
     return attempt.outcome(context, coroutine=True)

@@ -20,6 +20,7 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path
+from jobqueue.log_format import WithoutLogger
 from jobqueue.payload import decode
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks.results import JobTaskResult, backend_of, started_result
@@ -163,6 +164,8 @@ def _written(level: int) -> bool:
 
 
 def _is_shut(condition: object) -> bool:
+    if isinstance(condition, WithoutLogger):
+        return condition.name == signals.logger.name
     required = RequireDebugTrue if settings.DEBUG else RequireDebugFalse
     return type(condition) in (RequireDebugTrue, RequireDebugFalse) and type(condition) is not required
 

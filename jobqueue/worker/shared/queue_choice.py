@@ -80,6 +80,16 @@ class Selection:
         """Whether names() may return `queue`."""
         return queue not in self.excluded and (self.every is not None or queue in self.weights)
 
+    @property
+    def words(self) -> str:
+        """The choice as a sentence says it: "all queues", "queues mail, web:5", "all queues but slow"."""
+        if self.every is None:
+            return f"{'queue' if len(self.weights) == 1 else 'queues'} {self}"
+        text = "all queues"
+        if self.weights or self.every != 1:
+            text += f" ({', '.join(part for part in str(self).split(', ') if not part.startswith('-'))})"
+        return text + (f" but {', '.join(sorted(self.excluded))}" if self.excluded else "")
+
     def __str__(self) -> str:
         parts = [name if weight == 1 else f"{name}:{weight}" for name, weight in self.weights.items()]
         if self.every is not None:
