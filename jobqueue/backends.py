@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core import checks
+from django.core.checks.registry import registry as registered
 
-from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals
+from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals, task_backends
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
@@ -94,8 +96,6 @@ class JobQueueBackend(BaseTaskBackend):
 
     def check(self, **kwargs: object) -> Iterable[checks.CheckMessage]:
         """E020: the app is not installed."""
-        from django.apps import apps
-
         if not apps.is_installed("jobqueue"):
             yield checks.Error(
                 f"TASKS[{self.alias!r}] uses JobQueueBackend, but 'jobqueue' is not in INSTALLED_APPS.",
@@ -167,7 +167,15 @@ class JobQueueBackend(BaseTaskBackend):
 def _key(task: AnyTask, name: str, payload: dict[str, JSON]) -> bytes | None:
     key = getattr(task, name, None)
     if callable(key):
-        key = key(*payload["args"], **payload["kwargs"])
+        try:
+            key = key(*payload["args"], **payload["kwargs"])
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside the function
+            raise InvalidType(
+                f"the {name} of {task.module_path} is a function that cannot be called with the task's arguments "
+                f"({error}). Nothing was written; it is called with the arguments that enqueue() gets."
+            ) from error
     return None if key is None else check_key(key, name)
 
 
@@ -179,3 +187,15 @@ def _aware(run_after: datetime | None) -> datetime | None:
     if run_after is not None and not settings.USE_TZ and timezone.is_naive(run_after):
         return timezone.make_aware(run_after)
     return run_after
+
+
+def check_installed(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """E020, where Django Tasks does not run the checks of its backends: the app django_tasks is not installed."""
+    if any(getattr(check, "__name__", "") == "check_tasks" for check in registered.registered_checks):
+        return []
+    made = task_backends.all(initialized_only=True)
+    return [problem for backend in made if isinstance(backend, JobQueueBackend) for problem in backend.check()]
+
+
+# Here and not in the app's ready(), which does not run if the app is not installed.
+checks.register(check_installed, "jobqueue")

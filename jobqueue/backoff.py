@@ -32,6 +32,10 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InvalidType(f"{name} of a Backoff must be a number, got {type(value).__name__}.")
         if not (self.base_seconds >= 0 and self.factor >= 1 and 0 <= self.cap_seconds <= 31_536_000):
             raise InvalidValue(
                 f"{self}: base_seconds must be >= 0, factor >= 1, cap_seconds between 0 and one year. "

@@ -12,7 +12,7 @@ from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.writable import M, bound, check_changes, filters_by_window, gives_other_rows
-from jobqueue.exceptions import InsideTransaction, InvalidValue
+from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from jobqueue.validation import check_int, check_seconds
 
 # Longer lists of keys exceed what MySQL plans by index, or SQLite takes as parameters.
@@ -90,6 +90,8 @@ def _in_chunks(
     using = rows.db
     check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
     check_seconds(sleep_seconds, "sleep_seconds", zero=True)
+    if on_chunk is not None and not callable(on_chunk):
+        raise InvalidType(f"on_chunk must be a function, got {type(on_chunk).__name__}. Nothing was written.")
     if in_open_transaction(using):
         raise InsideTransaction(
             f"chunks cannot be committed one by one inside transaction.atomic() on {using!r}. Nothing was written; "

@@ -5,20 +5,28 @@ Checks of settings always run. Those tagged "database" ask the server and run wi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.exceptions import BadMigrationError, NodeNotFoundError
+from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job
+from jobqueue.outbox.destinations.base import NotInstalled
+from jobqueue.outbox.routes import Routes
+from jobqueue.producer.enqueueing import is_ours
+from jobqueue.validation import did_you_mean
 
 SKEW_SECONDS = 5.0
 #: the largest id that Django's lookups, other languages and PostgreSQL take; MySQL's column holds twice as much
@@ -26,20 +34,22 @@ ID_MAX = 2**63 - 1
 _NEAR = ID_MAX // 10 * 9
 # Bulk inserts and acks put texts of up to this total length into one statement.
 _STATEMENT_BYTES = 4 * 1024 * 1024
+_BACKEND = "jobqueue.backends.JobQueueBackend"
 
 
 def register() -> None:
     """Register the checks; called by the AppConfig."""
     checks.register(check_settings, "jobqueue")
+    checks.register(check_tasks, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
-    # Only with --deploy, because the first migrate runs the other database checks before the table exists.
-    checks.register(check_tables, checks.Tags.database, deploy=True)
+    checks.register(check_tables, checks.Tags.database)
 
 
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
-    or REDIS_URL needs redis-py, which is not installed.
+    or REDIS_URL needs redis-py, which is not installed, E005 a route of OUTBOX leads nowhere, W029 a route's broker
+    needs a package that is not installed.
     """
     return _messages(_setting_problems())
 
@@ -65,6 +75,34 @@ def _setting_problems() -> Iterator[Problem]:
             "so they only poll, and redis_lock() fails."
         )
         yield Problem("E004", text, 'Run: pip install "jobqueue[redis]"')
+    for error in Routes(found.database, found.outbox_settings.routes).problems():
+        if isinstance(error, NotInstalled):
+            yield Problem("W029", str(error), "If relays run on other hosts only, silence jobqueue.W029 here.")
+        else:
+            yield Problem("E005", str(error), "See docs/howto/brokers.md.")
+
+
+def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """W028 no backend in TASKS is ours, so tasks do not become jobs."""
+    problem = tasks_problem()
+    return _messages([problem] if problem else [])
+
+
+def tasks_problem() -> Problem | None:
+    """The problem if no backend in TASKS is ours."""
+    backends = getattr(settings, "TASKS", None) or {}
+    if any(map(is_ours, backends.values())):
+        return None
+    named = {alias: str(params.get("BACKEND")) for alias, params in backends.items()}
+    found = ", ".join(f"{alias}: {path}{did_you_mean(path, [_BACKEND])}" for alias, path in named.items())
+    text = f"no backend in TASKS is jobqueue's ({found})" if found else "TASKS is not set"
+    return Problem(
+        "W028",
+        f"jobqueue is installed, but {text}. So enqueue() of a task adds no job that a worker could run: Django's "
+        "ImmediateBackend, the default, runs the task inside the calling process.",
+        f'Set TASKS = {{"default": {{"BACKEND": "{_BACKEND}"}}}}. If you use jobqueue without tasks, add '
+        '"jobqueue.W028" to SILENCED_SYSTEM_CHECKS.',
+    )
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
@@ -189,15 +227,34 @@ def _has_table(alias: str) -> bool:
 def check_tables(
     app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[checks.CheckMessage]:
-    """W021 the tables do not exist."""
+    """W021 the tables do not exist, or a migration of jobqueue was not run."""
     alias = _conf().database
-    if alias not in (databases or ()):
+    if alias not in (databases or ()) or _is_migrating():
         return []
     try:
-        if _has_table(alias):
-            return []
-    except Error:
-        # check_database() reports it as W020.
+        missing = pending_migrations(alias) if _has_table(alias) else [f"the table {Job._meta.db_table}"]
+    except (Error, BadMigrationError, NodeNotFoundError):
+        # check_database() reports an error as W020, and migrate reports broken migrations.
         return []
-    text = f"The table {Job._meta.db_table} does not exist on {alias!r}."
+    if not missing:
+        return []
+    text = f"The database {alias!r} lacks {', '.join(missing)}: migrations of jobqueue were not run on it."
     return _messages([Problem("W021", text, f"Run: python manage.py migrate --database {alias}")])
+
+
+def pending_migrations(using: str) -> list[str]:
+    """The migrations of jobqueue that were not run on `using`."""
+    executor = MigrationExecutor(connections[using])
+    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+
+
+def _is_migrating() -> bool:
+    """Whether `migrate` runs the checks: it does so before it makes the tables."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        kinds = type(frame.f_locals.get("self")).__mro__
+        if any(kind.__module__ == "django.core.management.commands.migrate" for kind in kinds):
+            return True
+        frame = frame.f_back
+    return False

@@ -8,13 +8,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from django.core.exceptions import ImproperlyConfigured
+from jobqueue.exceptions import WrongSettings
 
 if TYPE_CHECKING or find_spec("django.tasks") is None:
     try:
         import django_tasks as tasks
     except ModuleNotFoundError as error:
-        raise ImproperlyConfigured(
+        raise WrongSettings(
             "this Django has no Tasks of its own and the package django-tasks is not installed, so jobqueue cannot be "
             "imported. Run: pip install django-tasks"
         ) from error
@@ -51,8 +51,9 @@ class AnyTask(Protocol):
 
 
 _exceptions = vars(import_module(tasks.__name__ + ".exceptions"))
-# The backport renamed it between releases.
+# The backport renamed them between releases.
 InvalidTask: type[Exception] = _exceptions.get("InvalidTask") or _exceptions["InvalidTaskError"]
+InvalidTaskBackend: type[Exception] = _exceptions.get("InvalidTaskBackend") or _exceptions["InvalidTaskBackendError"]
 task_backends = tasks.task_backends
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "AnyTask",
     "BaseTaskBackend",
     "InvalidTask",
+    "InvalidTaskBackend",
     "Task",
     "TaskContext",
     "TaskError",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
 from django.core import mail
-from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from jobqueue.exceptions import InvalidValue
-from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue
+from jobqueue.exceptions import InvalidValue, WrongSettings
+from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean
 
 T = TypeVar("T")
 
@@ -174,27 +172,28 @@ class Settings:
 
 @cache
 def load() -> Settings:
-    """The settings of this process. Raises ImproperlyConfigured with a list of everything that is wrong."""
+    """The settings of this process. Raises WrongSettings with a list of everything that is wrong."""
     found, problems = read(getattr(django_settings, "JOBQUEUE", {}))
     if problems:
-        raise ImproperlyConfigured("JOBQUEUE: " + "; ".join(problems) + ". Correct the setting and start again.")
+        raise WrongSettings("JOBQUEUE: " + "; ".join(problems) + ". Correct the setting and start again.")
     return found
 
 
 def read(raw: object) -> tuple[Settings, list[str]]:
-    """The settings in `raw`, and a list of what is wrong with them."""
+    """The settings in `raw`, and a list of what is wrong with them; a wrong value is left at its default."""
     if not isinstance(raw, Mapping):
         return Settings(), [f"must be a dict, is {type(raw).__name__}"]
     values, problems = _values(Settings, raw)
-    if problems:
-        return Settings(), problems
     if "queues" in values:
-        values["queues"], problems = _read_queues(values["queues"])
+        values["queues"], found = _read_queues(values["queues"])
+        problems += found
     if values.get("outbox") is not None:
         values["outbox"], found = _read_outbox(values["outbox"])
         problems += found
     result = Settings(**values)
-    if not result.lease_seconds > 3 * result.renew_seconds:
+    # Two values are compared only if both are right: the default of a wrong one says nothing.
+    right = not {"LEASE_SECONDS", "HEARTBEAT_SECONDS"} & set(raw) - {name.upper() for name in values}
+    if right and not result.lease_seconds > 3 * result.renew_seconds:
         problems.append(
             f"LEASE_SECONDS ({result.lease_seconds:g}) must exceed 3 x HEARTBEAT_SECONDS ({result.renew_seconds:g}), "
             "or one late heartbeat loses the lease"
@@ -203,12 +202,27 @@ def read(raw: object) -> tuple[Settings, list[str]]:
 
 
 def _values(kind: type, raw: Mapping[object, object]) -> tuple[dict[str, Any], list[str]]:
-    """The values in `raw` by the names of the fields of dataclass `kind`, and what is wrong with them."""
-    known = {field.name.upper(): field for field in dataclasses.fields(kind)}
-    problems = [f"unknown key {key!r}" for key in raw if key not in known]
-    values = {key: value for key, value in raw.items() if key in known}
-    problems += [p for key, value in values.items() if (p := known[key].metadata["rule"].problem(key, value))]
-    return {known[key].name: value for key, value in values.items()}, problems
+    """The right values in `raw` by the names of the fields of dataclass `kind`, and what is wrong with the others."""
+    known = {one.name.upper(): one for one in fields(kind)}
+    values: dict[str, Any] = {}
+    problems = []
+    for key, value in raw.items():
+        if key not in known:
+            problems.append(f"unknown key {key!r}" + (did_you_mean(key, known) or _elsewhere(kind, key)))
+        elif problem := known[key].metadata["rule"].problem(key, value):
+            problems.append(problem)
+        else:
+            values[known[key].name] = value
+    return values, problems
+
+
+def _elsewhere(kind: type, key: object) -> str:
+    """Where a key belongs that another part of JOBQUEUE knows."""
+    places = {"JOBQUEUE": Settings, "QUEUES[...]": QueueSettings, "OUTBOX": OutboxSettings}
+    found = [
+        name for name, other in places.items() if other is not kind and key in [f.name.upper() for f in fields(other)]
+    ]
+    return f" (it belongs in {' or '.join(found)})" if found else ""
 
 
 def _read_queues(raw: Mapping[object, object]) -> tuple[dict[str, QueueSettings], list[str]]:
@@ -232,8 +246,10 @@ def _read_queues(raw: Mapping[object, object]) -> tuple[dict[str, QueueSettings]
 def _read_outbox(raw: Mapping[object, object]) -> tuple[OutboxSettings, list[str]]:
     values, found = _values(OutboxSettings, raw)
     problems = [f"OUTBOX: {problem}" for problem in found]
-    problems += [] if problems else [p for item in values.get("routes", {}).items() if (p := _route_problem(*item))]
-    return (OutboxSettings(), problems) if problems else (OutboxSettings(**values), [])
+    wrong = {item[0]: p for item in values.get("routes", {}).items() if (p := _route_problem(*item))}
+    if wrong:
+        values["routes"] = {name: route for name, route in values["routes"].items() if name not in wrong}
+    return OutboxSettings(**values), [*problems, *wrong.values()]
 
 
 def _route_problem(pattern: object, route: object) -> str | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from django.core.exceptions import ImproperlyConfigured
+from django.db.utils import DatabaseError
+
 
 class JobQueueError(Exception):
     """The base class of all exceptions of the package; never raised itself."""
@@ -15,6 +18,14 @@ class InvalidValue(JobQueueError, ValueError):
 
 class InvalidType(JobQueueError, TypeError):
     """An argument has the wrong type. Nothing was written."""
+
+
+class WrongSettings(JobQueueError, ImproperlyConfigured):
+    """A setting is missing or wrong; the message names it. Nothing was written."""
+
+
+class NotMigrated(JobQueueError, DatabaseError):
+    """The tables of jobqueue are not in the queue's database: its migrations were not run. Nothing was written."""
 
 
 class UnknownQueue(InvalidValue):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 
@@ -135,13 +137,21 @@ def check_topic(topic: object) -> str:
     return name
 
 
-def check_job_id(job_id: object) -> int:
-    """The int of a job id given as int or as its decimal str."""
-    if isinstance(job_id, str) and job_id.isascii() and job_id.isdigit() and len(job_id) <= 20:
-        return int(job_id)
-    if isinstance(job_id, bool) or not isinstance(job_id, int):
-        raise InvalidType(f"a job id is an int or its decimal str, got {str(job_id)[:40]!r}. Nothing was written.")
-    return job_id
+def check_id(number: object, what: str = "a job id") -> int:
+    """The int of an id given as int or as its decimal str."""
+    if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 20:
+        return int(number)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidType(f"{what} is an int or its decimal str, got {str(number)[:40]!r}. Nothing was written.")
+    return number
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """ " (did you mean 'X'?)" with the word of `known` nearest to `word`, whatever their case; "" if none is near."""
+    given, by_lower = str(word).lower(), {name.lower(): name for name in known}
+    longer = [name for name in by_lower if len(given) > 2 and name.startswith(given)]
+    near = [*get_close_matches(given, by_lower, n=1, cutoff=0.7), *sorted(longer)]
+    return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
 
 
 def shown(value: float) -> str:

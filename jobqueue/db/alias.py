@@ -9,7 +9,7 @@ from django.db import DatabaseError, connections
 
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.exceptions import InvalidType, InvalidValue, WrongDatabase
+from jobqueue.exceptions import InvalidType, InvalidValue, NotMigrated, WrongDatabase
 
 # MySQL and MariaDB, PostgreSQL; SQLite has words only.
 _CODES = {"1146", "42P01"}
@@ -33,9 +33,9 @@ class _NotThere(WrongDatabase, DatabaseError):
 
 
 class explain_missing_table:
-    """Raise WrongDatabase for a table of ours that is not on `using`, which is not the queue's database; a block.
+    """Raise NotMigrated for a table of ours that is missing in the queue's database, in another WrongDatabase.
 
-    The queue's database itself has the usual error: there the migrations are missing.
+    A block.
     """
 
     # Not a @contextmanager: every enqueue passes here.
@@ -49,15 +49,21 @@ class explain_missing_table:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, DatabaseError) or self._using == (queue := load().database):
+        if not isinstance(error, DatabaseError) or isinstance(error, (NotMigrated, _NotThere)):
             return
         if fault_vendor(self._using).error_code(error) not in _CODES and _WORDS not in str(error):
             return
         tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
         table = next((word for word in re.findall(r"\w+", str(error)) if word in tables), None)
-        if table is not None:
-            raise _NotThere(
-                f"the table {table} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
-                f"Nothing was written. It must stand beside your rows to share their transaction: let the router make "
-                f"jobqueue's tables on {self._using!r} too, and run migrate --database {self._using}."
+        if table is None:
+            return
+        if self._using == (queue := load().database):
+            raise NotMigrated(
+                f"the table {table} is not in the database {queue!r}, because the migrations of jobqueue were not run "
+                f"there. Nothing was written. Run: python manage.py migrate --database {queue}"
             ) from error
+        raise _NotThere(
+            f"the table {table} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
+            f"Nothing was written. It must stand beside your rows to share their transaction: let the router make "
+            f"jobqueue's tables on {self._using!r} too, and run migrate --database {self._using}."
+        ) from error

@@ -18,6 +18,7 @@ from jobqueue.exceptions import InProgress, InvalidType, KeyReused, NotSupported
 from jobqueue.idempotency.keys import Key
 from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
 from jobqueue.payload import JSON
+from jobqueue.validation import check_seconds
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -44,12 +45,10 @@ def idempotent_view(
     without a user the Authorization header. The view runs in a transaction; an exception, or a status of 408, 409, 425,
     429 or from 500 on, rolls it back and frees the key. Status, body, its type and encoding, and Location are stored.
     """
-    if scope is not None and not callable(scope):
-        raise InvalidType(f"scope must be a function of the request, got {type(scope).__name__}.")
+    _check(ttl_seconds, timeout_seconds, scope)
 
     def decorate(view: V) -> V:
-        if iscoroutinefunction(view):
-            raise NotSupported("@idempotent_view is for views that are functions, not coroutines.")
+        _check_view(view)
 
         @wraps(view)
         def call(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -67,6 +66,22 @@ def idempotent_view(
         return cast("V", call)
 
     return decorate
+
+
+def _check(ttl_seconds: object, timeout_seconds: object, scope: object) -> None:
+    if callable(ttl_seconds):
+        raise InvalidType("@idempotent_view is written with parentheses: @idempotent_view().")
+    check_seconds(ttl_seconds, "ttl_seconds")
+    check_seconds(timeout_seconds, "timeout_seconds", zero=True)
+    if scope is not None and not callable(scope):
+        raise InvalidType(f"scope must be a function of the request, got {type(scope).__name__}.")
+
+
+def _check_view(view: object) -> None:
+    if not callable(view):
+        raise InvalidType(f"@idempotent_view decorates a view function, got {type(view).__name__}.")
+    if iscoroutinefunction(view):
+        raise NotSupported("@idempotent_view is for views that are functions, not coroutines.")
 
 
 def _first_or_again(mine: Once, view: Callable[[], HttpResponseBase], using: str) -> HttpResponseBase:

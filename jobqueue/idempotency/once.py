@@ -159,6 +159,8 @@ class Once:
 
     def __call__(self, func: F) -> F:
         """Use it as a decorator: func(...) runs once, repeats get its first result."""
+        if not callable(func):
+            raise InvalidType(f"@once decorates a function, got {type(func).__name__}.")
         if iscoroutinefunction(func):
             raise NotSupported("@once is for functions; use a with block inside one that sync_to_async calls.")
 

@@ -9,10 +9,8 @@ import uuid
 from functools import cache
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-
 from jobqueue.conf import load
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.timed import TimedLock
 from jobqueue.validation import check_seconds
@@ -37,7 +35,7 @@ def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = No
 
     The server is JOBQUEUE["REDIS_URL"], or WAKEUP where that is a URL. A server that loses data, or fails over
     to a lagging replica, can grant the lock twice: use it where that costs work and not data, or check the fence.
-    timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, ImproperlyConfigured, redis-py's RedisError.
+    timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, WrongSettings, redis-py's RedisError.
     """
     return RedisLock(name, ttl_seconds, timeout_seconds)
 
@@ -146,6 +144,6 @@ def _url() -> str:
         return settings.redis_url
     if settings.wakeup not in ("auto", "off"):
         return settings.wakeup
-    raise ImproperlyConfigured(
+    raise WrongSettings(
         "redis_lock() needs a server: set JOBQUEUE['REDIS_URL'] to a redis://, rediss:// or unix:// URL."
     )

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobqueue.conf import is_test_run, load
 from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.stuck_statements import watched
+from jobqueue.exceptions import WrongSettings
 from jobqueue.lockstats.counters import Buffer, Counters, LockId, waited
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_stats
 
@@ -129,7 +129,7 @@ def _counts() -> bool:
     try:
         if load().lock_metrics_seconds is None:
             return False
-    except ImproperlyConfigured:
+    except WrongSettings:
         return False
     if _process.thread is None:
         _start()

@@ -3,6 +3,17 @@
 docs/reference/schema.md shows their DDL for each database.
 """
 
+from django.apps import apps
+
+from jobqueue.exceptions import WrongSettings
+
+if apps.apps_ready and not apps.is_installed("jobqueue"):
+    # Django's own error here names a model that the caller never heard of.
+    raise WrongSettings(
+        "'jobqueue' is not in INSTALLED_APPS, so its tables are unknown. Nothing was done; add \"jobqueue\" to "
+        "INSTALLED_APPS and run: python manage.py migrate"
+    )
+
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt

@@ -12,6 +12,7 @@ from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.lanes import key_lane, topic_lane
+from jobqueue.validation import check_id
 
 REASON_BYTES = 1000
 
@@ -27,7 +28,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
 
     With policy "skip", later events of its key may have gone before it.
     """
-    alias = alias_of(using)
+    event_id, alias = check_id(event_id, "an event id"), alias_of(using)
     event = _dead_letter(event_id, alias)
     if event is None:
         return False
@@ -40,7 +41,7 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
 
 def skip(event_id: int, *, using: str | None = None) -> bool:
     """Let the key of a dead letter go on without it. False if there is no dead letter that blocks its key."""
-    alias = alias_of(using)
+    event_id, alias = check_id(event_id, "an event id"), alias_of(using)
     blocking = dead_letters(alias).filter(pk=event_id, lane__isnull=False)
     with explain_missing_table(alias):
         if not blocking.exists():
@@ -53,7 +54,7 @@ def discard(event_id: int, reason: str = "", *, using: str | None = None) -> boo
 
     `reason` is added to the end of last_error. The row is deleted after RETENTION_SECONDS, like a delivered event's.
     """
-    alias = alias_of(using)
+    event_id, alias = check_id(event_id, "an event id"), alias_of(using)
     event = _dead_letter(event_id, alias)
     if event is None:
         return False

@@ -7,11 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-
 from jobqueue.backoff import Backoff
 from jobqueue.conf import load
-from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
 from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
@@ -54,20 +52,29 @@ class DownTracker:
 class Routes:
     """The destinations of one relay, made when a topic first needs them; topics with the same route share one."""
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using: str, routes: Mapping[str, Any] | None = None) -> None:
         self.down = DownTracker()
         self._using = using
-        self._routes: dict[str, Any] = dict(load().outbox_settings.routes)
+        self._routes: dict[str, Any] = dict(load().outbox_settings.routes if routes is None else routes)
         self._made: dict[str, Destination] = {}
 
     def prepare(self) -> None:
-        """Make every destination that has a route, without connecting. Raises ImproperlyConfigured."""
+        """Make every destination that has a route, without connecting. Raises WrongSettings with all problems."""
+        if problems := self.problems():
+            raise WrongSettings(" ".join(map(str, problems)))
+
+    def problems(self) -> list[WrongSettings]:
+        """Make every destination that has a route, without connecting; returns why some cannot be made."""
+        found = []
         for pattern, route in self._routes.items():
-            if route != SUBSCRIBERS:
-                try:
-                    self._made[pattern] = self._make(route)
-                except (InvalidValue, InvalidType) as error:
-                    raise ImproperlyConfigured(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}]: {error}") from None
+            if route == SUBSCRIBERS:
+                continue
+            try:
+                self._made[pattern] = self._make(route)
+            except (WrongSettings, InvalidValue, InvalidType) as error:
+                kind = type(error) if isinstance(error, WrongSettings) else WrongSettings
+                found.append(kind(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}]: {error}"))
+        return found
 
     def find(self, topic: str) -> Destination | None:
         """The destination of `topic`; None if it has no route and no subscriber here."""

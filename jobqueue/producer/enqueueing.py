@@ -133,12 +133,13 @@ def known_queues() -> frozenset[str] | None:
 
     An alias of ours without QUEUES, or with an empty list, allows any name.
     """
-    ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if _is_ours(params)]
+    ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if is_ours(params)]
     names = [params.get("QUEUES") or () for params in ours]
     return frozenset(name for group in names for name in group) if ours and all(names) else None
 
 
-def _is_ours(params: Any) -> bool:
+def is_ours(params: Any) -> bool:
+    """Whether an entry of TASKS names our backend, or a subclass of it."""
     # By an attribute, not by the class, because this room must not import the backend.
     try:
         return bool(getattr(import_string(params["BACKEND"]), "jobqueue_backend", False))

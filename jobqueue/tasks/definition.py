@@ -21,9 +21,10 @@ from typing import (
 )
 
 from jobqueue.backoff import Wait, check_wait
-from jobqueue.compat import Task, task_backends
+from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.tasks import registry
+from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
 from jobqueue.tasks.versions import Upcaster, add_upcaster
 from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
 
@@ -124,6 +125,8 @@ class JobTask(_Base[P, T], Generic[P, T]):
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_priority(self.priority)
+        check_backend(self.backend)
         Task.__post_init__(self)
         if self.max_attempts is not None:
             check_int(self.max_attempts, "max_attempts", 1)
@@ -149,9 +152,11 @@ class JobTask(_Base[P, T], Generic[P, T]):
             registry.add_alias(alias, self)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
-        """A copy with other values; None leaves a field unchanged. Raises InvalidValue or Django's InvalidTask."""
-        if unknown := given.keys() - UsingFields.__annotations__.keys():
-            raise TypeError(f"using() has no field {', '.join(sorted(unknown))}")
+        """A copy with other values; None leaves a field unchanged.
+
+        Raises InvalidValue, InvalidType, or Django's InvalidTask and InvalidTaskBackend.
+        """
+        refuse_unknown(given, UsingFields.__annotations__, "using()")
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes)
 
@@ -223,12 +228,13 @@ def task(
 
     Works with any backend in TASKS; the fields of JobTask only take effect with
     jobqueue.backends.JobQueueBackend. Put tasks into <app>/tasks.py, where workers look. Raises Django's InvalidTask,
-    or InvalidValue for our fields.
+    InvalidTaskBackend, or InvalidValue and InvalidType for our fields.
     """
+    refuse_unknown(ours, TaskFields.__annotations__, "@task")
 
     def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
         # Looked up now, so that a wrong alias raises here and not at the first enqueue.
-        task_backends[backend]
+        check_backend(backend)
         return JobTask(
             func=func,
             queue_name=queue_name,

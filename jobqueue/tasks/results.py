@@ -31,7 +31,7 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.validation import check_job_id
+from jobqueue.validation import check_id
 
 logger = logging.getLogger("jobqueue.results")
 
@@ -131,7 +131,7 @@ def started_result(task: AnyTask, lease: Lease, backend: BaseTaskBackend) -> Job
 def id_of(result_id: object) -> int:
     """The job id in a result id. Raises TaskResultDoesNotExist for anything else."""
     try:
-        number = check_job_id(result_id)
+        number = check_id(result_id)
     except (InvalidType, InvalidValue):
         raise TaskResultDoesNotExist(f"{str(result_id)[:80]!r} is not a job id") from None
     if number >= 2**63:

@@ -14,7 +14,7 @@ from jobqueue.models import Job
 from jobqueue.transitions.claiming.request import Request, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
 from jobqueue.transitions.leases import Lease
-from jobqueue.validation import check_job_id
+from jobqueue.validation import check_id
 
 WORKER = "jobqueue.testing"
 LEASE_SECONDS = 60.0
@@ -24,8 +24,8 @@ def id_of(job: object) -> int:
     """The job id in a Lease, a Job, a TaskResult, or given as int or str. Raises InvalidType for anything else."""
     for name in ("job_id", "pk", "id"):
         if hasattr(job, name):
-            return check_job_id(getattr(job, name))
-    return check_job_id(job)
+            return check_id(getattr(job, name))
+    return check_id(job)
 
 
 def expire_lease(job: object, *, using: str | None = None) -> None:

@@ -22,8 +22,9 @@ from jobqueue.models import Job
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done
-from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked
+from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked, check_lease, check_leases
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
+from jobqueue.validation import check_list
 
 _TOKEN = Slot("token", TokenField())
 _SIGNALS: Signals = {Job.Status.DONE: [(job_done, {})]}
@@ -37,6 +38,7 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     Raises LeaseLost when another holder took over; nothing was written. A lease that ran out but was not reaped may
     still ack. Raises ResultError for a result that cannot be stored: nothing was written, the lease is still held.
     """
+    check_lease(lease)
     run_verb("ack", [_portion([lease], {lease.job_id: encode_result(result)}, skip_locked=False)], _SIGNALS).status()
 
 
@@ -56,7 +58,9 @@ def ack_many(
     DONE by these leases then count as acked. Raises InvalidValue unless there is a result for each lease, and
     ResultError as ack() does: nothing was written.
     """
-    leases = list(leases)
+    leases = check_leases(leases)
+    if results is not None:
+        check_list(results, "results", Iterable)
     values = [None] * len(leases) if results is None else list(results)
     if len(values) != len(leases):
         raise InvalidValue(f"ack_many() got {len(leases)} leases and {len(values)} results. Nothing was written.")

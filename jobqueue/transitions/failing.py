@@ -18,7 +18,7 @@ from jobqueue.exceptions import InvalidType
 from jobqueue.failures import FailureCause, classify, describe, dotted_path, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import job_dead, job_failed
-from jobqueue.transitions.leases import RELEASED, Lease, canceled, held
+from jobqueue.transitions.leases import RELEASED, Lease, canceled, check_lease, check_leases, held
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 from jobqueue.validation import INT_MAX, check_seconds
 
@@ -41,6 +41,7 @@ def fail(
     it was, this call returns what it did. Raises LeaseLost when another holder took over, InvalidType and InvalidValue
     for bad arguments; nothing was written.
     """
+    check_lease(lease)
     _check(error, delay_seconds)
     portion, signals = _failure(lease, error, delay_seconds, retry=retry, log=log)
     return run_verb("fail", [portion], signals, again=again).status()
@@ -52,7 +53,7 @@ def fail_many(
     """fail() for each lease; returns those that were lost and never raises for them."""
     _check(error, delay_seconds)
     gone: list[Lease] = []
-    for lease in sorted(leases, key=lambda lease: lease.job_id):
+    for lease in sorted(check_leases(leases), key=lambda lease: lease.job_id):
         portion, signals = _failure(lease, error, delay_seconds)
         gone += run_verb("fail", [portion], signals).lost
     return gone

@@ -17,7 +17,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import LeaseLost
+from jobqueue.exceptions import InvalidType, LeaseLost
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
@@ -52,6 +52,23 @@ class Lease(NamedTuple):
     options: JSON = None
     ordering_key: bytes | None = None
     expires_at: datetime | None = None
+
+
+def check_lease(lease: object) -> Lease:
+    """`lease` if it is one. Raises InvalidType."""
+    if isinstance(lease, Lease):
+        return lease
+    raise InvalidType(
+        f"a lease must be a Lease, as claim() returns it, got {type(lease).__name__}. Nothing was written."
+    )
+
+
+def check_leases(leases: object) -> list[Lease]:
+    """`leases` as a list. Raises InvalidType unless it has leases only."""
+    # A lease is a tuple, of its fields.
+    if isinstance(leases, Lease) or not isinstance(leases, Iterable):
+        raise InvalidType(f"leases must be a list of leases, got {type(leases).__name__}. Nothing was written.")
+    return [check_lease(lease) for lease in leases]
 
 
 def canceled() -> dict[str, object]:
@@ -153,7 +170,7 @@ def touch(lease: Lease) -> None:
 def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
     """`leases` grouped by database and token, ids ascending: an id is only settled under its own token."""
     groups: dict[tuple[str, bytes], list[Lease]] = defaultdict(list)
-    for lease in sorted(leases, key=lambda lease: lease.job_id):
+    for lease in sorted(check_leases(leases), key=lambda lease: lease.job_id):
         groups[lease.using, lease.token].append(lease)
     return groups
 

@@ -22,7 +22,7 @@ from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.releasing import release
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
-from jobqueue.validation import INT_MAX, check_job_id, check_key, check_queue
+from jobqueue.validation import INT_MAX, check_id, check_key, check_queue
 
 
 def cancel(job_id: int | str, *, using: str | None = None) -> bool:
@@ -54,7 +54,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     False if the job is not running, or its lease ended meanwhile.
     """
     alias = alias_of(using)
-    running = _rows(check_job_id(job_id), alias).filter(status=Job.Status.PROCESSING)
+    running = _rows(check_id(job_id), alias).filter(status=Job.Status.PROCESSING)
     with explain_missing_table(alias):
         job: Job | None = retry_transient(running.first, using=alias)
     if job is None:
@@ -97,7 +97,7 @@ class _Change:
 
 def _operate(verb: str, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
     """Let `change` write one row, found by its id and locked; whether it did. It returns the column of its instant."""
-    number, alias = check_job_id(job_id), alias_of(using)
+    number, alias = check_id(job_id), alias_of(using)
     done = _Change()
 
     def write(tries: int) -> Written:

@@ -14,7 +14,7 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.signals import job_parked
-from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, held
+from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, check_lease, held
 from jobqueue.transitions.verb import Portion, Signals, Written, ended_uncharged, run_verb
 from jobqueue.validation import check_seconds
 
@@ -27,6 +27,7 @@ def snooze(lease: Lease, *, delay_seconds: float, reason: str = "snoozed", again
     CANCELED if the job was asked to cancel, since it does not wait for another run. `again`: an earlier call with this
     lease ended in an error and may have been committed all the same; then the lease is not reported as lost.
     """
+    check_lease(lease)
     portion = Portion(lease.using, partial(_give_back, lease, _snoozed(delay_seconds, reason)), [lease])
     return run_verb("snooze", [portion], _parked(reason), again=again).status()
 
@@ -41,6 +42,7 @@ def release(lease: Lease) -> Job.Status:
 
     CANCELED if the job was asked to cancel.
     """
+    check_lease(lease)
     portion = Portion(lease.using, partial(_give_back, lease, _released(None)), [lease])
     return run_verb("release", [portion], {}).status()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import ImproperlyConfigured
+from jobqueue.exceptions import WrongSettings
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def connect(url: str, wait_seconds: float, setting: str) -> Redis:
     """A redis-py client for `url`, which connects on first use. `setting` names the setting that holds the URL.
 
-    Raises ImproperlyConfigured without redis-py. `wait_seconds` limits connecting and each command. Commands are not
+    Raises WrongSettings without redis-py. `wait_seconds` limits connecting and each command. Commands are not
     retried: a late wake-up is worthless, and the caller of a lock retries by itself.
     """
     try:
@@ -21,7 +21,7 @@ def connect(url: str, wait_seconds: float, setting: str) -> Redis:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError:
-        raise ImproperlyConfigured(
+        raise WrongSettings(
             f'{setting} is a Redis URL and redis-py is not installed. Install it with: pip install "jobqueue[redis]"'
         ) from None
     return Redis.from_url(

@@ -4,12 +4,15 @@ import sys
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
 from django.core.checks import INFO, Error, Warning
 from django.core.management import call_command
 from django.db import OperationalError, connection
+from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
-from jobqueue import checks
+from jobqueue import backends, checks
+from jobqueue.compat import task_backends, tasks
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.dialect import Dialect
@@ -91,6 +94,86 @@ def test_a_redis_url_needs_redis_py(settings, monkeypatch, setting, expected):
     monkeypatch.setitem(sys.modules, "redis", None)
     settings.JOBQUEUE = setting
     assert ids(checks.check_settings()) == expected
+
+
+def test_one_wrong_setting_does_not_hide_the_others():
+    routes = {"a": "redsi://h", "b": {"URL": "amqp://h", "QUEU": "x"}, "c": 5, "d": "queue:", "e": "subscribers"}
+    wrong = {
+        "LEASE_SECOND": 5,
+        "MAX_ATTEMPTS": 0,
+        "DATABASE": "elsewhere",
+        "ROUTES": {},
+        "QUEUES": {"a": {"LEASE": 5, "MAX_ATTEMPTS": 0}, "b,c": {}},
+        "OUTBOX": {"ROUTE": {}, "BATCH_SIZE": 0, "ROUTES": routes},
+    }
+    with override_settings(JOBQUEUE=wrong):
+        found = checks.check_settings()
+    assert ids(found) == ["E001"] * 10 + ["E002", "E005", "E005"]
+    said = "\n".join(message.msg for message in found)
+    for words in (
+        "unknown key 'LEASE_SECOND' (did you mean 'LEASE_SECONDS'?)",
+        "unknown key 'ROUTES' (it belongs in OUTBOX)",
+        "QUEUES['a']: unknown key 'LEASE' (did you mean 'LEASE_SECONDS'?)",
+        "OUTBOX: unknown key 'ROUTE' (did you mean 'ROUTES'?)",
+        "['a']: no broker is known for redsi:// (did you mean 'redis'?)",
+        "['b']: unknown option 'QUEU' (did you mean 'QUEUE'?)",
+    ):
+        assert words in said
+
+
+def test_a_value_is_not_compared_with_the_default_of_a_wrong_one():
+    with override_settings(JOBQUEUE={"LEASE_SECONDS": "600", "HEARTBEAT_SECONDS": 100}):
+        assert ids(checks.check_settings()) == ["E001"]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("amqp://h", []), ("REDIS://h", []), ("sqs://", []), ("memory://", []), ("subscribers", []), ("queue:q", []),
+        ("mailto://x", ["E005"]), ("http://user:secret@h", ["E005"]), ("amqpp://h", ["E005"]),
+    ],
+)  # fmt: skip
+def test_e005_a_route_with_an_unknown_scheme(url, expected):
+    pytest.importorskip("kombu")
+    with override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"t": url}}}):
+        found = checks.check_settings()
+    assert ids(found) == expected
+    assert "secret" not in str(found)
+
+
+def test_a_broker_that_is_not_installed_here_is_a_warning(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kombu", None)
+    with override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"t": "amqp://h", "u": "amqpp://h"}}}):
+        assert ids(checks.check_settings()) == ["E005", "W029"]
+
+
+OURS = {"BACKEND": "jobqueue.backends.JobQueueBackend"}
+IMMEDIATE = {"BACKEND": f"{tasks.__name__}.backends.immediate.ImmediateBackend"}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"default": OURS}, None),
+        ({"default": IMMEDIATE, "jobs": OURS}, None),
+        ({}, "TASKS is not set"),
+        ({"default": IMMEDIATE}, f"no backend in TASKS is jobqueue's (default: {IMMEDIATE['BACKEND']})"),
+        ({"default": {"BACKEND": "jobqueue.backends.JobqueueBackend"}}, "did you mean 'jobqueue.backends.JobQueueB"),
+    ],
+)
+def test_w028_tasks_that_do_not_become_jobs(settings, value, words):
+    settings.TASKS = value
+    found = checks.check_tasks()
+    assert ids(found) == ([] if words is None else ["W028"])
+    assert words is None or (words in found[0].msg and OURS["BACKEND"] in found[0].hint)
+
+
+def test_e020_is_told_by_our_own_check_if_django_tasks_has_none(monkeypatch):
+    assert backends.check_installed() == []
+    monkeypatch.setattr(apps, "is_installed", lambda name: False)
+    monkeypatch.setattr(backends.registered, "registered_checks", set())
+    task_backends["default"]
+    assert [message.id for message in backends.check_installed()] == ["jobqueue.E020"]
 
 
 WAL = "PRAGMA journal_mode=WAL"
@@ -212,6 +295,16 @@ def test_w021_no_table(monkeypatch):
     (found,) = checks.check_tables(databases=["default"])
     assert found.id == "jobqueue.W021"
     assert "migrate --database default" in found.hint
+
+
+@pytest.mark.django_db
+def test_w021_is_told_without_deploy_but_not_by_migrate(monkeypatch, capsys):
+    MigrationRecorder(connection).record_unapplied("jobqueue", "0001_initial")
+    assert "lacks jobqueue.0001_initial" in checks.check_tables(databases=["default"])[0].msg
+    call_command("check", "--database", "default")
+    assert "(jobqueue.W021)" in capsys.readouterr().err
+    call_command("migrate", "--plan", "--database", "default", skip_checks=False)
+    assert "W021" not in capsys.readouterr().err
 
 
 @pytest.mark.django_db(transaction=True)

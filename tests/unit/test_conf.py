@@ -103,6 +103,21 @@ def test_all_problems_are_listed_at_once():
     assert len(problems(LEASE=1, MAX_ATTEMPTS=0, DATABASE="")) == 3
 
 
+def test_a_wrong_value_leaves_the_others_as_they_are_set():
+    found, wrong = read({"LEASE": 1, "DATABASE": "jobs", "MAX_ATTEMPTS": 0, "QUEUES": {"a": {"LEASE_SECONDS": 0}}})
+    assert len(wrong) == 3
+    assert (found.database, found.max_attempts, found.queues["a"].lease_seconds) == ("jobs", 25, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("LEASE_SECOND", "LEASE_SECONDS"), ("lease_seconds", "LEASE_SECONDS"), ("LEASE", "LEASE_SECONDS"), ("XYZ", None)],
+)
+def test_an_unknown_key_comes_with_the_nearest_known_one(key, nearest):
+    (said,) = problems(**{key: 5})
+    assert said == f"unknown key {key!r}" + (f" (did you mean {nearest!r}?)" if nearest else "")
+
+
 def test_load_refuses_a_wrong_setting_and_reads_a_changed_one(settings):
     settings.JOBQUEUE = {"MAX_ATEMPTS": 3}
     with pytest.raises(ImproperlyConfigured, match="MAX_ATEMPTS"):

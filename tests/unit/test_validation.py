@@ -130,13 +130,13 @@ def test_an_instant_of_another_type_is_a_type_error(value):
 
 @pytest.mark.parametrize("job_id", [1, "1", "0042", 2**63 - 1])
 def test_a_job_id_is_an_int_or_its_decimal_text(job_id):
-    assert validation.check_job_id(job_id) == int(job_id)
+    assert validation.check_id(job_id) == int(job_id)
 
 
 @pytest.mark.parametrize("job_id", ["", "x", "1x", "-1", "1.0", " 1", "\u0661", "9" * 21, None, 1.0, True, b"1", [1]])
 def test_anything_else_is_not_a_job_id(job_id):
     with pytest.raises((InvalidType, InvalidValue)):
-        validation.check_job_id(job_id)
+        validation.check_id(job_id)
 
 
 @pytest.mark.parametrize("name", ["", "w" * 129, "a\nb", "a\x00b", "\ud800"])

@@ -29,8 +29,17 @@ def start():
     return preflight(Options(selection=Selection(), database="default"))
 
 
-def test_a_good_table_is_fine():
+def test_a_good_table_is_fine(caplog):
     assert start() == 0
+    assert "TASKS" not in caplog.text
+
+
+@pytest.mark.parametrize(("silenced", "told"), [([], True), (["jobqueue.W028"], False)])
+def test_a_worker_says_that_tasks_do_not_become_jobs(settings, caplog, silenced, told):
+    settings.TASKS = {}
+    settings.SILENCED_SYSTEM_CHECKS = silenced
+    assert start() == 0
+    assert ("TASKS is not set" in caplog.text) == told
 
 
 @pytest.mark.usefixtures("without_index")

@@ -7,9 +7,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
 
-from django.core.exceptions import ImproperlyConfigured
-
+from jobqueue.exceptions import WrongSettings
 from jobqueue.outbox.event import Event
+from jobqueue.validation import did_you_mean
 
 #: the outcome of one event: None if it has arrived, else the reason
 Outcome: TypeAlias = BaseException | None
@@ -41,12 +41,19 @@ class Destination:
         """Close connections; the next send() opens new ones."""
 
 
+class NotInstalled(WrongSettings):
+    """The package of a broker is not installed here; relays elsewhere may have it."""
+
+
 def library(name: str, options: Collection[str], known: Collection[str], install: str) -> ModuleType:
-    """The module `name`, for a route with these options. Raises ImproperlyConfigured; the message says what to do."""
-    routes = "JOBQUEUE['OUTBOX']['ROUTES']"
-    if unknown := set(options) - set(known):
-        raise ImproperlyConfigured(f"{routes}: unknown options {sorted(unknown)} of a broker through {name}")
+    """The module `name`, for a route with these options. Raises WrongSettings; the message says what to do."""
+    for option in options:
+        if option not in known:
+            raise WrongSettings(
+                f"unknown option {option!r}{did_you_mean(option, known)}. A broker through {name} takes "
+                f"{', '.join(sorted(known))}."
+            )
     try:
         return import_module(name)
     except ImportError:
-        raise ImproperlyConfigured(f"{routes} needs {name}, which is not installed. Run: {install}") from None
+        raise NotInstalled(f"it needs {name}, which is not installed. Run: {install}") from None

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from jobqueue.exceptions import DestinationDown
+from jobqueue.exceptions import DestinationDown, WrongSettings
 from jobqueue.outbox.destinations.base import Destination, Outcome, library
 from jobqueue.outbox.event import Event
+from jobqueue.validation import did_you_mean
 
 #: the longest wait for a connection, and for one confirmation
 WAIT_SECONDS = 10.0
 _NOT_FOUND = 404
 OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
+#: the first part of a URL that kombu knows without an extra package of its own; an installed kombu may know more
+SCHEMES = {"amqp", "amqps", "pyamqp", "redis", "rediss", "sentinel", "sqs", "memory", "filesystem"}
 
 
 class KombuBroker(Destination):
@@ -28,6 +31,7 @@ class KombuBroker(Destination):
     bulk = False
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        _check_scheme(url)
         self._kombu = library("kombu", options, OPTIONS, 'pip install "jobqueue[kombu]", for SQS "jobqueue[sqs]"')
         self._url, self._options = url, options
         self._connection: Any = None
@@ -134,3 +138,20 @@ class KombuBroker(Destination):
         if self._connection is not None:
             found += self._connection.connection_errors
         return tuple(found)
+
+
+def _check_scheme(url: str) -> None:
+    """Raise WrongSettings for a URL that kombu does not know. The message leaves the rest out, it holds a password."""
+    scheme = url.partition("://")[0].partition("+")[0].lower()
+    if scheme in SCHEMES or "." in scheme:  # with a dot it is the path of a class
+        return
+    try:
+        from kombu.transport import TRANSPORT_ALIASES
+    except ImportError:
+        TRANSPORT_ALIASES = {}
+    known = SCHEMES | {"kafka"} | {name.lower() for name in TRANSPORT_ALIASES}
+    if scheme not in known:
+        raise WrongSettings(
+            f"no broker is known for {scheme}://{did_you_mean(scheme, known)}. Use amqp://, redis://, sqs:// or "
+            "kafka://, 'queue:NAME' or 'subscribers'."
+        )

@@ -6,13 +6,13 @@ import logging
 from contextlib import suppress
 
 import django
+from django.conf import settings
 from django.db import Error, connections
-from django.db.migrations.executor import MigrationExecutor
 
 import jobqueue
-from jobqueue.checks import packet_problem, problems
+from jobqueue.checks import packet_problem, pending_migrations, problems, tasks_problem
 from jobqueue.conf import load
-from jobqueue.db import vendor
+from jobqueue.db import Problem, vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
@@ -39,7 +39,7 @@ def preflight(options: Options) -> int:
         if not found.supported:
             logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
             return MISCONFIGURED
-        missing = retry_transient(lambda: _unmigrated(options.database), using=options.database)
+        missing = retry_transient(lambda: pending_migrations(options.database), using=options.database)
         isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
         wrong = [] if missing else retry_transient(lambda: _wrong(options.database), using=options.database)
         packet = retry_transient(lambda: packet_problem(connection, load()), using=options.database)
@@ -58,23 +58,23 @@ def preflight(options: Options) -> int:
         logger.error("%s %s", text, hint)
     if wrong:
         return MISCONFIGURED
-    if packet is not None:
-        logger.warning("%s %s", packet.text, packet.hint)
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
+    _warn(packet, tasks_problem())
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
         retry_transient(lambda: unserved.warn(options), using=options.database)
     return 0
 
 
-def _unmigrated(using: str) -> list[str]:
-    executor = MigrationExecutor(connections[using])
-    targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "jobqueue"]
-    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
-
-
 def _wrong(using: str) -> list[tuple[str, str]]:
     """The errors that `check --database` would report, with their hints."""
     return [(text, hint) for code, text, hint in problems(using) if code.startswith("E")]
+
+
+def _warn(*problems: Problem | None) -> None:
+    """Log the warnings of `check` that explain most of what a worker does unexpectedly."""
+    for problem in problems:
+        if problem is not None and f"jobqueue.{problem.code}" not in settings.SILENCED_SYSTEM_CHECKS:
+            logger.warning("%s %s", problem.text, problem.hint)
 
 
 def _banner(options: Options, database: str, strategy: str, isolation: str) -> None:

@@ -287,7 +287,7 @@ ORDER = [
     _mutant(
         "batches settle leases in the order they come",
         "transitions/leases.py",
-        "for lease in sorted(leases, key=lambda lease: lease.job_id):",
+        "for lease in sorted(check_leases(leases), key=lambda lease: lease.job_id):",
         "for lease in leases:",
         "tests/transitions/test_lock_order.py",
     ),
