@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from argparse import Action, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import connections
+from django.db import Error, connections
 
 from jobqueue.conf import load
 from jobqueue.durations import parse_seconds
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
 
 #: exit statuses: wrong usage, no usable database, wrong settings, and what was looked for exists
 USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 2, 3, 4, 5
@@ -72,11 +72,29 @@ def add_json(parser: ArgumentParser, meaning: str = "print one JSON object") -> 
     parser.add_argument("--json", action="store_true", help=meaning)
 
 
+def add_django_options(own: ArgumentParser, command: ArgumentParser) -> None:
+    """Let the parser of a sub-command take the options of Django that its `command` has: -v, --settings and others."""
+    group = own.add_argument_group("Django's options")
+    for action in command._actions:
+        if action.option_strings and action.dest != "help":
+            option = copy(action)
+            # Without a default: it would replace what was given before the name of the sub-command.
+            option.default = SUPPRESS
+            group._add_action(option)
+
+
+def unreadable(using: str, error: Error | DatabaseBusy, what: str = "the queue") -> str:
+    """The message for a database that cannot be read."""
+    if isinstance(error, NotMigrated | WrongDatabase):
+        return str(error).removesuffix(".") + "."
+    return f"{what} on {using!r} cannot be read: {error}. To find out why, run: manage.py check --database {using}."
+
+
 def database_of(given: Mapping[str, Any]) -> str:
     """The alias of --database, or of JOBQUEUE. Raises CommandError: status 2 for the option, 4 for the settings."""
     try:
         configured = load().database
-    except ImproperlyConfigured as error:
+    except WrongSettings as error:
         raise CommandError(str(error), returncode=MISCONFIGURED) from None
     known = ", ".join(sorted(connections.settings))
     if given["database"] is None:

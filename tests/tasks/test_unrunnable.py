@@ -82,6 +82,6 @@ def test_a_hostile_name_forges_no_line():
     assert len(run().splitlines()) == 2
 
 
-@pytest.mark.parametrize("words", [[], ["unheard-of"], ["unrunnable", "--database", "elsewhere"]])
+@pytest.mark.parametrize("words", [["unheard-of"], ["unrunnable", "--database", "elsewhere"]])
 def test_bad_usage_is_refused(capsys, words):
     refused(capsys, "jobs", *words)

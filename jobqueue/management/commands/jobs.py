@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import keys, locks, unrunnable
-from jobqueue.cli.arguments import NO_DATABASE, USAGE, database_of
+from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
+from jobqueue.db.alias import explain_missing_table
 from jobqueue.exceptions import JobQueueError
 
 
@@ -34,18 +35,27 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        subparsers = parser.add_subparsers(dest="subcommand", required=True)
+        self._parser = parser
+        subparsers = parser.add_subparsers(dest="subcommand", title="sub-commands", metavar="SUB-COMMAND")
         for name, module in SUBCOMMANDS.items():
-            module.declare(subparsers.add_parser(name, help=module.__doc__))
+            # Their docstrings begin with "jobs NAME:", which the list does not need.
+            meaning = (module.__doc__ or "").partition(": ")[2].capitalize()
+            own = subparsers.add_parser(name, help=meaning, description=meaning)
+            module.declare(own)
+            add_django_options(own, parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
+        if given["subcommand"] is None:
+            self.stdout.write(self._parser.format_help())
+            return
         using = database_of(given)
         try:
-            status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
+            with explain_missing_table(using):
+                status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
+        except Error as error:
+            self.stderr.write(unreadable(using, error))
+            sys.exit(NO_DATABASE)
         except JobQueueError as error:
             raise CommandError(str(error), returncode=USAGE) from None
-        except Error as error:
-            self.stderr.write(f"the queue on {using!r} cannot be read: {error}. Is it migrated?")
-            sys.exit(NO_DATABASE)
         if status:
             sys.exit(status)

@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import Error, connections
 
-from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration
+from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             try:
                 self._pass(using, given)
             except (Error, DatabaseBusy) as error:
-                self.stderr.write(f"the database {using!r} cannot be used: {error}. Nothing was reaped in this pass.")
+                self.stderr.write(f"{unreadable(using, error)} Nothing was reaped in this pass.")
                 connections[using].close()
                 if given["interval"] is None:
                     sys.exit(NO_DATABASE)

@@ -29,6 +29,7 @@ from jobqueue.cli.arguments import (
     database_of,
     duration,
     duration_or_zero,
+    unreadable,
 )
 from jobqueue.cli.process import open_missing_streams, set_up_logging
 from jobqueue.conf import load
@@ -110,7 +111,7 @@ class Command(BaseCommand):
             with watched(connections[using]):
                 retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
-            self._exit(f"the outbox on {using!r} cannot be read: {error}. Is it migrated?", NO_DATABASE)
+            self._exit(unreadable(using, error, "the outbox"), NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])
         logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
         try:

@@ -11,8 +11,9 @@ from django.core.management.base import BaseCommand, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import worker_options
-from jobqueue.cli.arguments import MISCONFIGURED, NO_DATABASE
+from jobqueue.cli.arguments import MISCONFIGURED, NO_DATABASE, unreadable
 from jobqueue.cli.process import open_missing_streams, pid_file, set_up_logging
+from jobqueue.db.alias import explain_missing_table
 from jobqueue.log_format import one_line
 from jobqueue.transitions.claiming import candidates
 from jobqueue.worker.shared.worker_options import Options
@@ -42,9 +43,10 @@ class Command(BaseCommand):
             sys.exit(MISCONFIGURED)
         if given["dry_run"]:
             try:
-                show_due(options, self.stdout)
+                with explain_missing_table(options.database):
+                    show_due(options, self.stdout)
             except Error as error:
-                self.stderr.write(f"the queue on {options.database!r} cannot be read: {error}. Is it migrated?")
+                self.stderr.write(unreadable(options.database, error))
                 sys.exit(NO_DATABASE)
             return
         set_up_logging(given["verbosity"], given["log_format"], self.style)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import AsyncToSync
-from django.db import close_old_connections
+from django.db import close_old_connections, reset_queries
 
 from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.transitions import Lease
@@ -213,7 +213,12 @@ class OneThread(CallThreads):
         """
         if self._used:
             self._used = not last
-            super().submit(clean_connections if last else close_old_connections)
+            super().submit(clean_connections if last else _close_old)
+
+
+def _close_old() -> None:
+    reset_queries()
+    close_old_connections()
 
 
 class AnyThread(CallThreads):
