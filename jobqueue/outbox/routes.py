@@ -13,6 +13,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
 from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
+from jobqueue.outbox.destinations.redis_stream import SCHEMES, RedisStream
 from jobqueue.outbox.subscribers import matches, subscribers_of
 from jobqueue.validation import check_queue
 
@@ -108,4 +109,6 @@ class Routes:
         options = route if isinstance(route, Mapping) else {}
         if url.startswith("kafka://"):
             return KafkaBroker(url, options)
+        if url.partition("://")[0] in SCHEMES:
+            return RedisStream(url, options)
         return KombuBroker(url, options)

@@ -161,8 +161,74 @@ def test_redis_gets_the_messages_in_order(redis_url):
     check(fetch(redis_url, queue, len(ids)), ids)
 
 
-def test_a_broker_that_nobody_answers_for_charges_nothing(left_alone):
-    with routed("redis://127.0.0.1:1/0"):
+@pytest.fixture
+def stream(redis_url):
+    """A client of Redis, a new stream's name, and the beginning of a route to it."""
+    redis = pytest.importorskip("redis")
+    name = f"orders-{uuid.uuid4().hex}"
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client, name, {"URL": redis_url.replace("redis://", "redis-stream://"), "STREAM": name}
+
+
+def test_a_group_of_consumers_gets_the_entries_of_a_redis_stream_in_order_with_the_events_id(stream):
+    client, name, route = stream
+    client.xgroup_create(name, "mail", mkstream=True)
+    with routed(route):
+        ids = [say("order.paid", {"n": n}, "k") for n in range(3)]
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 3
+        relay.close()
+    ((_, entries),) = client.xreadgroup("mail", "consumer-1", {name: ">"}, count=10)
+    found = [fields for _, fields in entries]
+    assert [json.loads(fields["payload"]) for fields in found] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert [fields["message-id"] for fields in found] == [str(event_id) for event_id in ids]
+    assert {(fields["topic"], fields["key"], fields["attempt"]) for fields in found} == {("order.paid", "k", "1")}
+    assert client.xpending(name, "mail")["pending"] == 3, "what was not acked is there for another consumer"
+
+
+def test_a_redis_stream_keeps_about_as_many_entries_as_it_is_told(stream):
+    client, name, route = stream
+    with routed({**route, "MAXLEN": 100}):
+        for n in range(400):
+            say("t", n)
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 400
+        relay.close()
+    # Redis drops whole nodes of a hundred entries.
+    assert 100 <= client.xlen(name) <= 200
+
+
+def test_events_without_an_option_go_to_the_stream_of_their_topic(stream):
+    client, name, route = stream
+    with routed(route["URL"]):
+        say(name, {"schön": "😀"})
+        relay = Relay("default")
+        assert drain(relay)["delivered"] == 1
+        relay.close()
+    ((_, fields),) = client.xrange(name)
+    assert (json.loads(fields["payload"]), "key" in fields) == ({"schön": "😀"}, False)
+
+
+def test_a_key_of_redis_that_is_no_stream_charges_nothing(stream, left_alone):
+    client, name, route = stream
+    client.set(name, "a string")
+    with routed(route):
+        event_id = say("t", 1, "k")
+        relay = Relay("default")
+        counts = drain(relay)
+        relay.close()
+    assert (counts["put_off"], counts["failed"], event(event_id).attempts) == (1, 0, 0)
+
+
+def test_unknown_options_of_a_redis_stream_are_refused(stream):
+    _, _, route = stream
+    with routed({**route, "EXCHANGE": "x"}), pytest.raises(ImproperlyConfigured, match="EXCHANGE"):
+        Routes("default").prepare()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis-stream"])
+def test_a_broker_that_nobody_answers_for_charges_nothing(left_alone, scheme):
+    with routed(f"{scheme}://127.0.0.1:1/0"):
         say("t", 1)
         counts = drain()
     assert (counts["put_off"], counts["failed"]) == (1, 0)

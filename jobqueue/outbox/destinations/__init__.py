@@ -1,4 +1,4 @@
-"""Destinations of events: queues, subscribers, Kafka, and brokers that kombu supports.
+"""Destinations of events: queues, subscribers, Kafka, Redis Streams, and brokers that kombu supports.
 
 base.Destination is the base class; outbox.routes knows which URL means which class. A relay uses them in its thread.
 Libraries of brokers are imported when a route first needs them.
