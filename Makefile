@@ -7,8 +7,8 @@ help: ## this list
 demo: ## the main job on SQLite (or DATABASE_URL), with a worker and a relay killed, proved at the end
 	@sh scripts/demo.sh
 
-serve: ## a worker and the admin site at 127.0.0.1:8000, login printed
-	@sh scripts/serve.sh
+serve: ## a worker and the admin site at 127.0.0.1:8000 (PORT=8001), with 200 sample jobs; login printed
+	@PORT="$(PORT)" sh scripts/serve.sh
 
 venv: ## .venv with all that needs no C compiler: SQLite and PostgreSQL, the tests, ruff and mypy
 	@sh scripts/check.sh venv

@@ -1,4 +1,4 @@
-# Sourced by demo.sh and serve.sh: the environment of the demo, its driver and its tables.
+# Sourced by demo.sh and serve.sh: the environment of the demo and its driver. The commands make the tables.
 . "$(dirname "$0")/venv.sh"
 
 if [ -f .env ]; then
@@ -24,4 +24,3 @@ fi
 if [ -n "${BROKER_URL:-}" ]; then
     install -e '.[kombu]'
 fi
-"$PY" manage.py migrate -v 0

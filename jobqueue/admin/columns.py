@@ -26,7 +26,9 @@ from jobqueue.admin.formatting import (
     relative,
     short_class,
     short_task,
+    short_worker,
     span,
+    stacked,
     stamp,
 )
 from jobqueue.admin.job_states import state_label, state_of, what_next
@@ -72,45 +74,31 @@ class JobColumns:
     def state(self, job: ShownJob) -> str:
         return badge(state_of(job), state_label(job))
 
-    @admin.display(description=_("task"))
-    def kind(self, job: ShownJob) -> str:
-        """The app and the function of the task, with its whole name as a hint."""
-        return hint(plain(short_task(job.task)), plain(job.task)) if job.task else gettext("(handler)")
+    @admin.display(description=_("queue"))
+    def queue_and_priority(self, job: ShownJob) -> str:
+        """The queue; below it the priority, unless it is the usual one."""
+        priority = gettext("priority %(n)d") % {"n": job.priority} if job.priority else ""
+        return stacked(plain(job.queue), priority)
+
+    @admin.display(description=_("task, note"))
+    def task_and_note(self, job: ShownJob) -> str:
+        """The app and the function of the task, with its whole name as a hint; below it the note."""
+        return stacked(hint(plain(short_task(job.task)), plain(job.task)) if job.task else _handler(), _note(job))
 
     @admin.display(description=_("task"))
     def task_name(self, job: ShownJob) -> str:
-        return plain(job.task) if job.task else gettext("(handler)")
+        return plain(job.task) if job.task else _handler()
 
-    @admin.display(description=_("when"))
-    def when(self, job: ShownJob) -> str:
-        """The time to or since the instant that matters in this state: due, end of the lease, or end of the job."""
-        if job.status == Job.Status.READY:
-            return relative(job.run_at, job.now)
-        if job.status != Job.Status.PROCESSING:
-            return relative(job.finished_at or job.updated_at, job.now)
-        if job.lock_until < job.now:
-            return relative(job.lock_until, job.now)
-        return gettext("%(time)s left") % {"time": span((job.lock_until - job.now).total_seconds())}
+    @admin.display(description=_("when, worker"))
+    def when_and_worker(self, job: ShownJob) -> str:
+        """The time to or since the instant that matters; below it the worker that holds the job, or ran it last."""
+        name = plain(job.locked_by or job.last_worker or "")
+        return stacked(_when(job), hint(short_worker(name), name))
 
     @admin.display(description=_("failed attempts"))
     def attempt_of(self, job: ShownJob) -> str:
         """Failed and lost attempts, and the largest number of them."""
         return f"{job.attempts}/{job.max_attempts}"
-
-    @admin.display(description=_("worker"))
-    def worker(self, job: ShownJob) -> str:
-        """The worker that holds the job, or that ran it last."""
-        return plain(job.locked_by or job.last_worker or NOTHING)
-
-    @admin.display(description=_("note"))
-    def note(self, job: ShownJob) -> str:
-        """Why the job waits, how far it has come, or the last line of the last error."""
-        if job.status == Job.Status.READY and job.wait_reason and job.wait_reason != SCHEDULED:
-            return _cut(short_class(job.wait_reason), job.wait_reason)
-        if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
-            return plain(found, NOTE_CHARS)
-        text = job.error_tail or ""
-        return _cut(error_note(text), text.strip()) if job.status != Job.Status.DONE else NOTHING
 
     @admin.display(description=_("last error"))
     def error_text(self, job: ShownJob) -> str:
@@ -145,9 +133,34 @@ class JobColumns:
         return format_html(table, head, body) if body else NOTHING
 
 
+def _handler() -> str:
+    return gettext("(handler)")
+
+
+def _when(job: ShownJob) -> str:
+    """The time to or since the instant that matters in this state: due, end of the lease, or end of the job."""
+    if job.status == Job.Status.READY:
+        return relative(job.run_at, job.now)
+    if job.status != Job.Status.PROCESSING:
+        return relative(job.finished_at or job.updated_at, job.now)
+    if job.lock_until < job.now:
+        return relative(job.lock_until, job.now)
+    return gettext("%(time)s left") % {"time": span((job.lock_until - job.now).total_seconds())}
+
+
+def _note(job: ShownJob) -> str:
+    """Why the job waits, how far it has come, or the last line of the last error."""
+    if job.status == Job.Status.READY and job.wait_reason and job.wait_reason != SCHEDULED:
+        return _cut(short_class(job.wait_reason), job.wait_reason)
+    if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
+        return plain(found, NOTE_CHARS)
+    text = job.error_tail or ""
+    return _cut(error_note(text), text.strip()) if job.status != Job.Status.DONE else ""
+
+
 def _cut(text: str, whole: str) -> str:
     """The beginning of `text`, with more of `whole` as its hint."""
-    return hint(plain(text, NOTE_CHARS), plain(whole, HINT_CHARS)) if text else NOTHING
+    return hint(plain(text, NOTE_CHARS), plain(whole, HINT_CHARS)) if text else ""
 
 
 def _cells(attempt: JobAttempt) -> tuple[object, ...]:

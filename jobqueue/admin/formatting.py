@@ -82,6 +82,16 @@ def hint(text: str, whole: str) -> str:
     return text if text == whole else format_html('<span title="{}">{}</span>', whole, text)
 
 
+def stacked(first: str, second: str) -> str:
+    """`first`, and below it `second` in small type."""
+    return format_html('{}<div class="jobqueue-below">{}</div>', first, second) if second else first
+
+
+def short_worker(name: str) -> str:
+    """The host and the pid of a worker's name: web-1:211:5f0c2a9e/1.1 is web-1:211."""
+    return ":".join(name.split(":")[:2])
+
+
 def short_task(name: str) -> str:
     """The app and the function of a task: shop.orders.tasks.send_receipt is orders.send_receipt."""
     parts = [part for part in name.split(".")[:-1] if part != "tasks"]

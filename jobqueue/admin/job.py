@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -26,6 +26,24 @@ if TYPE_CHECKING:
 
 #: queues in which a dedupe key is searched; each costs an index seek
 QUEUES_SEARCHED = 1000
+#: fields of the page that are left out while their column is NULL
+_OPTIONAL = {
+    "progress_text": "progress",
+    "dedupe": "dedupe_key",
+    "order_key": "ordering_key",
+    "reason": "wait_reason",
+    "cause_word": "cause",
+    "error_text": "last_error",
+    "attempts_table": "last_error",
+    "expires": "expires_at",
+    "started": "last_started_at",
+    "finished": "finished_at",
+    "held_by": "locked_by",
+    "leased_at": "locked_at",
+    "leased_until": "lock_until",
+    "ran_by": "last_worker",
+    "options_json": "options",
+}
 _STATE = ("state", "next", "queue_name", "task_name")
 
 
@@ -33,7 +51,7 @@ _STATE = ("state", "next", "queue_name", "task_name")
 class JobAdmin(JobColumns, VerbAdmin):
     """Jobs; the list does not read payloads, results and whole errors."""
 
-    list_display = ("id", "state", "queue_name", "kind", "priority", "when", "attempt_of", "worker", "note")
+    list_display = ("id", "state", "queue_and_priority", "task_and_note", "when_and_worker", "attempt_of")
     list_defer = ("payload", "result", "last_error")
     list_filter = (StateFilter, QueueFilter, CauseFilter)
     actions = actions.ALL
@@ -51,6 +69,18 @@ class JobAdmin(JobColumns, VerbAdmin):
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """The parts of the page, without fields that are empty for this job."""
+        own = super().get_fieldsets(request, obj)
+        if not isinstance(obj, Job):
+            return own
+        empty = {shown for shown, column in _OPTIONAL.items() if getattr(obj, column) is None}
+        parts = [
+            (title, {**options, "fields": tuple(name for name in options["fields"] if name not in empty)})
+            for title, options in own
+        ]
+        return [(title, options) for title, options in parts if options["fields"]]
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
         return VERBS[state_of(row)]

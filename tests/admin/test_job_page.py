@@ -3,13 +3,14 @@
 from datetime import UTC, datetime
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from jobqueue.admin import formatting
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail
-from tests.admin.helpers import HOSTILE, JOBS, job_page, text_of, viewer
+from tests.admin.helpers import HOSTILE, JOBS, client_of, job_page, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, set_columns
 from tests.matrix import enough_on
@@ -52,6 +53,17 @@ def test_a_job_that_will_not_start_in_time_is_not_said_to_start(columns):
     page = text_of(viewer().get(job_page(made.id)))
     assert "It expires before it can start" in page
     assert "starts it" not in page
+
+
+def test_a_page_leaves_out_what_a_job_does_not_have():
+    made = tasks.greet.enqueue("ann", 1)
+    client = viewer()
+    absent = ("Dedupe key", "Ordering key", "Progress", "Expires", "Last error", ">Failure<", ">Lease<", "Finished")
+    page = text_of(client.get(job_page(made.id)))
+    assert [word for word in absent if word in page] == []
+    fail(claim_one("default"), error=ValueError("no"))
+    page = text_of(client.get(job_page(made.id)))
+    assert [word for word in ("Last error", ">Failure<", "History of failed attempts") if word not in page] == []
 
 
 SHORT = {
@@ -100,29 +112,35 @@ def test_the_note_of_an_error_begins_with_its_class(text, note):
     assert formatting.error_note(text) == note
 
 
-def test_the_note_of_a_job_is_what_one_wants_to_know_in_its_state():
+def cell(column):
+    """What the list shows in this column of its only row."""
+    page = text_of(client_of(User.objects.get()).get(JOBS))
+    return page.partition(f'<td class="field-{column}">')[2].partition("</td>")[0]
+
+
+def test_below_the_task_stands_what_one_wants_to_know_in_its_state():
+    made, _ = tasks.greet.enqueue("ann", 1), viewer()
+
     def note(**columns):
         set_columns(made.id, **columns)
-        page = text_of(viewer_.get(JOBS))
-        return page.partition('<td class="field-note">')[2].partition("</td>")[0]
+        return cell("task_and_note").partition("</span>")[2]
 
-    made = tasks.greet.enqueue("ann", 1)
-    viewer_ = viewer()
-    assert note(run_at=UtcNowPlus(600), wait_reason="scheduled") == "-"
-    again = note(wait_reason="retry 2 of 25 after builtins.ValueError: no")
-    assert (
-        again == '<span title="retry 2 of 25 after builtins.ValueError: no">retry 2 of 25 after ValueError: no</span>'
-    )
+    assert note(run_at=UtcNowPlus(600), wait_reason="scheduled") == ""
+    again = "retry 2 of 25 after builtins.ValueError: no"
+    assert f'<span title="{again}">retry 2 of 25 after ValueError: no</span>' in note(wait_reason=again)
     assert "waits for earlier jobs" in note(wait_reason="waits for earlier jobs with its ordering key")
-    assert note(wait_reason=None, last_error="Traceback\nshop.Oops: no").endswith(">Oops: no</span>")
-
-
-def test_a_running_job_shows_its_progress_as_its_note():
-    made = tasks.greet.enqueue("ann", 1)
+    assert ">Oops: no</span>" in note(wait_reason=None, last_error="Traceback\nshop.Oops: no")
     set_columns(made.id, run_at=UtcNowPlus(-5))
     claim_one("default")
-    set_columns(made.id, progress={"done": 3, "total": 4, "note": "rows"}, last_error="an earlier one")
-    assert "3 / 4 (75 %): rows" in text_of(viewer().get(JOBS))
+    assert "3 / 4 (75 %): rows" in note(progress={"done": 3, "total": 4, "note": "rows"})
+
+
+def test_below_the_queue_stands_the_priority_and_below_the_time_the_worker():
+    made, _ = tasks.greet.enqueue("ann", 1), viewer()
+    assert cell("queue_and_priority") == "default"
+    set_columns(made.id, priority=-3, last_worker="web-1:211:5f0c2a9e/1.1")
+    assert cell("queue_and_priority") == 'default<div class="jobqueue-below">priority -3</div>'
+    assert '<span title="web-1:211:5f0c2a9e/1.1">web-1:211</span>' in cell("when_and_worker")
 
 
 def test_times_are_in_the_active_time_zone(settings):

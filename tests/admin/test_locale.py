@@ -101,7 +101,7 @@ def test_one_word_for_one_thing():
 def test_the_pages_are_korean(settings):
     settings.LANGUAGE_CODE = "ko"
     make_in_state("FAILED", "dead")
-    make_in_state("PROCESSING", "busy")
+    busy = make_in_state("PROCESSING", "busy")
     job_id = make_job("later", run_at=UtcNowPlus(7255))
     with translation.override("ko"):
         client = root()
@@ -121,12 +121,12 @@ def test_the_pages_are_korean(settings):
             "다음 동작",
             "2h 0m 후 실행 시각이 되면 later 큐의",
             "페이로드",
-            "임대",
             "폐기",
             "내부 정보",
             f"작업 {job_id}",
         ):
             assert text in page, text
+        assert "임대" in text_of(client.get(job_page(busy)))
         assert "워커" in text_of(client.get(WORKERS))
         response = client.post(JOBS, {"action": "cancel", "_selected_action": job_id, "index": 0}, follow=True)
         assert "작업 1개를 취소했습니다." in text_of(response)

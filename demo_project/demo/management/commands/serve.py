@@ -1,82 +1,100 @@
 """python manage.py serve: a worker and the admin site together, until Ctrl-C."""
 
-import secrets
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from argparse import ArgumentParser
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand
-from django.utils import timezone
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.urls import reverse
 
-from demo_project.demo import tasks
+from demo_project.demo import port
+from demo_project.demo.people import USER, make_superuser
+from demo_project.demo.samples import replace_samples
 from demo_project.orders.shop import place
 
-USER = "admin"
+LOOK_SECONDS = 0.2
+START_SECONDS = 60
 STOP_SECONDS = 35
+Processes = list["subprocess.Popen[bytes]"]
 
 
 class Command(BaseCommand):
-    """Exit status 0 after Ctrl-C or SIGTERM, 1 if the worker or the site ended by itself."""
+    """Exit status 0 after Ctrl-C or SIGTERM, 1 if the port is in use, or the worker or the site ended by itself."""
 
-    help = "Run a worker and the admin site, with a superuser whose password is new at each start."
+    help = "Run a worker and the admin site, with sample jobs and a superuser whose password is new at each start."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--address", default="127.0.0.1:8000")
+        default = os.environ.get("PORT") or str(port.DEFAULT)
+        parser.add_argument("--port", default=default, help=f"default: $PORT, or {port.DEFAULT}")
 
     def handle(self, *args: Any, **given: Any) -> None:
+        if problem := port.problem(given["port"]):
+            raise CommandError(problem)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: stop.set())
-        password = _superuser()
-        _enqueue_samples()
-        address = given["address"]
-        running = [_start("runworker", "--no-reload"), _start("runserver", address, "--noreload")]
-        self.stdout.write(f"http://{address}/admin/  user {USER}  password {password}  (Ctrl-C stops both)")
-        self.stdout.flush()
+        call_command("migrate", verbosity=0)
+        password = make_superuser()
+        jobs = replace_samples()
+        place(f"sample-{uuid.uuid4().hex[:8]}", "customer-1", "lamp", 1, run="serve")
+        address = f"{port.HOST}:{given['port']}"
+        running = [_start("runworker", "--no-reload"), _start("runserver", address, "--noreload", quiet=True)]
         try:
-            while not stop.wait(0.3) and all(process.poll() is None for process in running):
+            if _answers(int(given["port"]), running, stop):
+                self._say(address, password, jobs)
+            while not stop.wait(LOOK_SECONDS) and _all_run(running):
                 pass
         finally:
             _stop(running)
         if not stop.is_set():
-            self.stderr.write("the worker or the site ended by itself; see above")
-            sys.exit(1)
+            raise CommandError("The worker or the site ended by itself, so both were stopped; the reason stands above.")
+
+    def _say(self, address: str, password: str, jobs: int) -> None:
+        lines = (
+            "",
+            f"  {jobs} sample jobs of the last hour, and a worker that goes on with them:",
+            f"  jobs      http://{address}{reverse('admin:jobqueue_job_changelist')}",
+            f"  log in    user {USER}, password {password}",
+            "  Ctrl-C stops the worker and the site.",
+            "",
+        )
+        self.stdout.write("\n".join(lines))
+        self.stdout.flush()
 
 
-def _superuser() -> str:
-    """Create or reuse the superuser. Returns its new password, which is stored nowhere else."""
-    password = secrets.token_urlsafe(12)
-    user, _ = get_user_model().objects.get_or_create(username=USER)
-    user.is_staff = user.is_superuser = user.is_active = True
-    user.set_password(password)
-    user.save()
-    return password
-
-
-def _enqueue_samples() -> None:
-    tasks.add.enqueue(2, 3)
-    tasks.fail.enqueue("a sample failure")
-    tasks.slow.enqueue(30)
-    number = uuid.uuid4().hex[:8]
-    place(f"sample-{number}", "customer-1", "lamp", 1, run="serve")
-    tasks.add.using(run_after=timezone.now() + timedelta(minutes=2)).enqueue(20, 22)
-
-
-def _start(*arguments: str) -> "subprocess.Popen[bytes]":
+def _start(*arguments: str, quiet: bool = False) -> "subprocess.Popen[bytes]":
     manage = str(Path(settings.BASE_DIR, "manage.py"))
     # In a process group of its own, so that Ctrl-C reaches only this command, which then stops both.
-    return subprocess.Popen([sys.executable, manage, *arguments], process_group=0)
+    return subprocess.Popen(
+        [sys.executable, manage, *arguments], process_group=0, stdout=subprocess.DEVNULL if quiet else None
+    )
 
 
-def _stop(running: "list[subprocess.Popen[bytes]]") -> None:
+def _all_run(running: Processes) -> bool:
+    return all(process.poll() is None for process in running)
+
+
+def _answers(number: int, running: Processes, stop: threading.Event) -> bool:
+    """Whether the site answers; False if it ended, was stopped, or takes too long."""
+    until = time.monotonic() + START_SECONDS
+    while _all_run(running) and time.monotonic() < until and not stop.wait(LOOK_SECONDS):
+        with socket.socket() as probe:
+            if probe.connect_ex((port.HOST, number)) == 0:
+                return True
+    return False
+
+
+def _stop(running: Processes) -> None:
     for process in running:
         if process.poll() is None:
             process.terminate()
