@@ -14,6 +14,7 @@ from django.core.checks.registry import registry as registered
 
 from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals, task_backends
 from jobqueue.conf import load
+from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -50,8 +51,9 @@ class JobQueueBackend(BaseTaskBackend):
 
     @property
     def database(self) -> str:
-        """The alias of the database that holds the jobs."""
-        return str(self.options.get("DATABASE") or load().database)
+        """The alias of the database that holds the jobs. Raises WrongSettings for one that is not in DATABASES."""
+        own = self.options.get("DATABASE")
+        return configured_alias(own, f"TASKS[{self.alias!r}]['OPTIONS']['DATABASE']") if own else alias_of(None)
 
     def validate_task(self, task: AnyTask) -> None:
         """Django's rules, and a queue name that can be stored. Raises InvalidTask."""

@@ -25,8 +25,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
-from jobqueue.producer.enqueueing import is_ours
-from jobqueue.validation import did_you_mean
+from jobqueue.tasks.setting import entry_problems, unused_problem
 
 SKEW_SECONDS = 5.0
 #: the largest id that Django's lookups, other languages and PostgreSQL take; MySQL's column holds twice as much
@@ -34,7 +33,6 @@ ID_MAX = 2**63 - 1
 _NEAR = ID_MAX // 10 * 9
 # Bulk inserts and acks put texts of up to this total length into one statement.
 _STATEMENT_BYTES = 4 * 1024 * 1024
-_BACKEND = "jobqueue.backends.JobQueueBackend"
 
 
 def register() -> None:
@@ -83,26 +81,9 @@ def _setting_problems() -> Iterator[Problem]:
 
 
 def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
-    """W028 no backend in TASKS is ours, so tasks do not become jobs."""
-    problem = tasks_problem()
-    return _messages([problem] if problem else [])
-
-
-def tasks_problem() -> Problem | None:
-    """The problem if no backend in TASKS is ours."""
-    backends = getattr(settings, "TASKS", None) or {}
-    if any(map(is_ours, backends.values())):
-        return None
-    named = {alias: str(params.get("BACKEND")) for alias, params in backends.items()}
-    found = ", ".join(f"{alias}: {path}{did_you_mean(path, [_BACKEND])}" for alias, path in named.items())
-    text = f"no backend in TASKS is jobqueue's ({found})" if found else "TASKS is not set"
-    return Problem(
-        "W028",
-        f"jobqueue is installed, but {text}. So enqueue() of a task adds no job that a worker could run: Django's "
-        "ImmediateBackend, the default, runs the task inside the calling process.",
-        f'Set TASKS = {{"default": {{"BACKEND": "{_BACKEND}"}}}}. If you use jobqueue without tasks, add '
-        '"jobqueue.W028" to SILENCED_SYSTEM_CHECKS.',
-    )
+    """W028 no backend in TASKS is ours, so tasks do not become jobs; E021 a wrong value in an entry of ours."""
+    problem = unused_problem()
+    return _messages([problem] if problem else entry_problems())
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:

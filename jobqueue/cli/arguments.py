@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from django.db import Error, connections
 
 from jobqueue.conf import load
+from jobqueue.db.alias import alias_of
 from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
 
@@ -93,19 +94,13 @@ def unreadable(using: str, error: Error | DatabaseBusy, what: str = "the queue")
 def database_of(given: Mapping[str, Any]) -> str:
     """The alias of --database, or of JOBQUEUE. Raises CommandError: status 2 for the option, 4 for the settings."""
     try:
-        configured = load().database
+        if given["database"] is None:
+            return alias_of(None)
+        load()
     except WrongSettings as error:
         raise CommandError(str(error), returncode=MISCONFIGURED) from None
-    known = ", ".join(sorted(connections.settings))
-    if given["database"] is None:
-        if configured not in connections.settings:
-            raise CommandError(
-                f"JOBQUEUE['DATABASE'] = {configured!r} is not in DATABASES ({known}). Nothing was done; correct the "
-                "setting.",
-                returncode=MISCONFIGURED,
-            )
-        return configured
     if given["database"] not in connections.settings:
+        known = ", ".join(sorted(connections.settings))
         raise CommandError(f"--database {given['database']!r} is not in DATABASES ({known})", returncode=USAGE)
     return str(given["database"])
 

@@ -9,7 +9,7 @@ from django.db import DatabaseError, connections
 
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.exceptions import InvalidType, InvalidValue, NotMigrated, WrongDatabase
+from jobqueue.exceptions import InvalidType, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
 
 # MySQL and MariaDB, PostgreSQL; SQLite has words only.
 _CODES = {"1146", "42P01"}
@@ -17,15 +17,26 @@ _WORDS = "no such table"
 
 
 def alias_of(using: str | None) -> str:
-    """`using`, or JOBQUEUE["DATABASE"] for None. Raises InvalidType, or InvalidValue for what is not in DATABASES."""
+    """`using`, or JOBQUEUE["DATABASE"] for None.
+
+    For what is not in DATABASES it raises InvalidType or InvalidValue, and WrongSettings if the setting is wrong.
+    """
     if using is None:
-        return load().database
+        return configured_alias(load().database, "JOBQUEUE['DATABASE']")
     if not isinstance(using, str):
         raise InvalidType(f"using must be a database alias, got {type(using).__name__}. Nothing was written.")
     if using not in connections.settings:
         known = ", ".join(sorted(connections.settings))
         raise InvalidValue(f"the database {using!r} is not in DATABASES ({known}). Nothing was written.")
     return using
+
+
+def configured_alias(alias: object, setting: str) -> str:
+    """`alias`, which stands in `setting`. Raises WrongSettings for what is not in DATABASES."""
+    if alias in connections.settings:
+        return str(alias)
+    known = ", ".join(sorted(connections.settings))
+    raise WrongSettings(f"{setting} = {alias!r} is not in DATABASES ({known}). Nothing was done; correct the setting.")
 
 
 class _NotThere(WrongDatabase, DatabaseError):

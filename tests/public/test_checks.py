@@ -130,6 +130,7 @@ def test_a_value_is_not_compared_with_the_default_of_a_wrong_one():
     ("url", "expected"),
     [
         ("amqp://h", []), ("REDIS://h", []), ("sqs://", []), ("memory://", []), ("subscribers", []), ("queue:q", []),
+        ("redis-stream://h", []), ("redis-streams://h", ["E005"]),
         ("mailto://x", ["E005"]), ("http://user:secret@h", ["E005"]), ("amqpp://h", ["E005"]),
     ],
 )  # fmt: skip
@@ -166,6 +167,24 @@ def test_w028_tasks_that_do_not_become_jobs(settings, value, words):
     found = checks.check_tasks()
     assert ids(found) == ([] if words is None else ["W028"])
     assert words is None or (words in found[0].msg and OURS["BACKEND"] in found[0].hint)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({}, None),
+        ({"QUEUES": ["mail"], "OPTIONS": {"DATABASE": "default"}}, None),
+        ({"OPTIONS": {"DATABASE": "elsewhere"}}, "['OPTIONS']['DATABASE'] = 'elsewhere' is not in DATABASES"),
+        ({"OPTIONS": {"DATABSE": "default"}}, "unknown key 'DATABSE' (did you mean 'DATABASE'?)"),
+        ({"QUEUES": "mail"}, "['QUEUES'] must be a list of names, is 'mail'"),
+        ({"QUEUES": ["mail", "a,b"]}, "queue 'a,b' may not"),
+    ],
+)
+def test_e021_a_wrong_value_in_our_entry_of_tasks(settings, params, words):
+    settings.TASKS = {"default": OURS | params}
+    found = checks.check_tasks()
+    assert ids(found) == ([] if words is None else ["E021"])
+    assert words is None or words in found[0].msg
 
 
 def test_e020_is_told_by_our_own_check_if_django_tasks_has_none(monkeypatch):

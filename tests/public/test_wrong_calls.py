@@ -13,7 +13,7 @@ from jobqueue.bulk import delete_in_chunks
 from jobqueue.compat import InvalidTaskBackend
 from jobqueue.exceptions import InvalidType, JobQueueError, NotMigrated, WrongSettings
 from jobqueue.idempotency import idempotent_view, once
-from jobqueue.locks import lease_lock, redis_lock
+from jobqueue.locks import lease_lock, mutex, redis_lock
 from jobqueue.models import Job, LockRow
 from jobqueue.outbox import retry as retry_event
 from jobqueue.worker.shared.cleanup import clean_connections
@@ -94,6 +94,17 @@ def test_wrong_settings_are_an_error_of_ours_wherever_they_are_met(settings):
     settings.JOBQUEUE = {"LEASE_SECOND": 5}
     for call in (lambda: enqueue("q", 1), lambda: redis_lock("k", 5)):
         with pytest.raises(WrongSettings, match=r"unknown key 'LEASE_SECOND' \(did you mean 'LEASE_SECONDS'\?\)"):
+            call()
+
+
+@enough_on("sqlite", why="settings are read before the database is asked")
+def test_a_database_that_is_not_in_databases_is_named_with_its_setting(settings):
+    settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"DATABASE": "nowhere"}}}
+    with pytest.raises(WrongSettings, match=r"\['default'\]\['OPTIONS'\]\['DATABASE'\] = 'nowhere' is not in DATA"):
+        add.enqueue(1, 2)
+    settings.JOBQUEUE = {"DATABASE": "elsewhere"}
+    for call in (lambda: enqueue("q", 1), lambda: mutex("k"), lambda: transitions.cancel(5)):
+        with pytest.raises(WrongSettings, match=r"JOBQUEUE\['DATABASE'\] = 'elsewhere' is not in DATABASES"):
             call()
 
 

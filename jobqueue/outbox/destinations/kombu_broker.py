@@ -149,9 +149,10 @@ def _check_scheme(url: str) -> None:
         from kombu.transport import TRANSPORT_ALIASES
     except ImportError:
         TRANSPORT_ALIASES = {}
-    known = SCHEMES | {"kafka"} | {name.lower() for name in TRANSPORT_ALIASES}
+    known = SCHEMES | {name.lower() for name in TRANSPORT_ALIASES}
     if scheme not in known:
+        near = did_you_mean(scheme, {*known, "kafka", "redis-stream", "rediss-stream"})
         raise WrongSettings(
-            f"no broker is known for {scheme}://{did_you_mean(scheme, known)}. Use amqp://, redis://, sqs:// or "
-            "kafka://, 'queue:NAME' or 'subscribers'."
+            f"no broker is known for {scheme}://{near}. Use amqp://, redis://, redis-stream://, sqs:// or kafka://, "
+            "'queue:NAME' or 'subscribers'."
         )

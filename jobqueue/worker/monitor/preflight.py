@@ -10,12 +10,13 @@ from django.conf import settings
 from django.db import Error, connections
 
 import jobqueue
-from jobqueue.checks import packet_problem, pending_migrations, problems, tasks_problem
+from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
 from jobqueue.db import Problem, vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.tasks.setting import unused_problem
 from jobqueue.worker.monitor import unserved
 from jobqueue.worker.shared.worker_options import Options
 
@@ -59,7 +60,7 @@ def preflight(options: Options) -> int:
     if wrong:
         return MISCONFIGURED
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
-    _warn(packet, tasks_problem())
+    _warn(packet, unused_problem())
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
         retry_transient(lambda: unserved.warn(options), using=options.database)
     return 0
