@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.db.models import Model
 
-from jobqueue.compat import AnyTask
+from jobqueue.compat import AnyTask, Task
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
@@ -77,6 +77,10 @@ def assert_idempotent(
 
 def _start(task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON], *, attempt: int = 1) -> Lease:
     """Add a job of `task` and take its lease, whatever the task's backend, delay and dedupe key are."""
+    if not isinstance(task, Task):
+        raise InvalidType(
+            f"a task is needed, got {task!r:.80}. Nothing was run; decorate the function with @task and pass its name."
+        )
     payload = payload_of(task, args, kwargs)
     if registry.find_task(task.module_path) is None:
         registry.add_task(task.module_path, task)

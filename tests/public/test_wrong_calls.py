@@ -16,6 +16,7 @@ from jobqueue.idempotency import idempotent_view, once
 from jobqueue.locks import lease_lock, mutex, redis_lock
 from jobqueue.models import Job, LockRow
 from jobqueue.outbox import retry as retry_event
+from jobqueue.testing import run_task
 from jobqueue.worker.shared.cleanup import clean_connections
 from tests.app.tasks import add
 from tests.marks import committed
@@ -60,6 +61,7 @@ CALLS = {
     "idempotent_view()": (lambda: idempotent_view()(5), "@idempotent_view decorates a view function"),
     "idempotent_view without parentheses": (lambda: idempotent_view(plain), "with parentheses"),
     "bulk": (lambda: delete_in_chunks(Job.objects.all(), on_chunk=5), "on_chunk must be a function, got int"),
+    "run_task": (lambda: run_task(plain, 5), "a task is needed, got <function plain"),
     "an event": (lambda: retry_event("x"), "an event id is an int"),
 }
 
