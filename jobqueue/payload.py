@@ -26,6 +26,21 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 _scan: Callable[[str | bytes, int], tuple[JSON, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
+class _Refused(Exception):
+    """A part that cannot be stored: why not, what to do instead, and the way to it, the innermost step first."""
+
+    def __init__(self, why: str, instead: str, follows: str = "Nothing was written.") -> None:
+        self.why, self.instead, self.follows = why, instead, follows
+        self.way: list[str] = []
+
+    def told(self, what: str) -> PayloadError:
+        way = "".join(reversed(self.way))
+        place = what + (way if len(way) <= 200 else way[:200] + "...")
+        # Nobody passes a result.
+        instead = self.instead.replace("pass ", "use ", 1) if what == "result" else self.instead
+        return PayloadError(f"{place} {self.why}; {instead}. {self.follows}")
+
+
 def encode(
     value: JSON,
     *,
@@ -36,11 +51,13 @@ def encode(
 ) -> str:
     """`value` as compact JSON text of at most max_bytes UTF-8 bytes. Tuples become lists, nothing else is converted.
 
-    Raises PayloadError naming the path of the first part that is not plain JSON, PayloadTooLarge over max_bytes.
+    Raises PayloadError naming the first part that is not plain JSON, PayloadTooLarge over max_bytes.
     """
     try:
-        _check(value, what, max_depth)
+        _check(value, max_depth)
         return dump(value, max_bytes=max_bytes, setting=setting, what=what)
+    except _Refused as refused:
+        raise refused.told(what) from None
     except RecursionError:
         raise PayloadError(f"{what} refers to itself. Nothing was written.") from None
 
@@ -72,78 +89,159 @@ def decode(text: str | bytes) -> JSON:
         raise PayloadError(f"the stored JSON cannot be read: {type(error).__name__}: {error}") from None
 
 
-def normalized(value: object, path: str, depth: int = MAX_DEPTH) -> JSON:
+def normalized(value: object, what: str, depth: int = MAX_DEPTH) -> JSON:
     """`value` as plain JSON, as Django Tasks converts arguments: mappings to dicts, sequences to lists, bytes to text.
 
-    Raises PayloadError naming the path of the first part that cannot be converted or stored.
+    Raises PayloadError naming the first part of `what` that cannot be converted or stored.
     """
+    try:
+        return _normalized(value, depth)
+    except _Refused as refused:
+        raise refused.told(what) from None
+
+
+def _normalized(value: object, depth: int) -> JSON:
     if isinstance(value, bytes):
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            raise _refused(path, "bytes that are not UTF-8; send them as base64") from None
+            raise _Refused("is bytes that are not UTF-8", "pass base64.b64encode(...).decode()") from None
     elif isinstance(value, Mapping):
-        _check_depth(path, depth)
-        return {
-            _checked_key(normalized(key, f"{path} key"), path): normalized(item, f"{path}.{key}", depth - 1)
-            for key, item in value.items()
-        }
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        _check_depth(path, depth)
-        return [normalized(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
-    _check(value, path, depth)
+        _check_depth(depth)
+        items = {}
+        for key, item in value.items():
+            name = _checked_key(_normalized(key, 0) if isinstance(key, bytes) else key)
+            try:
+                items[name] = _normalized(item, depth - 1)
+            except _Refused as refused:
+                refused.way.append(f"[{name!r}]")
+                raise
+        return items
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytearray, memoryview)):
+        _check_depth(depth)
+        made = []
+        for index, item in enumerate(value):
+            try:
+                made.append(_normalized(item, depth - 1))
+            except _Refused as refused:
+                refused.way.append(f"[{index}]")
+                raise
+        return made
+    _check(value, depth)
     return value
 
 
-def _check(value: JSON, path: str, depth: int) -> None:
+def _check(value: JSON, depth: int) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
-        _check_text(value, path)
+        _check_text(value)
     elif isinstance(value, int):
         if not INT_LOW <= value <= INT_HIGH:
-            raise _refused(path, "an integer outside -2**63 .. 2**64-1; send it as a string")
+            raise _Refused("is an integer outside -2**63 .. 2**64-1", "pass it as a string")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise _refused(path, f"{value}, which is not JSON; send null or a string")
+            raise _Refused(f"is {value}, which is not JSON", "pass None or a string")
     elif isinstance(value, (list, tuple)):
-        _check_depth(path, depth)
+        _check_depth(depth)
         for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth - 1)
+            try:
+                _check(item, depth - 1)
+            except _Refused as refused:
+                refused.way.append(f"[{index}]")
+                raise
     elif isinstance(value, dict):
-        _check_depth(path, depth)
+        _check_depth(depth)
         for key, item in value.items():
-            _checked_key(key, path)
-            _check(item, f"{path}.{key}", depth - 1)
+            _checked_key(key)
+            try:
+                _check(item, depth - 1)
+            except _Refused as refused:
+                refused.way.append(f"[{key!r}]")
+                raise
     else:
-        # Django says "Unsupported type", and code that also runs on other backends may look for it.
-        what = f"something that is not JSON (Unsupported type: {type(value).__name__})"
-        raise _refused(path, f"{what}; convert it to a string or number first")
+        raise _not_json(value)
 
 
-def _checked_key(key: object, path: str) -> str:
+def _checked_key(key: object) -> str:
     if not isinstance(key, str):
         named = shown(key) if isinstance(key, int) else repr(key)
-        raise _refused(path, f"the key {named} of type {type(key).__name__}; JSON keys are strings")
-    _check_text(key, f"{path} key {key!r}")
+        raise _Refused(
+            f"has the key {named} of type {type(key).__name__}; JSON keys are strings", "pass str(...) as key"
+        )
+    try:
+        _check_text(key)
+    except _Refused as refused:
+        refused.way.append(f" key {key!r}")
+        raise
     return key
 
 
-def _check_text(value: str, path: str) -> None:
+def _check_text(value: str) -> None:
     if "\x00" in value:
-        raise _refused(path, "a NUL character, which PostgreSQL cannot store")
+        raise _Refused("contains a NUL character, which PostgreSQL cannot store", "remove it")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _refused(path, "a lone surrogate, which is not valid UTF-8") from None
+            raise _Refused("contains a lone surrogate, which is not valid UTF-8", "remove it") from None
 
 
-def _check_depth(path: str, depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth <= 0:
-        raise _refused(path, f"nested deeper than {MAX_DEPTH} levels, which MariaDB cannot store")
+        raise _Refused(
+            f"is below {MAX_DEPTH} levels of lists and dicts, and MariaDB cannot store more",
+            "pass fewer levels, or JSON as a string",
+        )
 
 
-def _refused(path: str, why: str) -> PayloadError:
-    shown = path if len(path) <= 200 else path[:200] + "..."
-    return PayloadError(f"{shown} is or holds {why}. Nothing was written.")
+#: what to pass instead, by the dotted path of a class; the first class of an object's MRO that is here counts
+_INSTEAD = {
+    "django.db.models.base.Model": "its pk, and load it in the job",
+    "django.db.models.query.QuerySet": "a list of pks: list(queryset.values_list('pk', flat=True))",
+    "django.db.models.query.RawQuerySet": "a list of pks",
+    "django.db.models.manager.BaseManager": "a list of pks",
+    "django.http.request.HttpRequest": "the values that the job needs, such as request.user.pk",
+    "django.core.files.base.File": "the name under which it is stored",
+    "django.utils.functional.Promise": "str(...)",
+    "datetime.datetime": "its isoformat(); datetime.fromisoformat() reads it",
+    "datetime.date": "its isoformat(); date.fromisoformat() reads it",
+    "datetime.time": "its isoformat(); time.fromisoformat() reads it",
+    "datetime.timedelta": "its total_seconds()",
+    "decimal.Decimal": "str(...)",
+    "fractions.Fraction": "str(...)",
+    "uuid.UUID": "str(...)",
+    "pathlib.PurePath": "str(...)",
+    "builtins.BaseException": "str(...)",
+    "enum.Enum": "its value",
+    "builtins.bytes": "base64.b64encode(...).decode()",
+    "builtins.bytearray": "base64.b64encode(...).decode()",
+    "builtins.memoryview": "base64.b64encode(...).decode()",
+    "builtins.coroutine": "what it returns: await it first",
+    "builtins.function": "a name, and look the function up in the job",
+    "builtins.type": "its name",
+}
+#: likewise, by an attribute
+_INSTEAD_BY_ATTRIBUTE = {
+    "__dataclass_fields__": "dataclasses.asdict(...)",
+    "model_dump": "its model_dump(mode='json')",
+    "tolist": "its tolist()",
+    "__iter__": "list(...)",
+}
+
+
+def _not_json(value: object) -> _Refused:
+    # Not type(): request.user is a lazy object, and its class is that of the user.
+    kind = value.__class__
+    paths = [f"{parent.__module__}.{parent.__qualname__}" for parent in kind.__mro__]
+    known = [_INSTEAD[path] for path in paths if path in _INSTEAD]
+    known += [advice for name, advice in _INSTEAD_BY_ATTRIBUTE.items() if hasattr(value, name)]
+    if isinstance(value, type):
+        what = f"is the class {value.__name__}"
+    else:
+        what = f"is {'an' if kind.__name__[0] in 'AEIOaeio' else 'a'} {kind.__name__}"
+    instead = known[0] if known else "a string, a number, or a dict made from it"
+    # Django says "Unsupported type", and code that also runs on other backends may look for it.
+    return _Refused(
+        what, f"pass {instead}", f"Nothing was written: JSON has no such type (Unsupported type: {paths[0]})."
+    )

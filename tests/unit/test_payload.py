@@ -2,15 +2,23 @@
 
 import json
 from collections import OrderedDict
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from uuid import UUID
 
 import pytest
+from django.core.files.base import ContentFile
+from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy
 
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
-from jobqueue.payload import decode, encode
+from jobqueue.payload import decode, encode, normalized
+from tests.app.models import Account
 
 LIMIT = 1_048_576
 
@@ -118,8 +126,69 @@ def test_what_some_database_would_refuse_or_change_is_refused_here(value, words)
 
 @pytest.mark.parametrize(("value", "words"), BAD, ids=[f"{i}-{w}" for i, (_, w) in enumerate(BAD)])
 def test_the_refusal_names_the_path(value, words):
-    with pytest.raises(PayloadError, match=r"payload\.orders\[1\]"):
+    with pytest.raises(PayloadError, match=r"payload\['orders'\]\[1\]"):
         coded({"orders": ["fine", value]})
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+
+
+INSTEAD = [
+    (Account(pk=3), "an Account; pass its pk"),
+    (SimpleLazyObject(lambda: Account(pk=3)), "an Account; pass its pk"),
+    (Account.objects.all(), "QuerySet; pass a list of pks: list(queryset.values_list('pk', flat=True))"),
+    (Account.objects, "; pass a list of pks"),
+    (Account, "the class Account; pass its name"),
+    (datetime(2026, 1, 1), "a datetime; pass its isoformat()"),
+    (date(2026, 1, 1), "a date; pass its isoformat()"),
+    (time(1), "a time; pass its isoformat()"),
+    (timedelta(1), "a timedelta; pass its total_seconds()"),
+    (Decimal(1), "a Decimal; pass str(...)"),
+    (UUID(int=1), "a UUID; pass str(...)"),
+    ({1}, "a set; pass list(...)"),
+    (frozenset(), "a frozenset; pass list(...)"),
+    ({}.keys(), "a dict_keys; pass list(...)"),
+    (bytearray(b"x"), "a bytearray; pass base64.b64encode(...).decode()"),
+    (Colour.RED, "a Colour; pass its value"),
+    (Point(1), "a Point; pass dataclasses.asdict(...)"),
+    (ValueError("x"), "a ValueError; pass str(...)"),
+    (PurePath("x"), "; pass str(...)"),
+    (gettext_lazy("yes"), "; pass str(...)"),
+    (HttpRequest(), "HttpRequest; pass the values that the job needs"),
+    (ContentFile(b"x"), "a ContentFile; pass the name under which it is stored"),
+    (print, "; pass a string, a number, or a dict made from it"),
+    (object(), "an object; pass a string, a number, or a dict made from it"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), INSTEAD, ids=[words[:20] for _, words in INSTEAD])
+def test_the_refusal_names_the_argument_and_what_to_pass_instead(value, words):
+    with pytest.raises(PayloadError) as caught:
+        normalized([value], "args")
+    assert str(caught.value).startswith("args[0] is ")
+    assert words in str(caught.value)
+    with pytest.raises(PayloadError) as caught:
+        normalized({"items": ["a", {}, {"b": "c", "price": value}]}, "kwargs")
+    assert str(caught.value).startswith("kwargs['items'][2]['price'] is ")
+    with pytest.raises(PayloadError, match=r"^result\[0\] is .*; use "):
+        encode([value], max_bytes=LIMIT, what="result")
+
+
+def test_bytes_among_arguments_are_text_or_refused():
+    assert normalized([b"ab", {b"k": 1}], "args") == ["ab", {"k": 1}]
+    with pytest.raises(PayloadError, match=r"args\[0\] is bytes that are not UTF-8; pass base64"):
+        normalized([b"\xff"], "args")
+
+
+def test_a_key_that_is_no_string_is_refused_with_its_place():
+    with pytest.raises(PayloadError, match=r"args\[0\] has the key 1 of type int; JSON keys are strings"):
+        normalized([{1: 2}], "args")
 
 
 def test_a_structure_that_holds_itself_is_refused():
