@@ -11,16 +11,18 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core import checks
 from django.core.checks.registry import registry as registered
+from django.core.exceptions import SynchronousOnlyOperation
 
 from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals, task_backends
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Expires, JobTask
+from jobqueue.tasks.findable import misplaced, warn_if_lost
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
@@ -59,7 +61,13 @@ class JobQueueBackend(BaseTaskBackend):
         """Django's rules, and a queue name that can be stored. Raises InvalidTask."""
         if task.run_after is not None and not isinstance(task.run_after, datetime):
             raise InvalidTask(f"run_after must be an aware datetime, got {type(task.run_after).__name__}.")
-        super().validate_task(task)  # type: ignore[arg-type]
+        wrong = misplaced(task.func)
+        try:
+            super().validate_task(task)  # type: ignore[arg-type]
+        except InvalidTask as error:
+            raise (InvalidTask(f"{error} {wrong}") if wrong else error) from None
+        if wrong:
+            raise InvalidTask(wrong)
         try:
             check_queue(task.queue_name)
         except (InvalidType, InvalidValue) as error:
@@ -73,7 +81,15 @@ class JobQueueBackend(BaseTaskBackend):
         With a dedupe key that is held, the result of the existing job, whoever enqueued it. Raises InvalidTask,
         PayloadError (a TypeError and ValueError), PayloadTooLarge before anything is written.
         """
-        return self._add(*self._prepare(task, args, kwargs))
+        prepared = self._prepare(task, args, kwargs)
+        try:
+            return self._add(*prepared)
+        except SynchronousOnlyOperation:
+            name = task.func.__name__
+            raise InsideCoroutine(
+                f"{name}.enqueue() was called inside a coroutine, and it uses the database. Nothing was written; "
+                f"write: await {name}.aenqueue(...)."
+            ) from None
 
     async def aenqueue(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> TaskResult[JSON]:
         """enqueue() on an event loop: arguments are checked there, and the INSERT is one call in Django's thread.
@@ -114,7 +130,9 @@ class JobQueueBackend(BaseTaskBackend):
             # A task of another backend, enqueued here with using(): only our task class registers itself.
             registry.add_task(task.module_path, task)
         payload = payload_of(task, args, kwargs)
-        return task, payload, self._job(task, payload)
+        job = self._job(task, payload)
+        warn_if_lost(task)
+        return task, payload, job
 
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""

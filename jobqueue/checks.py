@@ -25,6 +25,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
+from jobqueue.tasks.findable import unfindable
 from jobqueue.tasks.setting import entry_problems, unused_problem
 
 SKEW_SECONDS = 5.0
@@ -39,6 +40,7 @@ def register() -> None:
     """Register the checks; called by the AppConfig."""
     checks.register(check_settings, "jobqueue")
     checks.register(check_tasks, "jobqueue")
+    checks.register(check_task_modules, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
@@ -122,6 +124,11 @@ def check_database(
         return _messages(_server_problems(alias))
     except Error as error:
         return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
+
+
+def check_task_modules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """W030 workers do not import the module of a task."""
+    return _messages(Problem("W030", text, hint) for text, hint in unfindable())
 
 
 def _conf() -> conf.Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db.utils import DatabaseError
 
 
@@ -34,6 +34,17 @@ class UnknownQueue(InvalidValue):
 
 class PayloadError(JobQueueError, TypeError, ValueError):
     """A payload or result is not JSON that every supported database stores unchanged. The message names the path."""
+
+
+class WrongArguments(PayloadError):
+    """The function of a task cannot be called with these arguments. Nothing was written.
+
+    Raised by enqueue(). A job whose stored arguments do not fit ends FAILED and is not retried.
+    """
+
+
+class UnknownMethod(JobQueueError, AttributeError):
+    """A task has no such method. The message says what to write instead of the method of another task queue."""
 
 
 class PayloadTooLarge(PayloadError):
@@ -86,6 +97,10 @@ class TransactionRequired(JobQueueError):
 
 class InsideTransaction(JobQueueError, RuntimeError):
     """The call commits by itself, so it cannot be made inside an open transaction. Nothing was written."""
+
+
+class InsideCoroutine(JobQueueError, SynchronousOnlyOperation):
+    """The call uses the database, so a coroutine must not make it. Nothing was written; the message names the other."""
 
 
 class TransactionLeftOpen(JobQueueError, RuntimeError):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidType
 from jobqueue.failures import dotted_path
 from jobqueue.validation import check_topic
@@ -44,7 +45,7 @@ def subscriber(topic: str, *, atomic: bool = False) -> Callable[[F], F]:
         check_topic(topic.removesuffix("*") if isinstance(topic, str) else topic)
 
     def register(func: F) -> F:
-        if not callable(func):
+        if not callable(func) or isinstance(func, Task):
             raise InvalidType(f"@subscriber({topic!r}) decorates a function, got {type(func).__name__}.")
         found = Subscriber(topic, func, atomic)
         with _adding:

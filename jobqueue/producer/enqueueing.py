@@ -14,17 +14,19 @@ from functools import cache, partial
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.signals import setting_changed
 from django.db import Error, connections, transaction
 from django.utils.module_loading import import_string
 
 from jobqueue import wakeup
+from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy, InvalidValue, UnknownQueue
+from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
@@ -63,7 +65,10 @@ def enqueue(
     )
     if dedupe_key is not None:
         job = replace(job, dedupe_key=check_key(dedupe_key))
-    return add(job, using=using)
+    try:
+        return add(job, using=using)
+    except SynchronousOnlyOperation:
+        raise _inside_coroutine("enqueue") from None
 
 
 def enqueue_many(
@@ -95,7 +100,17 @@ def enqueue_many(
             raise InvalidValue(f"{len(dedupe_keys)} dedupe_keys for {len(jobs)} payloads. Nothing was written.")
         keys = [None if key is None else check_key(key) for key in dedupe_keys]
         jobs = [replace(job, dedupe_key=key) for job, key in zip(jobs, keys, strict=True)]
-    return add_many(jobs, using=using)
+    try:
+        return add_many(jobs, using=using)
+    except SynchronousOnlyOperation:
+        raise _inside_coroutine("enqueue_many") from None
+
+
+def _inside_coroutine(name: str) -> InsideCoroutine:
+    return InsideCoroutine(
+        f"{name}() was called inside a coroutine, and it uses the database. Nothing was written; write: "
+        f"await sync_to_async({name})(...), with sync_to_async from asgiref.sync."
+    )
 
 
 def new_job(
@@ -108,6 +123,11 @@ def new_job(
     ordering_key: str | bytes | None = None,
 ) -> NewJob:
     """Check and encode; nothing is written here."""
+    if isinstance(queue, Task):
+        raise InvalidType(
+            f"enqueue() takes the name of a queue, got the task {queue.module_path}. Nothing was written; write "
+            f"{queue.name}.enqueue(...)."
+        )
     check_queue(queue)
     names = known_queues()
     if names is not None and queue not in names:

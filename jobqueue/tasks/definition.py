@@ -22,9 +22,10 @@ from typing import (
 
 from jobqueue.backoff import Wait, check_wait
 from jobqueue.compat import Task
-from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.tasks import registry
 from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
+from jobqueue.tasks.habits import method_advice
 from jobqueue.tasks.versions import Upcaster, add_upcaster
 from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
 
@@ -168,6 +169,21 @@ class JobTask(_Base[P, T], Generic[P, T]):
             return func
 
         return register
+
+    if not TYPE_CHECKING:  # mypy would accept every attribute, and calls
+
+        def __getattr__(self, name: str) -> object:
+            # A copy that is being made has no func yet.
+            if name.startswith("_") or name == "func" or not (advice := method_advice(name, self.func.__name__)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise UnknownMethod(f"The task {self.module_path} has no {name}; {advice}.")
+
+        def __call__(self, *args: object, **kwargs: object) -> object:
+            name = self.func.__name__
+            raise InvalidType(
+                f"{self.module_path} is a task, so it cannot be called like its function. Nothing was run or written; "
+                f"{name}.enqueue(...) adds a job, and {name}.call(...) runs the function here and now."
+            )
 
 
 def _classes(given: Any, what: str) -> tuple[type[BaseException], ...] | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from jobqueue.compat import InvalidTaskBackend, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.tasks.habits import option_advice
 from jobqueue.validation import did_you_mean
 
 #: fields that only the other of the two takes, and how they are written there
@@ -24,9 +25,10 @@ def check_backend(alias: object) -> None:
         raise InvalidType(f"backend must be an alias of TASKS, got {type(alias).__name__}. Nothing was written.")
     if alias not in task_backends.settings:
         known = ", ".join(sorted(task_backends.settings))
+        # Django's sentence is at the end, for code that looks for it.
         raise _UnknownBackend(
             f"the backend {alias!r}{did_you_mean(alias, task_backends.settings)} is not in TASKS ({known}). Nothing "
-            "was written; add it to TASKS, or use another backend."
+            f"was written; add it to TASKS, or use another backend. (The connection {alias!r} doesn't exist.)"
         )
     task_backends[alias]
 
@@ -43,7 +45,9 @@ def refuse_unknown(given: Collection[str], known: Collection[str], where: str) -
     elsewhere = _IN_USING if where == "@task" else _IN_TASK
     for name in given:
         if name not in known:
-            hint = f" (it belongs in {elsewhere[name]})" if name in elsewhere else did_you_mean(name, known)
+            advice = option_advice(name, "@task" if where == "@task" else ".using")
+            near = f" ({advice})" if advice else did_you_mean(name, known)
+            hint = f" (it belongs in {elsewhere[name]})" if name in elsewhere else near
             raise InvalidType(
                 f"{where} has no field {name!r}{hint}. Nothing was written; the fields are {', '.join(sorted(known))}."
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isasyncgenfunction, isgeneratorfunction
+from inspect import isasyncgenfunction, isgeneratorfunction, signature
 from typing import TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -39,6 +39,9 @@ _tasks: dict[str, AnyTask] = {}
 _aliases: dict[str, AnyTask] = {}
 _handlers: dict[str, Handler] = {}
 _knows_coroutines = False
+#: paths of tasks that were registered neither by django.setup() nor by discover(), so workers may not know them
+_late: set[str] = set()
+_discovering = False
 
 
 def add_task(path: str, task: AnyTask) -> None:
@@ -48,6 +51,8 @@ def add_task(path: str, task: AnyTask) -> None:
         if known is None or known.func is not task.func:
             _tasks[path] = task
             _note_kind(task.func)
+            if apps.ready and not _discovering:
+                _late.add(path)
 
 
 def add_alias(path: str, task: AnyTask) -> None:
@@ -65,6 +70,11 @@ def add_alias(path: str, task: AnyTask) -> None:
 def find_task(path: str) -> AnyTask | None:
     """The task registered under `path` or with that alias; None if there is none."""
     return _tasks.get(path) or _aliases.get(path)
+
+
+def late_tasks() -> list[AnyTask]:
+    """The tasks whose modules were imported by something else than django.setup() and discover()."""
+    return [task for path, task in list(_tasks.items()) if path in _late]
 
 
 def add_handler(handler: Handler) -> None:
@@ -87,21 +97,37 @@ def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
     result or exception for each lease in their order, or a dict of those by job id. It may raise BatchErrors for some;
     any other exception fails all. The rows may come from enqueue() or from plain SQL in any language. Put the function
     into <app>/tasks.py, where workers look. Raises InvalidValue if the queue has a handler already, NotSupported for a
-    batch handler that is a coroutine or generator function.
+    batch handler that is a coroutine or generator function, InvalidType for one that does not take one argument.
     """
     check_queue(queue)
     if batch is not None:
         check_int(batch, "batch", 1, BATCH_MAX)
 
     def register(func: F) -> F:
-        if not callable(func):
+        if not callable(func) or isinstance(func, Task):
             raise InvalidType(f"@handler({queue!r}) decorates a function, got {type(func).__name__}.")
+        _check_parameters(queue, func, "payload" if batch is None else "leases")
         if batch is not None:
             _refuse_batches(queue, func)
         add_handler(Handler(queue, func, batch))
         return func
 
     return register
+
+
+def _check_parameters(queue: str, func: Callable[..., object], given: str) -> None:
+    try:
+        # What is called, and not what a decorator has wrapped.
+        called = signature(func, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        called.bind(given)
+    except TypeError as error:
+        raise InvalidType(
+            f"@handler({queue!r}) calls the function with one argument, {given}, and "
+            f"{getattr(func, '__qualname__', func)}{called} does not take it: {error}. Nothing was registered."
+        ) from None
 
 
 def _refuse_batches(queue: str, func: Callable[..., object]) -> None:
@@ -148,12 +174,21 @@ def discover() -> Iterator[str]:
         if config.name in ("django_tasks", "jobqueue") or find_spec(name) is None:
             continue
         try:
-            module = import_module(name)
+            _register_all_of(name)
         except BaseException:
             logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
         else:
-            # A task of another backend does not register itself, and may be enqueued here with using().
-            for task in [value for value in vars(module).values() if isinstance(value, Task)]:
-                if find_task(task.module_path) is None:
-                    add_task(task.module_path, task)
             yield name
+
+
+def _register_all_of(name: str) -> None:
+    global _discovering
+    _discovering = True
+    try:
+        module = import_module(name)
+        # A task of another backend does not register itself, and may be enqueued here with using().
+        for task in [value for value in vars(module).values() if isinstance(value, Task)]:
+            if find_task(task.module_path) is None:
+                add_task(task.module_path, task)
+    finally:
+        _discovering = False

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from jobqueue.compat import AnyTask
-from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, UnknownTask
+from jobqueue.exceptions import InvalidType, InvalidValue, UnknownTask, WrongArguments
 from jobqueue.payload import JSON, MAX_DEPTH, normalized
+from jobqueue.tasks.signature import check_given, check_stored
 from jobqueue.validation import check_int
 
 Arguments: TypeAlias = tuple[list[JSON], dict[str, JSON]]
@@ -19,11 +20,15 @@ _upcasters: dict[tuple[str, int], Upcaster] = {}
 
 
 def payload_of(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, JSON]:
-    """The payload of a new job of `task`, plain JSON. Raises PayloadError for arguments that are not JSON."""
+    """The payload of a new job of `task`, plain JSON.
+
+    Raises WrongArguments for arguments that the function does not take, PayloadError for those that are not JSON.
+    """
+    check_given(task, args, kwargs)
     version = version_of(task)
     payload: dict[str, JSON] = {
-        "args": normalized(list(args), "payload.args", MAX_DEPTH - 1),
-        "kwargs": normalized(dict(kwargs), "payload.kwargs", MAX_DEPTH - 1),
+        "args": normalized(list(args), f"{task.module_path}: args", MAX_DEPTH - 1),
+        "kwargs": normalized(dict(kwargs), f"{task.module_path}: kwargs", MAX_DEPTH - 1),
     }
     return payload | {"version": version} if version > 1 else payload
 
@@ -63,12 +68,14 @@ def missing_version(task: AnyTask, version: int) -> int | None:
 def arguments(task: AnyTask, payload: JSON) -> Arguments:
     """The args and kwargs of a payload, in the task's own version.
 
-    Raises PayloadError for anything but a task's payload, UnknownTask for a version that this process cannot upcast.
+    Raises UnknownTask for a version that this process cannot upcast, WrongArguments for anything but a task's payload
+    and for arguments that the function does not take.
     """
     args, kwargs, version = _parts(payload)
-    if version == version_of(task):
-        return args, kwargs
-    return _upcast(task, args, kwargs, version)
+    if version != version_of(task):
+        args, kwargs = _upcast(task, args, kwargs, version)
+    check_stored(task, args, kwargs)
+    return args, kwargs
 
 
 def _upcast(task: AnyTask, args: list[JSON], kwargs: dict[str, JSON], version: int) -> Arguments:
@@ -92,7 +99,7 @@ def _parts(payload: JSON) -> tuple[list[JSON], dict[str, JSON], int]:
         number = isinstance(version, int) and not isinstance(version, bool) and version > 0
         if isinstance(args, list) and isinstance(kwargs, dict) and number:
             return args, kwargs, version
-    raise PayloadError(
-        'the payload of a task must be {"args": [...], "kwargs": {...}}, with a "version" above 1 if it has one; '
-        "correct it and retry the job"
+    raise WrongArguments(
+        'the payload of a task must be {"args": [...], "kwargs": {...}}, with a "version" above 1 if it has one. '
+        "The function was not called, and the job is not retried; correct the payload and retry the job."
     )

@@ -18,11 +18,12 @@ from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
-from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask
+from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask, WrongArguments
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.log_format import one_line
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
+from jobqueue.tasks.findable import workers_import
 from jobqueue.tasks.options import RunOptions, may_retry, options_of
 from jobqueue.tasks.results import task_context
 from jobqueue.tasks.versions import arguments
@@ -107,11 +108,16 @@ class Attempt:
         self.options: RunOptions = None  # the task, or the job's own options
         self.result: Encoded | None = None
         self.error: BaseException | None = None
+        self.misfit = False  # the arguments are not those of the function, which no other attempt changes
         self.shared = False  # the error ended a call of several jobs, and may be about another one of them
 
     def find(self) -> Callable[[JobContext], Any]:
-        """The function to call. Raises UnknownTask, or PayloadError for a payload that cannot be read."""
-        self.task, call = _find(self.lease)
+        """The function to call. Raises UnknownTask, or PayloadError for a payload that cannot be read or passed."""
+        try:
+            self.task, call = _find(self.lease)
+        except WrongArguments:
+            self.misfit = True
+            raise
         self.options = options_of(self.task, self.lease.options)
         return call
 
@@ -174,7 +180,7 @@ class Attempt:
             coroutine=coroutine,
             task=self.task,
             context=context,
-            retry=self.error is None or may_retry(self.options, self.error),
+            retry=self.error is None or (not self.misfit and may_retry(self.options, self.error)),
             log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
             finishing=self.context.finishing and not self.context.finished,
             finish_result=self.context.result,
@@ -190,7 +196,7 @@ def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]
         return None, lambda context: handler.func(payload)
     task = registry.find_task(lease.task)
     if task is None:
-        raise UnknownTask(f"task {lease.task!r} is not known to this worker")
+        raise UnknownTask(f"task {lease.task!r} is not known to this worker; {workers_import(lease.task)}")
     args, kwargs = arguments(task, _readable(lease.payload))
     if task.takes_context:
         return task, lambda context: task.func(task_context(task, lease, context), *args, **kwargs)

@@ -1,0 +1,108 @@
+"""Whether arguments fit the signature of a task's function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+
+from jobqueue.compat import AnyTask
+from jobqueue.exceptions import WrongArguments
+from jobqueue.tasks.habits import option_advice
+from jobqueue.validation import did_you_mean
+
+_CONTEXT = object()
+#: fields of a task that using() does not change
+_NOT_IN_USING = {"func", "takes_context", "version", "aliases"}
+_PASSES_ALL = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+
+
+def check_given(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise WrongArguments unless the function of `task` can be called with what enqueue() was given."""
+    if (problem := _problem(task, args, kwargs)) is not None:
+        raise WrongArguments(f"{_told(task, problem)} Nothing was written; {_advice(task, kwargs)}.")
+
+
+def check_stored(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise WrongArguments unless the function of `task` can be called with the arguments of a job."""
+    if (problem := _problem(task, args, kwargs)) is not None:
+        raise WrongArguments(
+            f"{_told(task, problem)} The function was not called, and the job is not retried: its arguments are those "
+            "of other code. Correct the payload or deploy the code that takes it, and retry the job. A new version of "
+            "the task, with an upcaster, takes the arguments of jobs that wait."
+        )
+
+
+def shown_signature(task: AnyTask) -> str:
+    """The parameters that enqueue() takes, without annotations: "(order_id, *, channel='mail')"."""
+    signature = _signature(task.func)
+    if signature is None:
+        return "(...)"
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    text = str(inspect.Signature(parameters[1:] if task.takes_context else parameters))
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _problem(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    signature = _signature(task.func)
+    if signature is None:
+        return None
+    try:
+        if task.takes_context:
+            signature.bind(_CONTEXT, *args, **kwargs)
+        else:
+            signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+@cache
+def _signature(func: Callable[..., object]) -> inspect.Signature | None:
+    """How `func` is called; None if that cannot be known.
+
+    A decorator that passes on (*args, **kwargs) takes what the function below it takes, as inspect.signature() says.
+    One with parameters of its own, or with a __signature__, takes those.
+    """
+    try:
+        called = inspect.unwrap(func, stop=lambda outer: not _passes_all_on(outer))
+        return inspect.signature(called, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def _passes_all_on(func: Callable[..., object]) -> bool:
+    if getattr(func, "__signature__", None) is not None:
+        return False
+    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    return [parameter.kind for parameter in parameters] == _PASSES_ALL
+
+
+def _told(task: AnyTask, problem: str) -> str:
+    name = task.func.__name__
+    return f"{task.module_path}: {problem}. It takes {name}{shown_signature(task)}{_decorated(task)}."
+
+
+def _decorated(task: AnyTask) -> str:
+    if not hasattr(task.func, "__wrapped__"):
+        return ""
+    return "; a decorator that passes arguments of its own sets __signature__ on what it returns"
+
+
+def _advice(task: AnyTask, kwargs: Mapping[str, object]) -> str:
+    """What to do about arguments that the function does not take."""
+    if task.takes_context and "context" in kwargs:
+        return "leave out context, which the worker passes"
+    signature = _signature(task.func)
+    parameters = signature.parameters.values() if signature else []
+    strange = kwargs.keys() - {parameter.name for parameter in parameters}
+    if strange and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        name, call = min(strange), f"{task.func.__name__}.using"
+        if near := did_you_mean(name, [parameter.name for parameter in parameters]):
+            return f"{name!r} is none of its parameters{near}"
+        if is_dataclass(task) and name in {field.name for field in fields(task)} - _NOT_IN_USING:
+            return f"write {call}({name}=...)"
+        if (advice := option_advice(name, call)) is not None:
+            return advice
+    return "pass the arguments of the function, and options to using()"
