@@ -39,7 +39,7 @@ CIRCLE: list = []
 CIRCLE.append(CIRCLE)
 
 CALLS = {
-    "NaN": (("q", {"a": float("nan")}), {}, "payload.a"),
+    "NaN": (("q", {"a": float("nan")}), {}, r"payload\['a'\]"),
     "infinity": (("q", float("inf")), {}, "payload"),
     "NUL": (("q", ["a\x00"]), {}, r"payload\[0\]"),
     "surrogate": (("q", "\ud800"), {}, "payload"),
