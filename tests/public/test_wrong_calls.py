@@ -17,7 +17,6 @@ from jobqueue.locks import lease_lock, mutex, redis_lock
 from jobqueue.models import Job, LockRow
 from jobqueue.outbox import retry as retry_event
 from jobqueue.testing import run_task
-from jobqueue.worker.shared.cleanup import clean_connections
 from tests.app.tasks import add
 from tests.marks import committed
 from tests.matrix import enough_on
@@ -143,14 +142,3 @@ def test_a_missing_table_is_told_with_the_command_that_makes_it(without, call):
 def test_a_missing_table_of_the_locks_is_told_likewise(without):
     with pytest.raises(NotMigrated, match=without), lease_lock("k", 5):
         raise AssertionError("the lock was granted")
-
-
-@enough_on("sqlite", why="Django collects the statements itself")
-@committed
-def test_a_job_does_not_find_the_queries_of_the_job_before(settings):
-    settings.DEBUG = True
-    connection.ensure_connection()
-    Job.objects.count()
-    assert connection.queries
-    clean_connections()
-    assert not connection.queries
