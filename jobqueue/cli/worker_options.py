@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, DjangoHelpFormatter
 
 from jobqueue.cli.arguments import (
     USAGE,
-    add_database,
     count,
     database_of,
     duration,
@@ -26,44 +25,88 @@ from jobqueue.validation import check_worker
 from jobqueue.worker.shared.queue_choice import Selection, parse
 from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, PER_CHILD, Options, default_name
 
+EXAMPLES = """\
+examples:
+  python manage.py runworker                         serve all queues with 4 threads
+  python manage.py runworker mail reports            serve these two queues only
+  python manage.py runworker --queues mail:5,*       mail first, then all others
+  python manage.py runworker --queues=-slow          all queues but slow
+  python manage.py runworker --processes 4 --concurrency 8
+  python manage.py runworker --drain                 run what is due, then exit: for cron and tests
+  python manage.py runworker -v 2                    also tracebacks, claims, renewals and wake-ups
+
+Durations: 500ms, 10s, 2m, 1h, 7d; a bare number means seconds. Each option can also be set in the environment:
+JOBQUEUE_WORKER_BATCH_SIZE=50 stands for --batch-size 50.
+
+exit status: 0 stopped, drained or a limit reached; 1 unexpected error; 2 usage; 3 no database or tables;
+4 wrong settings; 5 a run failed and --fail-on-error; 75 database unreachable for --db-retry; 128+N second signal N
+"""
+
+
+class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of the examples, and gives most options one line."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **({"max_help_position": 28, "width": 110} | options))
+
 
 def declare(parser: ArgumentParser) -> None:
-    """Add all options, with defaults from the environment."""
-    add = parser.add_argument
+    """Add all options, in groups, with defaults from the environment."""
+    _declare_work(parser)
+    _declare_ends(parser)
+    _declare_upkeep(parser)
+    # Django's own options, which all commands have, come last.
+    parser._action_groups.append(parser._action_groups.pop(1))
+    env_defaults(parser)
+    parser.set_defaults(queues_of_env=parser.get_default("queues"))
+
+
+def _declare_work(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("which jobs").add_argument
     add("queue", nargs="*", metavar="QUEUE", help="queues to serve, as with --queues; none = all")
     add("--queues", default=None, metavar="a,b:5,*", help="name[:weight], '*' = all; --queues=-mail = all but mail")
-    add_database(parser)
+    add("--database", default=None, metavar="ALIAS", help="default: JOBQUEUE['DATABASE']")
+    add("--dry-run", action="store_true", help="print the jobs that would be claimed, and exit")
+    add = parser.add_argument_group("how many at once").add_argument
+    add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
     add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
     add("--async-concurrency", type=count(10_000), default=100, metavar="N", help="coroutine jobs per process (100)")
-    add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
     add("--no-adaptive", action="store_true", help="keep the concurrency when the database or dependencies fail")
-    add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
-    add("--lease", type=duration, default=None, help="length of a lease (default: JOBQUEUE['LEASE_SECONDS'])")
-    add("--heartbeat", type=duration, default=None, help="time between renewals of a lease (default: lease / 4)")
-    add("--batch-size", type=count(1000), default=100, metavar="N", help="most jobs of one claim (default 100)")
-    add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, chosen at random")
+    add("--max-connections", type=count(10**6), default=None, metavar="N", help="do not start if more might be opened")
+
+
+def _declare_ends(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("when to end (default: at a signal)").add_argument
     add("--once", action="store_true", help="run at most one job, then exit")
     add("--drain", action="store_true", help="exit when nothing is due")
     add("--max-jobs", type=count(10**9), default=None, metavar="N", help="exit after starting N jobs")
-    add("--max-time", type=duration, default=None, help="exit after this time")
-    add("--max-rss", type=size, default=None, metavar="512M", help="replace a child that uses more memory")
-    add("--max-connections", type=count(10**6), default=None, metavar="N", help="do not start if more might be opened")
-    add("--recycle-jobs", type=count(10**9), default=None, metavar="N", help="replace a child after N runs")
-    add("--recycle-time", type=duration, default=None, metavar="1h", help="replace a child after this time")
-    add("--idle-exit", type=duration, default=None, help="exit after being idle for this time")
-    add("--shutdown-timeout", type=duration_or_zero, default=30.0, help="time to finish after a signal (default 30s)")
-    add("--on-timeout", choices=["release", "wait"], default="release", help="then: kill and release jobs, or wait")
-    add("--db-retry", type=duration, default=None, help="exit 75 if the database stays unreachable (default: never)")
+    add("--max-time", type=duration, default=None, metavar="1h", help="exit after this time")
+    add("--idle-exit", type=duration, default=None, metavar="5m", help="exit after being idle for this time")
     add("--fail-on-error", action="store_true", help="exit 5 if a job failed")
+    add = parser.add_argument_group("how to stop").add_argument
+    add("--shutdown-timeout", type=duration_or_zero, default=30.0, metavar="30s", help="time to finish (default 30s)")
+    add("--on-timeout", choices=["release", "wait"], default="release", help="then: kill and release jobs, or wait")
+    add = parser.add_argument_group("when to replace child processes").add_argument
+    add("--max-rss", type=size, default=None, metavar="512M", help="a child that uses more memory")
+    add("--recycle-jobs", type=count(10**9), default=None, metavar="N", help="a child after N runs")
+    add("--recycle-time", type=duration, default=None, metavar="1h", help="a child after this time")
+    add("--reload", action="store_true", default=None, help="all of them when code changes (default: DEBUG)")
+    add("--no-reload", action="store_false", dest="reload", help="never for changed code")
+
+
+def _declare_upkeep(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("claims and leases").add_argument
+    add("--batch-size", type=count(1000), default=100, metavar="N", help="most jobs of one claim (default 100)")
+    add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, chosen at random")
+    add("--lease", type=duration, default=None, metavar="60s", help="length (default: JOBQUEUE['LEASE_SECONDS'])")
+    add("--heartbeat", type=duration, default=None, metavar="15s", help="time between renewals (default: lease / 4)")
     add("--no-reaper", action="store_true", help="leave expired leases to other workers and reap_leases")
-    add("--reload", action="store_true", default=None, help="restart when code changes (default: DEBUG)")
-    add("--no-reload", action="store_false", dest="reload", help="never restart for changed code")
+    add = parser.add_argument_group("operation").add_argument
+    add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
+    add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
     add("--probe-port", type=count(65535), default=None, metavar="N", help="serve /live, /ready and /metrics over HTTP")
     add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
-    add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
-    add("--dry-run", action="store_true", help="print the jobs that would be claimed, and exit")
-    env_defaults(parser)
-    parser.set_defaults(queues_of_env=parser.get_default("queues"))
+    add("--db-retry", type=duration, default=None, metavar="10m", help="exit 75 if the database is away for longer")
 
 
 def build(given: dict[str, Any]) -> Options:

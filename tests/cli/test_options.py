@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from jobqueue.cli import process, worker_options
+from jobqueue.management.commands.runworker import Command
 from tests.cli.helpers import options, refused
 
 
@@ -110,6 +111,19 @@ def test_help_names_every_option_and_no_secret(capsys, settings):
         assert flag in text
     password = settings.DATABASES["default"].get("PASSWORD")
     assert not password or password not in text
+
+
+def test_help_shows_the_options_in_groups_with_examples_that_can_be_run():
+    parser = Command().create_parser("manage.py", "runworker")
+    lines = parser.format_help().splitlines()
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles[0] == "which jobs:"
+    assert titles[-2:] == ["options:", "examples:"]
+    assert len(titles) >= 8
+    examples = [line.strip().partition("   ")[0] for line in lines if line.startswith("  python manage.py runworker")]
+    assert len(examples) >= 6
+    for line in examples:
+        assert worker_options.build(vars(parser.parse_args(line.split()[3:])))
 
 
 class TestPidfile:

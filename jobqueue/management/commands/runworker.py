@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, OutputWrapper
+from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import worker_options
@@ -30,6 +31,12 @@ class Command(BaseCommand):
     help = "Run jobs: a supervisor with child processes and threads. Stops gracefully on SIGTERM and SIGINT."
     # The monitor process checks the database, so that this process never opens a connection.
     requires_system_checks: list[str] = []
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Show the options in groups, and examples below them."""
+        usage = f"{os.path.basename(prog_name)} {subcommand} [QUEUE ...] [options]"
+        own = {"usage": usage, "epilog": worker_options.EXAMPLES, "formatter_class": worker_options.HelpFormatter}
+        return super().create_parser(prog_name, subcommand, **(own | kwargs))
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         worker_options.declare(parser)
