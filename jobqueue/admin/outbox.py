@@ -7,18 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Right
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from jobqueue.admin.actions import Changed, apply
 from jobqueue.admin.formatting import NOTHING, badge, block, json_of, key_of, last_line, moment_of, name_of, relative
-from jobqueue.admin.outbox_states import LABELS, LISTS, EventStateFilter, blocks_key, state_label, state_of, what_next
-from jobqueue.admin.verb_admin import VerbAdmin, VerbList
+from jobqueue.admin.outbox_states import LABELS, LISTS, EventStateFilter, blocks_key, state_label, state_of
+from jobqueue.admin.outbox_waits import front_of, unrouted_words, was_unrouted, what_next
+from jobqueue.admin.verb_admin import ERROR_TAIL_CHARS, VerbAdmin, VerbList
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import operator
@@ -27,7 +29,14 @@ from jobqueue.outbox.lanes import key_lane
 if TYPE_CHECKING:
     from jobqueue.admin.outbox_states import ShownEvent
 
-BADGES = {"waiting": "ready", "leased": "running", "later": "scheduled", "dead_letter": "failed", "sent": "done"}
+BADGES = {
+    "waiting": "ready",
+    "unrouted": "failed",
+    "leased": "running",
+    "later": "scheduled",
+    "dead_letter": "failed",
+    "sent": "done",
+}
 
 
 class ReasonForm(ActionForm):
@@ -49,6 +58,12 @@ def discard(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     apply(model_admin, request, queryset, "discard", verb, _discarded, allowed=("dead_letter",))
 
 
+@admin.action(description=_("Skip (later events of its key go on without it)"), permissions=["discard"])
+def skip(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Make dead letters of events without a route and a subscriber, for which others wait no longer."""
+    apply(model_admin, request, queryset, "skip", operator.skip, _skipped, allowed=("unrouted", "dead_letter"))
+
+
 def _retried(changed: Changed) -> Iterator[str]:
     yield ngettext("%(n)d event will be delivered again.", "%(n)d events will be delivered again.", len(changed)) % {
         "n": len(changed)
@@ -59,6 +74,14 @@ def _discarded(changed: Changed) -> Iterator[str]:
     yield ngettext(
         "%(n)d event was discarded and will not be delivered.",
         "%(n)d events were discarded and will not be delivered.",
+        len(changed),
+    ) % {"n": len(changed)}
+
+
+def _skipped(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "%(n)d event is a dead letter now, for which no other waits.",
+        "%(n)d events are dead letters now, for which no others wait.",
         len(changed),
     ) % {"n": len(changed)}
 
@@ -80,6 +103,18 @@ class EventList(VerbList):
         # Where most events are delivered, optimizers prefer to read the table from its end.
         return rows if index is None or self.query else vendor(rows.db).force_index(rows, index)
 
+    def get_results(self, request: HttpRequest) -> None:
+        """Say above the list which topics have no route and no subscriber, and in it which events wait for theirs."""
+        super().get_results(request)
+        if not (stuck := unrouted_words()):
+            return
+        if request.method == "GET":
+            messages.warning(request, stuck)
+        events: Any = self.result_list
+        fronts = front_of(events)
+        for event in events:
+            event.front = fronts.get(event.pk)
+
 
 @admin.register(OutboxEvent)
 class OutboxEventAdmin(VerbAdmin):
@@ -88,7 +123,7 @@ class OutboxEventAdmin(VerbAdmin):
     list_display = ("id", "state", "topic_name", "key_text", "when", "attempts", "note")
     list_defer = ("payload", "last_error")
     list_filter = (EventStateFilter,)
-    actions = (retry, discard)
+    actions = (retry, discard, skip)
     action_form = ReasonForm
     search_fields = ("id",)
     search_help_text = _("Exact event id, or the key of waiting events")
@@ -99,7 +134,7 @@ class OutboxEventAdmin(VerbAdmin):
     content = (_("Payload"), {"fields": ("payload_json",)})
     content_columns = ("payload",)
     state_words = LABELS
-    button_labels = {"retry": _("Retry"), "discard": _("Discard")}
+    button_labels = {"retry": _("Retry"), "discard": _("Discard"), "skip": _("Skip")}
     created, due = moment_of(OutboxEvent, "created_at"), moment_of(OutboxEvent, "due_at")
     processed, failed = moment_of(OutboxEvent, "processed_at"), moment_of(OutboxEvent, "failed_at")
     topic_name, key_text = name_of(OutboxEvent, "topic"), key_of(OutboxEvent, "key")
@@ -116,11 +151,14 @@ class OutboxEventAdmin(VerbAdmin):
         return str(row.topic)
 
     def verbs_for(self, row: ShownEvent) -> tuple[str, ...]:
-        """Retry and discard for dead letters; none for other events."""
-        return ("retry", "discard") if state_of(row) == "dead_letter" else ()
+        """Retry and discard for dead letters, skip for events without a route and a subscriber."""
+        return {"dead_letter": ("retry", "discard"), "unrouted": ("skip",)}.get(state_of(row), ())
 
     def states_of(self, rows: QuerySet[ShownEvent]) -> list[tuple[int, str]]:
-        states = rows.only("lane", "due_at", "lock_token", "processed_at", "failed_at")
+        every: QuerySet[Any] = rows
+        if "error_tail" not in rows.query.annotations:
+            every = every.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        states = every.only("lane", "due_at", "lock_token", "processed_at", "failed_at")
         return [(event.pk, state_of(event)) for event in states]
 
     def render_change_form(
@@ -143,11 +181,13 @@ class OutboxEventAdmin(VerbAdmin):
 
     @admin.display(description=_("last error"))
     def note(self, event: ShownEvent) -> str:
-        return last_line(event.error_tail)
+        if (front := getattr(event, "front", None)) is not None:
+            return gettext("waits for event %(id)d") % {"id": front}
+        return NOTHING if was_unrouted(event) else last_line(event.error_tail)
 
     @admin.display(description=_("last error"))
     def error_text(self, event: ShownEvent) -> str:
-        return block(event.last_error) if event.last_error else NOTHING
+        return block(event.last_error) if event.last_error and not was_unrouted(event) else NOTHING
 
     @admin.display(description=_("what happens next"))
     def next(self, event: ShownEvent) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import span
 from jobqueue.admin.readonly import ConditionFilter, Facts
 from jobqueue.models import OutboxEvent
+from jobqueue.outbox.statements import NO_DESTINATION
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise, WithAnnotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LABELS: dict[str, StrOrPromise] = {
     "waiting": _("waiting"),
     "later": _("waiting, not yet due"),
+    "unrouted": _("waiting, no route and no subscriber"),
     "leased": _("leased by a relay"),
     "dead_letter": _("dead letter"),
     "sent": _("sent"),
@@ -54,8 +55,16 @@ def state_of(event: ShownEvent) -> str:
     if event.processed_at is not None:
         return "sent"
     if event.due_at is None or event.due_at <= event.now:
-        return "waiting"
-    return "later" if event.lock_token is None else "leased"
+        return "unrouted" if is_unrouted(event) and event.lock_token is None else "waiting"
+    if event.lock_token is not None:
+        return "leased"
+    return "unrouted" if is_unrouted(event) else "later"
+
+
+def is_unrouted(event: ShownEvent) -> bool:
+    """Whether the event waits, and the last relay that had it found no route and no subscriber."""
+    text: str = (event.error_tail if hasattr(event, "error_tail") else event.last_error) or ""
+    return event.lane is not None and event.failed_at is None and text.startswith(NO_DESTINATION)
 
 
 def blocks_key(event: ShownEvent) -> bool:
@@ -67,33 +76,3 @@ def state_label(event: ShownEvent) -> str:
     """The state, and whether the event blocks its key."""
     text = str(LABELS[state_of(event)])
     return gettext("%(state)s, blocks its key") % {"state": text} if blocks_key(event) else text
-
-
-def what_next(event: ShownEvent) -> str:
-    """A sentence on what happens to an event next if nobody changes it."""
-    state = state_of(event)
-    if state == "sent":
-        return gettext("Nothing: it was delivered. It is deleted after the retention time.")
-    if state == "discarded":
-        return gettext("Nothing: it was discarded. It is deleted after the retention time.")
-    if state == "dead_letter":
-        return _dead_letter(event)
-    time = {"time": span((event.due_at - event.now).total_seconds())} if event.due_at else {}
-    if state == "leased":
-        return gettext("A relay is delivering it. If that relay stops, another one takes it in %(time)s.") % time
-    if event.key is None:
-        text = gettext("A relay delivers it.")
-    else:
-        text = gettext("A relay delivers it when all earlier events of its key are delivered.")
-    return text if state == "waiting" else text + " " + gettext("Not before %(time)s from now.") % time
-
-
-def _dead_letter(event: ShownEvent) -> str:
-    if blocks_key(event):
-        return gettext("Nothing, until it is retried or discarded. Later events of its key wait for that.")
-    if event.key is not None:
-        return gettext(
-            "Nothing, until it is retried or discarded. Later events of its key do not wait, so a retry may deliver it "
-            "after them."
-        )
-    return gettext("Nothing, until it is retried or discarded.")

@@ -35,8 +35,8 @@ examples:
   python manage.py runworker --drain                 run what is due, then exit: for cron and tests
   python manage.py runworker -v 2                    also tracebacks, claims, renewals and wake-ups
 
-Durations: 500ms, 10s, 2m, 1h, 7d; a bare number means seconds. Each option can also be set in the environment:
-JOBQUEUE_WORKER_BATCH_SIZE=50 stands for --batch-size 50.
+Durations: 500ms, 10s, 2m, 1h, 7d; a bare number means seconds. The environment can set each option too, as in
+JOBQUEUE_WORKER_BATCH_SIZE=50 for --batch-size 50.
 
 exit status: 0 stopped, drained or a limit reached; 1 unexpected error; 2 usage; 3 no database or tables;
 4 wrong settings; 5 a run failed and --fail-on-error; 75 database unreachable for --db-retry; 128+N second signal N
@@ -106,7 +106,8 @@ def _declare_upkeep(parser: ArgumentParser) -> None:
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
     add("--probe-port", type=count(65535), default=None, metavar="N", help="serve /live, /ready and /metrics over HTTP")
     add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
-    add("--db-retry", type=duration, default=None, metavar="10m", help="exit 75 if the database is away for longer")
+    away = "exit 75 if the database stays unreachable for longer"
+    add("--db-retry", type=duration, default=None, metavar="10m", help=away)
 
 
 def build(given: dict[str, Any]) -> Options:

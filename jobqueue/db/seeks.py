@@ -51,6 +51,16 @@ class Seeks:
         sql = self.distinct_after_sql(table, column, index)
         return f"SELECT f.{column}, (SELECT MIN(id) FROM {table} WHERE {column} = f.{column}) FROM ({sql}) AS f"
 
+    def first_rows_sql(self, table: str, column: str, index: str, shown: str, where: str) -> str:
+        """For each row of first_ids_after_sql its id, its column `shown` (NULL unless it meets `where`), and its value.
+
+        A lookup for each row: PostgreSQL would read the whole table for a join with a condition that few rows meet.
+        """
+        first = self.first_ids_after_sql(table, column, index)
+        found = f"SELECT e.{shown} FROM {table} e WHERE e.id = heads.id AND {where}"
+        columns = f"heads.id, ({found}), heads.{column}"
+        return f"WITH heads ({column}, id) AS ({first}) SELECT {columns} FROM heads ORDER BY heads.id"
+
     def next_in_groups_sql(self, seek: GroupSeek, after: Sequence[tuple[int, int]]) -> tuple[str, list[Parameter]]:
         """For each (group, id) of `after` the first row of that group behind that id; text and parameters.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from django.db import Error, connections, transaction
@@ -44,8 +44,9 @@ class Delivery:
         watch: DeliveryWatch,
         log: DeliveryLog,
         stopping: Callable[[], bool],
+        topics: Collection[str] | None = None,
     ) -> None:
-        self._batch, self._using = batch, using
+        self._batch, self._using, self._topics = batch, using, topics
         self._routes, self._watch, self._log, self._stopping = routes, watch, log, stopping
         self._arrived: set[int] = set()
         self._last_mark = time.monotonic()
@@ -179,15 +180,15 @@ class Delivery:
         return True
 
     def _park(self, events: Sequence[Event]) -> None:
-        topics = sorted({event.topic for event in events})
-        logger.warning(
-            "no route and no subscriber for %s; its events wait, their keys too", ", ".join(map(repr, topics))
-        )
-        self._put_off(events, PARK_SECONDS * random.uniform(0.8, 1.2))
+        self._put_off(events, PARK_SECONDS * random.uniform(0.8, 1.2), statements.park)
+        if self._log.may_tell_unrouted({event.topic for event in events}):
+            self._log.unrouted(self._routes.unrouted(self._topics))
 
-    def _put_off(self, events: Sequence[Event], seconds: float) -> None:
+    def _put_off(
+        self, events: Sequence[Event], seconds: float, write: Callable[..., object] = statements.release
+    ) -> None:
         ids = [event.id for event in events]
-        statements.release(ids, self._batch.token, using=self._using, delay_seconds=seconds)
+        write(ids, self._batch.token, using=self._using, delay_seconds=seconds)
         self._batch.left.difference_update(ids)
         self._log.counts["put_off"] += len(ids)
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 from jobqueue.failures import summary
 from jobqueue.outbox.event import Event
+from jobqueue.outbox.unrouted import Unrouted
 
 logger = logging.getLogger("jobqueue.outbox")
+
+
+#: how often a relay logs the events of a topic without a route and a subscriber
+UNROUTED_SECONDS = 60.0
+_WAY_OUT = (
+    "Add a @subscriber to <app>/tasks.py, route the topic in JOBQUEUE['OUTBOX']['ROUTES'], or give it up with "
+    "jobqueue.outbox.skip(%d) or in the admin."
+)
 
 
 class DeliveryLog:
@@ -16,6 +27,7 @@ class DeliveryLog:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(delivered=0, failed=0, dead_lettered=0, put_off=0, lost=0)
+        self._unrouted_told: dict[str, float] = {}
 
     def failed(self, event: Event, error: BaseException | str, delay_seconds: float | None, level: int) -> None:
         """Count and log a failed attempt; delay_seconds None: the event is a dead letter now."""
@@ -28,6 +40,17 @@ class DeliveryLog:
         """Count and log an event that was not tried again."""
         self.counts["dead_lettered"] += 1
         logger.error("event %d (%r) becomes a dead letter: %s", event.id, event.topic, summary(problem))
+
+    def may_tell_unrouted(self, topics: Collection[str]) -> bool:
+        """Whether one of the topics was not logged by unrouted() within UNROUTED_SECONDS."""
+        oldest = time.monotonic() - UNROUTED_SECONDS
+        return any(self._unrouted_told.get(topic, oldest) <= oldest for topic in topics)
+
+    def unrouted(self, found: Sequence[Unrouted]) -> None:
+        """Log the waiting events that have no route and no subscriber in this process, and those behind them."""
+        self._unrouted_told = dict.fromkeys((each.topic for each in found), time.monotonic())
+        for each in found:
+            logger.warning("no route and no subscriber for %s. " + _WAY_OUT, each, min(each.ids))
 
     def lost(self, count: int) -> None:
         """Count and log events whose lease ended before they were sent."""

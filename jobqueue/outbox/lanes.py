@@ -40,6 +40,20 @@ def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
         return dict(cursor.fetchall())
 
 
+def head_events(*, using: str, limit: int = WINDOW, last_error_begins: str | None = None) -> list[tuple[int, str, int]]:
+    """The first events of up to `limit` lanes that are no dead letters: id, topic, lane, in the order of the ids.
+
+    `last_error_begins`: only those whose last error begins with this text, which has no wildcards of LIKE.
+    """
+    connection = connections[using]
+    table = connection.ops.quote_name(OutboxEvent._meta.db_table)
+    error = "" if last_error_begins is None else " AND e.last_error LIKE %s"
+    sql = vendor(using).first_rows_sql(table, "lane", "ix_outbox_lane", "topic", f"e.failed_at IS NULL{error}")
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [LOWEST, limit, *([f"{last_error_begins}%"] if error else [])])
+        return [(event_id, str(name), lane) for event_id, name, lane in cursor.fetchall() if name is not None]
+
+
 class TopicCursors:
     """Where one relay's next scan of each topic's lane begins: when the last event that it took became due.
 

@@ -12,6 +12,7 @@ from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.lanes import key_lane, topic_lane
+from jobqueue.outbox.statements import NO_DESTINATION
 from jobqueue.validation import check_id
 
 REASON_BYTES = 1000
@@ -40,13 +41,22 @@ def retry(event_id: int, *, using: str | None = None) -> bool:
 
 
 def skip(event_id: int, *, using: str | None = None) -> bool:
-    """Let the key of a dead letter go on without it. False if there is no dead letter that blocks its key."""
+    """Let the events that wait for an event go on without it. It is a dead letter then, which retry() delivers late.
+
+    False if it is no dead letter that blocks its key, and does not wait for a route or a subscriber either.
+    """
     event_id, alias = check_id(event_id, "an event id"), alias_of(using)
+    skipped = dead_letters(alias).filter(pk=event_id, lane__isnull=True)
     blocking = dead_letters(alias).filter(pk=event_id, lane__isnull=False)
+    # While a relay holds it, this is uncertain: the relay may have a subscriber.
+    idle = _events(event_id, alias).filter(lane__isnull=False, failed_at__isnull=True, lock_token__isnull=True)
+    unrouted = idle.filter(last_error__startswith=NO_DESTINATION)
     with explain_missing_table(alias):
-        if not blocking.exists():
-            return False
-    return _write(blocking, {"lane": None}, dead_letters(alias).filter(pk=event_id, lane__isnull=True))
+        if blocking.exists():
+            return _write(blocking, {"lane": None}, skipped)
+        if unrouted.exists():
+            return _write(unrouted, {"lane": None, "due_at": None, "failed_at": UtcNow()}, skipped)
+    return False
 
 
 def discard(event_id: int, reason: str = "", *, using: str | None = None) -> bool:

@@ -20,6 +20,7 @@ from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -51,6 +52,7 @@ class Relay:
         self._log = DeliveryLog()
         self.watch = DeliveryWatch(using, settings, self._log, on_overdue=on_overdue, on_look=on_look)
         self._batch_size = batch_size or settings.batch_size
+        self._topics = topics
         self._claimer = EventClaimer(using, lease_seconds=settings.lease_seconds, topics=topics)
 
     @property
@@ -73,12 +75,26 @@ class Relay:
             return 0
         count = len(batch)
         delivery = Delivery(
-            batch, self.using, routes=self.routes, watch=self.watch, log=self._log, stopping=self._stopping
+            batch,
+            self.using,
+            routes=self.routes,
+            watch=self.watch,
+            log=self._log,
+            stopping=self._stopping,
+            topics=self._topics,
         )
+        logger.debug("claimed %d events in %d keys and topics", count, len(batch.lanes))
         # Raised by the watch, which has settled the batch.
         with suppress(DeliveryInterrupted):
             delivery.run()
         return count
+
+    def unrouted(self, *, log: bool = False) -> list[Unrouted]:
+        """The waiting events that have no route and no subscriber in this process, by topic."""
+        found = self.routes.unrouted(self._topics)
+        if log:
+            self._log.unrouted(found)
+        return found
 
     def close(self) -> None:
         """Close the connections to brokers."""

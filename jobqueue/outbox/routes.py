@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
+from jobqueue.outbox import unrouted
 from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.destinations.redis_stream import SCHEMES, RedisStream
 from jobqueue.outbox.subscribers import matches, subscribers_of
+from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.validation import check_queue
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -88,6 +90,10 @@ class Routes:
                 return None
             self._made[name] = made
         return self._made[name]
+
+    def unrouted(self, topics: Collection[str] | None = None) -> list[Unrouted]:
+        """The waiting events of all topics, or of `topics`, that have no destination here, by topic."""
+        return unrouted.find(lambda topic: self.find(topic) is None, using=self._using, topics=topics)
 
     def close(self) -> None:
         """Close all destinations."""

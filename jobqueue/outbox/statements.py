@@ -28,10 +28,16 @@ from jobqueue.outbox.event import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
+#: last_error of an event that waits for a route or a subscriber
+NO_DESTINATION = (
+    "no route and no subscriber for this topic. The event waits, without a charge, and its key too. Add a "
+    "@subscriber to <app>/tasks.py, route the topic in JOBQUEUE['OUTBOX']['ROUTES'], or skip the event."
+)
 #: what the verbs of a relay write to leased events
 _CHANGES: dict[str, dict[str, object]] = {
     "mark_processed": {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()},
     "release": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)},
+    "park": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS), "last_error": NO_DESTINATION},
     "renew": {"due_at": UtcNowPlus(_SECONDS)},
 }
 
@@ -98,6 +104,16 @@ def front(using: str, share: int, topics: tuple[str, ...] | None) -> Prepared:
     return prepare_rows(first.annotate(due=due).values_list("id", "lane", "due", "lock_token")[:share])
 
 
+@cache
+def first(using: str) -> Prepared:
+    """Read the first pending event of `lane`: id, lane, whether it is stuck until a person acts."""
+    rows: QuerySet[Any] = OutboxEvent.objects.using(using).filter(lane=_LANE)
+    stuck = Q(failed_at__isnull=False) | Q(last_error__isnull=False, last_error__startswith=NO_DESTINATION)
+    rows = vendor(using).force_index(rows, "ix_outbox_lane").order_by("id")
+    rows = rows.annotate(stuck=ExpressionWrapper(stuck, output_field=BooleanField()))
+    return prepare_rows(rows.values_list("id", "lane", "stuck")[:1])
+
+
 @lru_cache(maxsize=256)
 def lock_due(using: str, limit: int, *, since: bool) -> Prepared:
     """Lock the events of `lane` that are due (at `since` or later), first due first; skip what others have locked."""
@@ -128,6 +144,11 @@ def release(ids: Collection[int], token: bytes, *, using: str, delay_seconds: fl
     They are due in `delay_seconds`.
     """
     return _change("release", ids, token, using, seconds=delay_seconds)
+
+
+def park(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float) -> int:
+    """Do the same for events without a route and a subscriber, and note that on them."""
+    return _change("park", ids, token, using, seconds=delay_seconds)
 
 
 def renew(ids: Collection[int], token: bytes, *, lease_seconds: float, using: str) -> bool:

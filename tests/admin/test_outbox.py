@@ -21,6 +21,7 @@ from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import dead_letters, discard, publish
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
 from tests.marks import committed
+from tests.outbox.helpers import drain
 from tests.settings import VENDOR
 
 plain = pytest.mark.django_db
@@ -195,6 +196,59 @@ def test_hostile_text_is_shown_as_text_everywhere(text):
     act(client, "discard", event_id, path=EVENTS, reason=text)
     assert SCRIPT not in text_of(client.get(page_of(event_id)))
     assert not Inline(text_of(client.get(f"{RECORDS}{digest}/delete/"))).found
+
+
+def unrouted_events():
+    """An event for which no relay has found a subscriber, and one behind it."""
+    first, second = make(topic="order.paid", key="customer-7"), make(topic="order.sent", key="customer-7")
+    assert drain()["put_off"] == 1
+    return first, second
+
+
+@plain
+def test_list_and_pages_say_which_events_wait_for_a_route_and_which_wait_behind_them():
+    first, second = unrouted_events()
+    client = watcher()
+    page = text_of(client.get(EVENTS))
+    assert f"No route and no subscriber: order.paid: 1 waiting (#{first})" in page
+    assert f"and behind them, by key, 1 (#{second}). Add a subscriber to &lt;app&gt;/tasks.py" in page
+    assert "waiting, no route and no subscriber" in page
+    assert f"waits for event {first}" in page
+    page = text_of(client.get(page_of(first)))
+    assert "or skip the event." in page
+    assert f"1 later event of its key waits behind it: #{second}." in page
+    assert f"It waits for event {first}, which needs your help." in text_of(client.get(page_of(second)))
+
+
+@plain
+def test_an_event_behind_a_dead_letter_says_so_too():
+    first, second = make("dead_letter"), make("later")
+    make("waiting", key="other")
+    client = root()
+    assert f"It waits for event {first}" in text_of(client.get(page_of(second)))
+    assert "No route" not in text_of(client.get(EVENTS))
+
+
+@plain
+def test_skip_takes_an_unrouted_event_out_of_its_key():
+    first, second = unrouted_events()
+    client = watcher("discard_job")
+    assert 'value="skip"' in text_of(client.get(page_of(first)))
+    act(client, "skip", first, second, path=EVENTS)
+    page = text_of(client.get(EVENTS))
+    assert "1 event is a dead letter now, for which no other waits." in page
+    assert "1 was not changed, because its state does not allow it" in page
+    assert [event.pk for event in dead_letters()] == [first]
+    assert OutboxEvent.objects.get(pk=second).lane is not None
+
+
+@plain
+def test_a_delivered_event_does_not_show_that_it_once_had_no_route():
+    first, _second = unrouted_events()
+    OutboxEvent.objects.filter(pk=first).update(**STATES["sent"])
+    client = root()
+    for path in (page_of(first), f"{EVENTS}?state=sent"):
+        assert "no route and no subscriber" not in text_of(client.get(path)).lower()
 
 
 @plain

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -36,8 +37,10 @@ from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
+from jobqueue.log_format import one_line
 from jobqueue.outbox import Relay, lanes
 from jobqueue.outbox.relay import DatabaseUnreachable, run
+from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
@@ -113,7 +116,9 @@ class Command(BaseCommand):
         except (Error, DatabaseBusy) as error:
             self._exit(unreadable(using, error, "the outbox"), NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])
-        logger.info("relaying the outbox of %r, topics %s", using, ", ".join(given["topics"] or ["*"]))
+        which = f"topics {', '.join(given['topics'])}" if given["topics"] else "all topics"
+        until = "until nothing is due" if given["drain"] else "Ctrl-C stops"
+        logger.info("relaying the outbox of %r, %s; %s", using, which, until)
         try:
             self._run(relay, stop, given)
         except DatabaseUnreachable as error:
@@ -123,10 +128,13 @@ class Command(BaseCommand):
 
     def _run(self, relay: Relay, stop: Event, given: dict[str, Any]) -> None:
         written: dict[str, int] | None = None
+        self._unrouted(relay, log=True)
 
-        def write_counts() -> None:
+        def write_counts(unrouted: Collection[Unrouted] = ()) -> None:
             nonlocal written
             found = dict(relay.counts)
+            if unrouted:
+                found["unrouted"] = sum(len(each.ids) for each in unrouted)
             if given["json"] and found != written:
                 self.stdout.write(json.dumps({"version": 1, **found}))
             written = found
@@ -139,9 +147,18 @@ class Command(BaseCommand):
             db_retry_seconds=DRAIN_RETRY_SECONDS if given["drain"] else None,
             on_idle=write_counts,
         )
-        write_counts()
+        left = self._unrouted(relay)
+        write_counts(left)
         if not given["json"] and given["verbosity"] > 0:
             self.stdout.write(_counts(relay))
+            for each in left:
+                self.stdout.write(one_line(f"no route and no subscriber for {each}"))
+
+    def _unrouted(self, relay: Relay, *, log: bool = False) -> list[Unrouted]:
+        """The events that wait for a route or a subscriber; none if the database does not answer: this is a hint."""
+        with suppress(Error, DatabaseBusy):
+            return relay.unrouted(log=log)
+        return []
 
     def _catch_signals(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -64,5 +64,7 @@ def _meant(names: list[str], chosen: Iterable[str]) -> str | None:
 
 def _count(queue: str, using: str) -> str:
     rows = Job.objects.using(using).filter(queue=queue, status=candidates.READY, gate=0)
-    found = len(vendor(using).force_index(rows, candidates.INDEX).values_list("pk", flat=True)[: COUNT_MAX + 1])
+    # In the order of the index, or PostgreSQL may read the whole table.
+    rows = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), candidates.INDEX)
+    found = len(rows.values_list("pk", flat=True)[: COUNT_MAX + 1])
     return f"{COUNT_MAX}+" if found > COUNT_MAX else str(found)

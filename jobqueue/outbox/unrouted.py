@@ -1,0 +1,95 @@
+"""Events for which there is no route and no subscriber, and the events that wait behind them.
+
+An event with a key holds up all later events of its key, whatever their topics; one without a key only others of its
+topic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobqueue.db import vendor
+from jobqueue.models import OutboxEvent
+from jobqueue.outbox import lanes
+from jobqueue.outbox.statements import NO_DESTINATION
+
+#: waiting events that are counted, and ids that are named: the cost must not grow with the backlog
+COUNT_MAX, IDS_MAX = 1000, 5
+
+
+@dataclass(slots=True)
+class Unrouted:
+    """The first waiting events of one topic that relays cannot deliver."""
+
+    topic: str
+    ids: list[int] = field(default_factory=list)
+    #: later events that wait for these, because they have the same keys
+    behind: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        one = len(self.ids) == 1
+        text = f"{self.topic!r}: {count_of(self.ids)} {'waits' if one else 'wait'} ({ids_of(self.ids)})"
+        if not self.behind:
+            return text
+        whose = "its key behind it" if one else "their keys behind them"
+        later = count_of(self.behind).replace(" ", " later ", 1)
+        return f"{text}, and {later} of {whose} ({ids_of(self.behind)})"
+
+
+def count_of(ids: Sequence[int]) -> str:
+    """Such as "2 events"."""
+    number = f"{COUNT_MAX}+" if len(ids) > COUNT_MAX else str(len(ids))
+    return f"{number} event{'' if len(ids) == 1 else 's'}"
+
+
+def ids_of(ids: Sequence[int]) -> str:
+    """The first IDS_MAX of them, as "#7, #9"."""
+    return ", ".join(f"#{event_id}" for event_id in sorted(ids)[:IDS_MAX]) + (", ..." if len(ids) > IDS_MAX else "")
+
+
+def find(
+    lacks: Callable[[str], bool] | None = None,
+    *,
+    using: str,
+    topics: Collection[str] | None = None,
+    limit: int = lanes.WINDOW,
+) -> list[Unrouted]:
+    """The topics without a destination among the first events of up to `limit` lanes, with the events that wait.
+
+    `lacks(topic)` says whether a topic has none in this process; without it, the last relay that had the event decides.
+    The cost: one index seek per lane, and up to COUNT_MAX index entries per topic.
+    """
+    begins = NO_DESTINATION if lacks is None else None
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for event_id, topic, lane in lanes.head_events(using=using, limit=limit, last_error_begins=begins):
+        if (topics is None or topic in topics) and (lacks is None or lacks(topic)):
+            found[topic].append((event_id, lane))
+    return [_of_topic(topic, heads, using) for topic, heads in sorted(found.items())]
+
+
+def _of_topic(topic: str, heads: Sequence[tuple[int, int]], using: str) -> Unrouted:
+    ids = [event_id for event_id, lane in heads if lane > 0]
+    keys = [lane for _, lane in heads if lane > 0]
+    later = _waiting(using).filter(lane__in=keys).exclude(pk__in=ids)
+    behind = list(later.values_list("pk", flat=True)[: COUNT_MAX + 1]) if keys else []
+    for event_id, lane in heads:
+        if lane < 0:
+            # The others of the topic without a key wait for the same reason.
+            ids += after(lane, event_id - 1, using=using)
+    return Unrouted(topic, ids, behind)
+
+
+def after(lane: int, event_id: int, *, using: str) -> list[int]:
+    """The ids of waiting events in `lane` behind an event; up to COUNT_MAX and one more."""
+    rows = _waiting(using).filter(lane=lane, pk__gt=event_id).order_by("pk")
+    return list(rows.values_list("pk", flat=True)[: COUNT_MAX + 1])
+
+
+def _waiting(using: str) -> QuerySet[Any]:
+    rows: QuerySet[Any] = vendor(using).force_index(OutboxEvent.objects.using(using), "ix_outbox_lane")
+    return rows
