@@ -79,7 +79,9 @@ REDIS_URL = env.str("REDIS_URL", default="")
 BROKER_URL = env.str("BROKER_URL", default="")
 ORDERS_QUEUE = "jobqueue-demo-orders"
 MAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-MAIL_DIR = BASE_DIR / ".demo" / "mail"
+# What `make demo` makes: its own database and the e-mails.
+DEMO_DIR = Path(env.str("DEMO_DIR", default=str(BASE_DIR / ".demo")))
+MAIL_DIR = DEMO_DIR / "mail"
 JOBQUEUE = {
     "REDIS_URL": REDIS_URL or None,
     "OUTBOX": {

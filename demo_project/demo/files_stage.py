@@ -11,6 +11,7 @@ from django.core.management.base import OutputWrapper
 from django.db import transaction
 from django.db.models import Count, F, Max, Min, Sum
 
+from demo_project.demo.giving_up import GaveUp, Pace, TimeUp
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
 from demo_project.demo.worker import DRAIN_SECONDS, Killed, WorkerCommand
@@ -18,11 +19,13 @@ from demo_project.sources.files import Found, all_paths, examine
 from demo_project.sources.models import Effect, SourceFile
 from demo_project.sources.tasks import read_source
 from jobqueue import transitions
+from jobqueue.db.clock import UtcNow
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import JobQuerySet
 
-DEADLINE_SECONDS = 180
 LOOK_SECONDS = 0.02
+#: starts of the worker after which a failed one is not repeated
+STARTS_MAX = 3
 
 
 class Recovery(NamedTuple):
@@ -63,21 +66,42 @@ class FilesStage:
         """Run the worker until every job has ended, and kill one of its processes half-way."""
         began = time.monotonic()
         worker, progress = WorkerCommand(), Progress(len(self.paths), "files", self.out)
+        pace = Pace(len(self.paths), "files")
         progress.say(worker.typed)
         try:
-            worker.start()
-            while (left := self._left()) and time.monotonic() - began < DEADLINE_SECONDS:
-                progress.show(len(self.paths) - left)
-                self._step(worker, progress, left)
-                time.sleep(LOOK_SECONDS)
-            progress.show(len(self.paths) - self._left())
+            with progress.moving():
+                worker.start()
+                while left := self._left():
+                    pace.see(len(self.paths) - left)
+                    progress.show(pace.done)
+                    self._step(worker, progress, left)
+                    time.sleep(LOOK_SECONDS)
+                progress.show(len(self.paths))
             worker.wait(DRAIN_SECONDS)
+        except TimeUp:
+            raise GaveUp(self._cause(worker, pace)) from None
         finally:
             worker.stop()
-            progress.close()
         self.seconds = time.monotonic() - began
         for line in worker.warnings():
             progress.say(f"  worker: {line}")
+
+    def _cause(self, worker: WorkerCommand, pace: Pace) -> str:
+        """Kill the worker, and say why files are left."""
+        ended = worker.failed()
+        worker.abort()
+        left = self._jobs().filter(status__in=(Job.Status.READY, Job.Status.PROCESSING))
+        states = {
+            "due": left.due().count(),
+            "held by a worker": left.leased().count(),
+            "not due yet": left.ready().filter(run_at__gt=UtcNow()).count(),
+        }
+        jobs = ", ".join(f"{count} {state}" for state, count in states.items() if count)
+        error = left.exclude(last_error=None).values_list("last_error", flat=True).first()
+        parts = [f"{pace.cause()}. Jobs left: {jobs or 'none'}.", ended or ""]
+        if error:
+            parts.append(f"One of them failed with: {error.strip().splitlines()[-1]}")
+        return " ".join(part for part in parts if part)
 
     def recovery(self) -> Recovery:
         """Counts from the rows: every claim succeeded, used an attempt, or was released."""
@@ -121,6 +145,8 @@ class FilesStage:
             if self.killed:
                 progress.say(f"kill -9 {self.killed.pid}: a worker process that held {self.killed.leases} leases")
                 self._reap(progress)
+        if worker.failed() and worker.starts >= STARTS_MAX:
+            raise GaveUp(f"{worker.starts} starts failed. {worker.failed()}")
         if not worker.running() and (self._jobs().due().exists() or self._jobs().expired().exists()):
             # The worker ended while killed jobs waited for their back-off. A service manager would start it again too.
             self._reap(progress)

@@ -1,5 +1,6 @@
 """The second stage of the demo: orders and their events, a relay that is killed, and a warehouse that books once."""
 
+import os
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ from django.conf import settings
 from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, QuerySet
 
+from demo_project.demo.giving_up import GaveUp, Pace, TimeUp
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
@@ -22,7 +24,6 @@ ORDERS, CUSTOMERS, QUANTITY = 500, 50, 3
 #: one of so many customers cannot pay, so that the order is rolled back
 DECLINED_EVERY = 8
 PRODUCT, IN_STOCK = "lamp", 10_000
-DEADLINE_SECONDS = 180
 LOOK_SECONDS = 0.02
 #: seconds without a message after which a stopped relay has sent nothing more
 FREEZE_SECONDS = 0.3
@@ -45,7 +46,7 @@ class OrdersStage:
         """How the messages are sent."""
         if settings.BROKER_URL:
             return "messages to RabbitMQ"
-        return f"e-mails to {settings.MAIL_DIR.relative_to(settings.BASE_DIR)} (to RabbitMQ if BROKER_URL is set)"
+        return f"e-mails to {os.path.relpath(settings.MAIL_DIR)} (to RabbitMQ if BROKER_URL is set)"
 
     def place(self) -> None:
         """Place all orders, each in its own transaction. Rows of an earlier run are deleted."""
@@ -65,27 +66,47 @@ class OrdersStage:
         """Relay until every order is booked, and kill a relay meanwhile."""
         began = time.monotonic()
         orders = Order.objects.filter(run=self.run_id).count()
-        progress = Progress(orders, "orders booked", self.out)
-        programs = [*self._relays, self._warehouse]
+        progress, pace = Progress(orders, "orders booked", self.out), Pace(orders, "orders booked")
         try:
-            for program in programs:
-                progress.say(program.typed)
-                program.start()
-            while min(self._delivered(), self._booked()) < orders and time.monotonic() - began < DEADLINE_SECONDS:
+            with progress.moving():
+                for program in self._programs():
+                    progress.say(program.typed)
+                    program.start()
+                while min(self._delivered(), self._booked()) < orders:
+                    pace.see(self._booked())
+                    progress.show(pace.done)
+                    self._step(progress, orders)
+                    time.sleep(LOOK_SECONDS)
                 progress.show(self._booked())
-                if not self.killed and 4 * self._delivered() >= orders:
-                    self._kill_a_relay(progress)
-                time.sleep(LOOK_SECONDS)
-            progress.show(self._booked())
+        except TimeUp:
+            raise GaveUp(self._cause(pace)) from None
         finally:
-            # The warehouse is stopped last, because it books what is still in its mailbox.
-            for program in [*self._relays, self._warehouse]:
+            for program in self._programs():
                 program.stop()
-            progress.close()
         self.seconds = time.monotonic() - began
-        for program in [*self._relays, self._warehouse]:
+        for program in self._programs():
             for line in program.warnings():
                 progress.say(f"  {program.arguments[0]}: {line}")
+
+    def _programs(self) -> list[Program]:
+        """All programs; the warehouse is the last one, because it books what is still in its mailbox."""
+        return [*self._relays, self._warehouse]
+
+    def _step(self, progress: Progress, orders: int) -> None:
+        if not self.killed and 4 * self._delivered() >= orders:
+            self._kill_a_relay(progress)
+        for program in self._programs():
+            if ended := program.failed():
+                raise GaveUp(f"A program ended by itself. {ended}")
+
+    def _cause(self, pace: Pace) -> str:
+        """Kill the programs, and say why orders are left."""
+        for program in self._programs():
+            program.abort()
+        waiting = self._events().filter(processed_at=None)
+        told = f"{pace.cause()}. Events not delivered: {waiting.count()}."
+        error = waiting.exclude(last_error=None).values_list("last_error", flat=True).first()
+        return f"{told} One of them failed with: {error.strip().splitlines()[-1]}" if error else told
 
     def proofs(self) -> list[Proof]:
         """Every committed order arrived and was booked once, and no other."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from django.conf import settings
 
+from demo_project.demo.giving_up import undisturbed
+
 STOP_SECONDS = 20
 
 
@@ -21,6 +23,8 @@ class Program:
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  lives as long as this object
         self.process: subprocess.Popen[str] | None = None
         self.starts = 0
+        #: whether kill() or abort() ended it
+        self.killed = False
 
     @property
     def typed(self) -> str:
@@ -38,7 +42,8 @@ class Program:
         manage = str(Path(settings.BASE_DIR, "manage.py"))
         command = [sys.executable, manage, *self.arguments, *self._quietly]
         # In a process group of its own, so that Ctrl-C reaches only the demo, which then stops it gracefully.
-        self.process = subprocess.Popen(command, stderr=self.log, text=True, process_group=0)
+        with undisturbed():
+            self.process = subprocess.Popen(command, stderr=self.log, text=True, process_group=0)
         self.starts += 1
 
     def running(self) -> bool:
@@ -59,12 +64,28 @@ class Program:
             if self.running():
                 self.process.kill()
 
+    def failed(self) -> str | None:
+        """How it ended, with the last lines that it wrote, if it ended by itself and not well; else None."""
+        if self.process is None or self.running() or self.process.returncode == 0 or self.killed:
+            return None
+        last = "\n    ".join(self.warnings()[-3:]) or "(it wrote nothing)"
+        return f"{self.typed[2:]} ended with status {self.process.returncode}:\n    {last}"
+
+    def abort(self) -> None:
+        """Kill it with all processes that it has started."""
+        if self.process is not None and self.running():
+            self.killed = True
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.wait(STOP_SECONDS)
+
     def send(self, number: int) -> None:
         """Send a signal."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL and wait until the process has ended."""
+        self.killed = True
         self.send(signal.SIGKILL)
         self.wait(STOP_SECONDS)
 

@@ -1,39 +1,67 @@
-"""Progress as a line that is redrawn on a terminal, or as a line per tenth in a file or a pipe."""
+"""Progress as a bar that moves on a terminal; a file or a pipe gets no bar, only what is said."""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from django.core.management.base import OutputWrapper
 
 WIDTH = 40
+TICK_SECONDS = 0.1
+SPINNER = "|/-\\"
+_CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """Show `done` of `total` things."""
+    """`done` of `total` things. Use it as a context manager: the bar moves while the block runs."""
 
     def __init__(self, total: int, things: str, out: OutputWrapper) -> None:
-        self.total, self.things, self.out = total, things, out
+        self.total, self.things, self.out = max(1, total), things, out
         self.on_terminal = out.isatty()
-        self.shown = -1
+        self._done = self._ticks = 0
+        self._began = time.monotonic()
+        self._drawing = threading.Lock()
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Draw the bar again and again until the block ends."""
+        if not self.on_terminal:
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=self._tick, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._draw(last=True)
 
     def show(self, done: int) -> None:
-        """Draw the bar if it has changed."""
-        tenths = 10 * done // max(1, self.total)
-        state = done if self.on_terminal else tenths
-        if state == self.shown:
-            return
-        if self.on_terminal:
-            bar = "#" * (WIDTH * done // max(1, self.total))
-            self.out.write(f"\r[{bar:<{WIDTH}}] {done}/{self.total}", ending="")
-        else:
-            self.out.write(f"{10 * tenths:3d} %  {done} of {self.total} {self.things}")
-        self.shown = state
-        self.out.flush()
+        """The next drawing shows `done` things."""
+        self._done = done
 
     def say(self, text: str) -> None:
-        """Write a line above the bar, and draw the bar again."""
-        self.shown = -1 if self.on_terminal else self.shown
-        self.out.write(f"\r{text:<{WIDTH + 16}}" if self.on_terminal else text)
-        self.out.flush()
+        """Write a line above the bar."""
+        with self._drawing:
+            self.out.write(f"{_CLEAR}{text}" if self.on_terminal else text)
+            self.out.flush()
 
-    def close(self) -> None:
-        """End the bar's line."""
-        if self.on_terminal:
-            self.out.write("")
+    def _tick(self, over: threading.Event) -> None:
+        while not over.wait(TICK_SECONDS):
+            self._draw()
+
+    def _draw(self, *, last: bool = False) -> None:
+        with self._drawing:
+            self._ticks += 1
+            self.out.write(_CLEAR + self._line(), ending="\n" if last else "")
+            self.out.flush()
+
+    def _line(self) -> str:
+        told = f" {self._done}/{self.total} {self.things}  {time.monotonic() - self._began:.1f} s"
+        width = max(5, min(WIDTH, shutil.get_terminal_size().columns - len(told) - 5))
+        filled = "#" * (width * min(self._done, self.total) // self.total)
+        return f"{SPINNER[self._ticks % len(SPINNER)]} [{filled:<{width}}]{told}"

@@ -29,7 +29,7 @@ def shop(transactional_db):
 @committed
 @pytest.mark.skipif(VENDOR not in ("sqlite", "mysql"), reason="the demo's default and the main database are enough")
 def test_the_orders_of_the_demo_arrive_as_emails_and_are_booked_once_though_a_relay_is_killed(shop):
-    done = manage("demo", "--stage", "orders", "--orders", ORDERS, BROKER_URL="")
+    done = manage("demo", "--in-place", "--stage", "orders", "--orders", ORDERS, BROKER_URL="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9" in done.stdout
     assert "e-mails" in done.stdout
@@ -42,7 +42,7 @@ def test_the_orders_of_the_demo_arrive_as_emails_and_are_booked_once_though_a_re
 @pytest.mark.timeout(400)
 def test_with_a_broker_url_they_arrive_through_rabbitmq(shop, rabbitmq):
     pytest.importorskip("kombu")
-    done = manage("demo", "--stage", "orders", "--orders", ORDERS, BROKER_URL=rabbitmq.url)
+    done = manage("demo", "--in-place", "--stage", "orders", "--orders", ORDERS, BROKER_URL=rabbitmq.url)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "messages to RabbitMQ" in done.stdout
     assert list(proofs(done).values()) == ["yes"] * 8, done.stdout

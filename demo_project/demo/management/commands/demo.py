@@ -1,25 +1,35 @@
 """python manage.py demo: the whole product in under a minute, with proofs at the end."""
 
+import os
 import signal
 import sys
+import textwrap
 import time
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import connection
 
 from demo_project.demo.files_stage import FilesStage
+from demo_project.demo.giving_up import GaveUp, TimeUp, start_timer, stop_timer
 from demo_project.demo.orders_stage import CUSTOMERS, ORDERS, OrdersStage
+from demo_project.demo.own_database import own_database
+from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof, as_table
+from demo_project.demo.verdict import NEXT, gave_up, verdict
 from demo_project.serials import race
 from demo_project.serials.report import as_table as race_table
 from demo_project.serials.report import notes
 from demo_project.serials.strategies import STRATEGIES
-from jobqueue.cli.arguments import count
+from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
 STAGES = ("files", "orders", "numbers")
+GIVE_UP_AFTER = "180s"
+#: half of what race_serials sends
+REQUESTS = 2500
 
 
 class Command(BaseCommand):
@@ -33,42 +43,68 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--stage", action="append", choices=STAGES, help="run only this stage; may be repeated")
         parser.add_argument("--orders", type=count(100_000), default=ORDERS, metavar="N", help=f"default {ORDERS}")
+        parser.add_argument(
+            "--give-up-after", type=duration, default=GIVE_UP_AFTER, metavar="TIME", help=f"default {GIVE_UP_AFTER}"
+        )
+        parser.add_argument(
+            "--in-place", action="store_true", help="use the database of DATABASE_URL instead of a new one beside it"
+        )
 
     def handle(self, *args: Any, **given: Any) -> None:
         # Turn SIGTERM into an exception, so that subprocesses are stopped.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         began = time.monotonic()
-        self._head(f"jobqueue demo on {vendor_of(connection).describe(connection)}")
-        proofs: list[Proof] = []
-        chosen = [stage for stage in STAGES if stage in (given["stage"] or STAGES)]
-        for place, stage in enumerate(chosen, 1):
-            run = {"files": self._files, "orders": lambda n: self._orders(n, given["orders"]), "numbers": self._race}
-            proofs += run[stage](place)
-        self._head("What was proved")
-        self.stdout.write(as_table(proofs))
-        failed = sum(not proof.holds for proof in proofs)
-        seconds = time.monotonic() - began
-        self.stdout.write(f"\n{len(proofs) - failed} of {len(proofs)} proofs hold; {seconds:.0f} s.")
-        if failed:
+        where = nullcontext("the database of DATABASE_URL") if given["in_place"] else own_database()
+        with where as place:
+            start_timer(given["give_up_after"])
+            self._head(f"jobqueue demo on {vendor_of(connection).describe(connection)}, {place}")
+            chosen = [stage for stage in STAGES if stage in (given["stage"] or STAGES)]
+            proofs: list[Proof] = []
+            stage = chosen[0]
+            try:
+                for number, stage in enumerate(chosen, 1):
+                    proofs += self._run(stage, number, given["orders"])
+            except (GaveUp, TimeUp) as error:
+                stop_timer()
+                self._end(proofs, began, gave_up(stage, str(error) or _slow(), time.monotonic() - began, _hint(place)))
+                sys.exit(1)
+            stop_timer()
+        self._end(proofs, began, verdict(chosen, proofs, place))
+        if not all(proof.holds for proof in proofs):
             sys.exit(1)
+        self.stdout.write("\n" + NEXT)
 
-    def _files(self, place: int) -> list[Proof]:
+    def _run(self, stage: str, number: int, orders: int) -> list[Proof]:
+        if stage == "files":
+            return self._files(number)
+        return self._orders(number, orders) if stage == "orders" else self._race(number)
+
+    def _end(self, proofs: list[Proof], began: float, told: str) -> None:
+        if proofs:
+            self._head("What was proved")
+            self.stdout.write(as_table(proofs))
+            good = sum(proof.holds for proof in proofs)
+            self.stdout.write(f"\n{good} of {len(proofs)} proofs hold; {time.monotonic() - began:.0f} s.")
+        self.stdout.write("\n" + "\n".join(_wrapped(line) for line in told.splitlines()))
+
+    def _files(self, number: int) -> list[Proof]:
         stage = FilesStage(self.stdout)
-        self._head(f"{place}. One job per source file: {len(stage.paths)} files, one worker process is killed half-way")
+        many = len(stage.paths)
+        self._head(f"{number}. One job per source file: {many} files, one worker process is killed half-way")
         stage.enqueue()
         stage.work()
         found = stage.recovery()
         self.stdout.write(
-            f"{len(stage.paths)} files in {stage.seconds:.1f} s. Leases recovered from the killed process: "
+            f"{many} files in {stage.seconds:.1f} s. Leases recovered from the killed process: "
             f"{found.charged + found.given_back} ({found.given_back} given back unstarted, {found.charged} charged an "
             f"attempt and run again; {found.reaped} by reap_leases, the others by the worker's own supervisor)."
         )
         return stage.proofs()
 
-    def _orders(self, place: int, orders: int) -> list[Proof]:
+    def _orders(self, number: int, orders: int) -> list[Proof]:
         stage = OrdersStage(self.stdout, orders)
-        self._head(f"{place}. {orders} orders of {CUSTOMERS} customers, each with an event; the relay is killed")
+        self._head(f"{number}. {orders} orders of {CUSTOMERS} customers, each with an event; the relay is killed")
         stage.place()
         self.stdout.write(
             f"{orders - len(stage.declined)} orders were committed, {len(stage.declined)} were rolled back (card "
@@ -82,10 +118,18 @@ class Command(BaseCommand):
         )
         return stage.proofs()
 
-    def _race(self, place: int) -> list[Proof]:
-        shape = race.Shape()
-        self._head(f"{place}. {shape.numbers} serial numbers, {shape.requests} requests, {shape.processes} processes")
-        verdicts = list(race.run(list(STRATEGIES), shape))
+    def _race(self, number: int) -> list[Proof]:
+        shape = race.Shape(requests=REQUESTS)
+        self._head(f"{number}. {shape.numbers} serial numbers, {shape.requests} requests, {shape.processes} processes")
+        progress = Progress(len(STRATEGIES), "strategies", self.stdout)
+        verdicts: list[race.Verdict] = []
+        try:
+            with progress.moving():
+                for found in race.run(list(STRATEGIES), shape):
+                    verdicts.append(found)
+                    progress.show(len(verdicts))
+        except TimeUp:
+            raise GaveUp(f"{len(verdicts)} of {len(STRATEGIES)} strategies had run. {_slow()}") from None
         self.stdout.write(race_table(verdicts))
         self.stdout.write(notes(verdicts))
         sold = next(verdict for verdict in verdicts if verdict.strategy == "take")
@@ -98,3 +142,19 @@ class Command(BaseCommand):
 
     def _head(self, text: str) -> None:
         self.stdout.write(f"\n{text}\n{'=' * len(text)}")
+
+
+def _slow() -> str:
+    return f"This machine is too slow now (the load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)."
+
+
+def _hint(place: str) -> str:
+    return (
+        f"The rows are in {place}. Try again when the machine is idle, or allow more time: python manage.py demo "
+        "--give-up-after 10m"
+    )
+
+
+def _wrapped(line: str) -> str:
+    """`line` in a width that fits a terminal; lines that a program wrote stay as they are."""
+    return line if line.startswith(" ") else textwrap.fill(line, 110, break_long_words=False, break_on_hyphens=False)

@@ -76,7 +76,11 @@ def _start(*arguments: str, quiet: bool = False) -> "subprocess.Popen[bytes]":
     manage = str(Path(settings.BASE_DIR, "manage.py"))
     # In a process group of its own, so that Ctrl-C reaches only this command, which then stops both.
     return subprocess.Popen(
-        [sys.executable, manage, *arguments], process_group=0, stdout=subprocess.DEVNULL if quiet else None
+        [sys.executable, manage, *arguments],
+        process_group=0,
+        stdout=subprocess.DEVNULL if quiet else None,
+        # Not the folder of `make demo`, which may run at the same time and deletes the e-mails.
+        env={**os.environ, "DEMO_DIR": str(Path(settings.DEMO_DIR, "serve"))},
     )
 
 
