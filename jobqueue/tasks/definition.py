@@ -21,7 +21,7 @@ from typing import (
 )
 
 from jobqueue.backoff import Wait, check_wait
-from jobqueue.compat import Task
+from jobqueue.compat import Task, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.tasks import registry
 from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
@@ -127,8 +127,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
 
     def __post_init__(self) -> None:
         check_priority(self.priority)
-        check_backend(self.backend)
-        Task.__post_init__(self)
+        check_backend(self.backend, lambda: Task.__post_init__(self))
         if self.max_attempts is not None:
             check_int(self.max_attempts, "max_attempts", 1)
         if self.backoff is not None:
@@ -250,7 +249,7 @@ def task(
 
     def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
         # Looked up now, so that a wrong alias raises here and not at the first enqueue.
-        check_backend(backend)
+        check_backend(backend, lambda: task_backends[backend])
         return JobTask(
             func=func,
             queue_name=queue_name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from jobqueue.compat import InvalidTaskBackend, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -19,18 +19,24 @@ class _UnknownBackend(InvalidValue, InvalidTaskBackend):  # type: ignore[valid-t
     """What Django Tasks raises for an alias that is not in TASKS."""
 
 
-def check_backend(alias: object) -> None:
-    """Make the backend of `alias`. Raises InvalidType, or Django's InvalidTaskBackend for what is not in TASKS."""
+def check_backend(alias: object, look_up: Callable[[], object]) -> None:
+    """Call `look_up`, which looks for the backend of `alias`.
+
+    Raises InvalidType, or Django's InvalidTaskBackend for what is not in TASKS.
+    """
     if not isinstance(alias, str):
         raise InvalidType(f"backend must be an alias of TASKS, got {type(alias).__name__}. Nothing was written.")
-    if alias not in task_backends.settings:
+    try:
+        look_up()
+    except InvalidTaskBackend as error:
+        if alias in task_backends.settings:
+            raise
         known = ", ".join(sorted(task_backends.settings))
         # Django's sentence is at the end, for code that looks for it.
         raise _UnknownBackend(
             f"the backend {alias!r}{did_you_mean(alias, task_backends.settings)} is not in TASKS ({known}). Nothing "
-            f"was written; add it to TASKS, or use another backend. (The connection {alias!r} doesn't exist.)"
-        )
-    task_backends[alias]
+            f"was written; add it to TASKS, or use another backend. ({error})"
+        ) from None
 
 
 def check_priority(priority: object) -> None:

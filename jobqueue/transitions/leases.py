@@ -68,7 +68,11 @@ def check_leases(leases: object) -> list[Lease]:
     # A lease is a tuple, of its fields.
     if isinstance(leases, Lease) or not isinstance(leases, Iterable):
         raise InvalidType(f"leases must be a list of leases, got {type(leases).__name__}. Nothing was written.")
-    return [check_lease(lease) for lease in leases]
+    found = list(leases)
+    for lease in found:
+        if not isinstance(lease, Lease):
+            check_lease(lease)
+    return found
 
 
 def canceled() -> dict[str, object]:
