@@ -101,7 +101,9 @@ def normalized(value: object, what: str, depth: int = MAX_DEPTH) -> JSON:
 
 
 def _normalized(value: object, depth: int) -> JSON:
-    if isinstance(value, bytes):
+    if value is None or isinstance(value, (str, int, float)):
+        pass  # most values; the classes of collections.abc take longer to ask
+    elif isinstance(value, bytes):
         try:
             value = value.decode()
         except UnicodeDecodeError:
@@ -117,7 +119,7 @@ def _normalized(value: object, depth: int) -> JSON:
                 refused.way.append(f"[{name!r}]")
                 raise
         return items
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytearray, memoryview)):
+    elif isinstance(value, Sequence) and not isinstance(value, (bytearray, memoryview)):
         _check_depth(depth)
         made = []
         for index, item in enumerate(value):
@@ -211,7 +213,6 @@ _INSTEAD = {
     "decimal.Decimal": "str(...)",
     "fractions.Fraction": "str(...)",
     "uuid.UUID": "str(...)",
-    "pathlib.PurePath": "str(...)",
     "builtins.BaseException": "str(...)",
     "enum.Enum": "its value",
     "builtins.bytes": "base64.b64encode(...).decode()",
@@ -223,6 +224,7 @@ _INSTEAD = {
 }
 #: likewise, by an attribute
 _INSTEAD_BY_ATTRIBUTE = {
+    "__fspath__": "str(...)",
     "__dataclass_fields__": "dataclasses.asdict(...)",
     "model_dump": "its model_dump(mode='json')",
     "tolist": "its tolist()",

@@ -28,9 +28,8 @@ def check_stored(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, obj
     """Raise WrongArguments unless the function of `task` can be called with the arguments of a job."""
     if (problem := _problem(task, args, kwargs)) is not None:
         raise WrongArguments(
-            f"{_told(task, problem)} The function was not called, and the job is not retried: its arguments are those "
-            "of other code. Correct the payload or deploy the code that takes it, and retry the job. A new version of "
-            "the task, with an upcaster, takes the arguments of jobs that wait."
+            f"{_told(task, problem)} The function was not called, and the job is not retried: it was added "
+            "by other code or by hand. Correct its payload, or deploy the code that takes it, and retry the job."
         )
 
 

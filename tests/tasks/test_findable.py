@@ -9,6 +9,7 @@ from django.test import override_settings
 
 from jobqueue import checks, task
 from jobqueue.compat import InvalidTask
+from jobqueue.compat import tasks as django_tasks
 from jobqueue.models import Job
 from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
@@ -125,7 +126,7 @@ def test_a_task_of_a_test_or_of_setup_is_not_reported(modules, monkeypatch):
     assert found() == []
 
 
-@override_settings(TASKS={"default": {"BACKEND": "django_tasks.backends.dummy.DummyBackend"}})
+@override_settings(TASKS={"default": {"BACKEND": f"{django_tasks.__name__}.backends.dummy.DummyBackend"}})
 def test_without_our_backend_nothing_is_reported(modules):
     registry.add_task("shop.views.send", task(function("shop.views")))
     assert found() == []
