@@ -66,10 +66,10 @@ def rows(database, statement):
 def database(tmp_path_factory):
     """A database with sample jobs."""
     found = tmp_path_factory.mktemp("serve") / "demo.sqlite3"
-    done = manage("samples", "--password", "a password", DATABASE_URL=f"sqlite:///{found}")
+    done = manage("samples", "--password", "a password", "--at", "http://x/", DATABASE_URL=f"sqlite:///{found}")
     assert done.returncode == 0, done.stderr
     assert "200 sample jobs" in done.stdout
-    assert "Log in as admin with the password a password" in done.stdout
+    assert "http://x/ Log in as admin with the password a password" in done.stdout
     return found
 
 
