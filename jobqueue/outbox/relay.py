@@ -83,7 +83,7 @@ class Relay:
             stopping=self._stopping,
             topics=self._topics,
         )
-        logger.debug("claimed %d events in %d keys and topics", count, len(batch.lanes))
+        logger.debug("events claimed: %d, of %d keys and topics", count, len(batch.lanes))
         # Raised by the watch, which has settled the batch.
         with suppress(DeliveryInterrupted):
             delivery.run()

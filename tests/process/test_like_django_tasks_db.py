@@ -96,6 +96,12 @@ def test_a_worker_serves_the_queues_it_is_told_and_says_what_it_ran_and_why_it_l
     assert "queues two, one, -one" in said
     assert [said.count(f"tests.app.tasks.add  #{job_id}  ") for job_id in ids] == [int(i in ran) for i in ids]
     assert "it has run its number of jobs; leaving" in said
+    # Of -v 2 and 3, and the words at the start and the end.
+    assert "1 process x 4 threads" in said
+    assert "claimed 2 from two in " in said
+    assert said.count("start   two  tests.app.tasks.add  #") == 2
+    assert "wrote the outcomes of " in said
+    assert "2 runs ended" in said.splitlines()[-1]
     quiet = worker("--drain", "--queues=*,-missing", "-v", 0)
     assert quiet.wait() == 0
     assert quiet.text() == ""

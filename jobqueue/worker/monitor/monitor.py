@@ -22,6 +22,7 @@ from jobqueue.db import one_writer
 from jobqueue.db.sockets import ping
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.log_format import count_of
 from jobqueue.signals import Dispatch
 from jobqueue.transitions.renewing import renew_in_hand
 from jobqueue.worker.monitor.duty_thread import PAUSE, TICK_SECONDS, DutyThread, call_twice, log_unexpected
@@ -105,7 +106,7 @@ class Monitor:
                 # Renewals also notice whether the database answers.
                 ping(connections[self.using])
         if leases:
-            logger.debug("renewed %d leases", leases)
+            logger.debug("renewed %s", count_of(leases, "lease"))
         else:
             detail.debug("no lease to renew; the database answers")
 
