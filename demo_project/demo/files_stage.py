@@ -11,7 +11,7 @@ from django.core.management.base import OutputWrapper
 from django.db import transaction
 from django.db.models import Count, F, Max, Min, Sum
 
-from demo_project.demo.giving_up import GaveUp, Pace, TimeUp
+from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
 from demo_project.demo.worker import DRAIN_SECONDS, Killed, WorkerCommand
@@ -81,7 +81,8 @@ class FilesStage:
         except TimeUp:
             raise GaveUp(self._cause(worker, pace)) from None
         finally:
-            worker.stop()
+            with undisturbed():
+                worker.stop()
         self.seconds = time.monotonic() - began
         for line in worker.warnings():
             progress.say(f"  worker: {line}")
@@ -90,6 +91,7 @@ class FilesStage:
         """Kill the worker, and say why files are left."""
         ended = worker.failed()
         worker.abort()
+        pace.see(len(self.paths) - self._left())
         left = self._jobs().filter(status__in=(Job.Status.READY, Job.Status.PROCESSING))
         states = {
             "due": left.due().count(),

@@ -15,7 +15,11 @@ _held: list[bool] = []
 
 
 class GaveUp(Exception):
-    """The demo does not go on; the text is the cause."""
+    """The demo does not go on; the text is the cause. No TimeUp follows it."""
+
+    def __init__(self, cause: str) -> None:
+        stop_timer()
+        super().__init__(cause)
 
 
 class TimeUp(BaseException):

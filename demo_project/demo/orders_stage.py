@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, QuerySet
 
-from demo_project.demo.giving_up import GaveUp, Pace, TimeUp
+from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
@@ -81,8 +81,9 @@ class OrdersStage:
         except TimeUp:
             raise GaveUp(self._cause(pace)) from None
         finally:
-            for program in self._programs():
-                program.stop()
+            with undisturbed():
+                for program in self._programs():
+                    program.stop()
         self.seconds = time.monotonic() - began
         for program in self._programs():
             for line in program.warnings():
@@ -103,6 +104,7 @@ class OrdersStage:
         """Kill the programs, and say why orders are left."""
         for program in self._programs():
             program.abort()
+        pace.see(self._booked())
         waiting = self._events().filter(processed_at=None)
         told = f"{pace.cause()}. Events not delivered: {waiting.count()}."
         error = waiting.exclude(last_error=None).values_list("last_error", flat=True).first()

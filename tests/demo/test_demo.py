@@ -8,7 +8,7 @@ import time
 import pytest
 from django.core.management.base import OutputWrapper
 
-from demo_project.demo.giving_up import Pace, TimeUp, start_timer, stop_timer, undisturbed
+from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, start_timer, stop_timer, undisturbed
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
 from demo_project.demo.verdict import verdict
@@ -89,6 +89,17 @@ def test_the_time_does_not_end_while_a_process_is_started():
         stop_timer()
         signal.signal(signal.SIGALRM, before)
     assert started
+
+
+def test_no_time_ends_after_the_demo_gave_up():
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        start_timer(0.05)
+        GaveUp("a cause")
+        time.sleep(0.1)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
