@@ -19,6 +19,7 @@ from jobqueue.admin.job_states import LABELS, STATE_OF, VERBS, state_of
 from jobqueue.admin.verb_admin import VerbAdmin, needs
 from jobqueue.conf import load
 from jobqueue.models import Job
+from jobqueue.ordering import SCHEDULED
 from jobqueue.transitions.claiming.candidates import queue_names
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class JobAdmin(JobColumns, VerbAdmin):
         own = super().get_fieldsets(request, obj)
         if not isinstance(obj, Job):
             return own
-        empty = {shown for shown, column in _OPTIONAL.items() if getattr(obj, column) is None}
+        empty = {shown for shown, column in _OPTIONAL.items() if getattr(obj, column) in (None, SCHEDULED)}
         parts = [
             (title, {**options, "fields": tuple(name for name in options["fields"] if name not in empty)})
             for title, options in own

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.formatting import plain, span
 from jobqueue.conf import load
 from jobqueue.models import Job, LaneEntry
+from jobqueue.ordering import SCHEDULED
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise, WithAnnotations
@@ -94,6 +95,6 @@ def _waiting(job: ShownJob, state: str) -> str:
         text = gettext("It waits for its turn. Then the next free worker of queue %(queue)s starts it.") % facts
     else:
         text = gettext("The next free worker of queue %(queue)s starts it.") % facts
-    if job.wait_reason:
+    if job.wait_reason and job.wait_reason != SCHEDULED:
         text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(job.wait_reason)}
     return text

@@ -66,6 +66,15 @@ def test_a_page_leaves_out_what_a_job_does_not_have():
     assert [word for word in ("Last error", ">Failure<", "History of failed attempts") if word not in page] == []
 
 
+def test_the_page_of_a_scheduled_job_says_so_once():
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, run_at=UtcNowPlus(600), wait_reason="scheduled")
+    client = viewer()
+    assert "Wait reason" not in text_of(client.get(job_page(made.id)))
+    set_columns(made.id, wait_reason="retry 2 of 25 after x")
+    assert "Wait reason: retry 2 of 25 after x" in text_of(client.get(job_page(made.id)))
+
+
 SHORT = {
     "orders.tasks.send_receipt": "orders.send_receipt",
     "shop.orders.tasks.send_receipt": "orders.send_receipt",
