@@ -12,8 +12,8 @@ from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.writable import M, check_changes, check_queryset
-from jobqueue.exceptions import DatabaseBusy, InvalidValue
+from jobqueue.db.writable import M, check_changes, check_lock_options, check_queryset
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, LockNotAcquired
 from jobqueue.models import Allocation
 from jobqueue.validation import check_int, check_key
 
@@ -36,25 +36,36 @@ class _Request(Generic[M]):
     changes: Mapping[str, object]
     key: bytes | None
     using: str
+    skip_locked: bool
+    nowait: bool
 
 
 def take(
-    queryset: models.QuerySet[M], n: int = 1, *, changes: Mapping[str, object], request_id: str | bytes | None = None
+    queryset: models.QuerySet[M],
+    n: int = 1,
+    *,
+    changes: Mapping[str, object],
+    request_id: str | bytes | None = None,
+    skip_locked: bool = False,
+    nowait: bool = False,
 ) -> list[M]:
     """Up to `n` (1-10000) rows of `queryset`, stamped with `changes`; in its order (else by key), [] when none.
 
     No row goes to two callers: `changes` must take it out of the queryset, and the stamp is an UPDATE under the
     queryset's own conditions. Rows that others have locked are skipped, so the order holds within one call, not
     across concurrent ones. Before it answers with fewer it looks again and waits for locked rows: nothing that a
-    rollback gives back is reported as sold out. An index on filter and order keeps the search short.
+    rollback gives back is reported as sold out. With `skip_locked` it answers with fewer at once, with `nowait` it
+    raises LockNotAcquired instead of waiting. An index on filter and order keeps the search short.
 
     With `request_id` (1-64 bytes, per table) a repeated call gives the same rows again as they are now, whatever its
     other arguments; a request that got [] is not kept. Part of the caller's transaction on the queryset's database,
     else its own. Raises InvalidType, InvalidValue; DatabaseBusy; without request_id also OutcomeUnknown.
     """
+    check_lock_options(skip_locked, nowait)
     key = None if request_id is None else check_key(request_id, "request_id")
     rows = check_queryset(queryset)
-    request = _Request(rows, check_int(n, "n", 1, N_MAX), check_changes(rows.model, changes), key, rows.db)
+    count, stamp = check_int(n, "n", 1, N_MAX), check_changes(rows.model, changes)
+    request = _Request(rows, count, stamp, key, rows.db, skip_locked, nowait)
     return retry_transient(lambda: _take(request), using=rows.db, repeatable=key is not None)
 
 
@@ -95,8 +106,14 @@ def _attempt(request: _Request[M], skip_locked: bool) -> list[M]:
 def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
     queryset = request.queryset
     rows = vendor(request.using).locks.lock_first(queryset, request.n, skip_locked=skip_locked)
-    if skip_locked and len(rows) < request.n:
-        raise _Short
+    if skip_locked and not request.skip_locked and len(rows) < request.n:
+        if request.nowait and queryset.exclude(pk__in=[row.pk for row in rows]).exists():
+            raise LockNotAcquired(
+                f"{len(rows)} of {request.n} rows are free, and other transactions have locked more, which may become "
+                "free again. Nothing was handed out; try again later, or let the call wait (nowait=False)."
+            )
+        if not request.nowait:
+            raise _Short
     if rows:
         rows = _each_once(rows, request.n)
         mine = queryset.order_by().filter(pk__in=[row.pk for row in rows])

@@ -1,7 +1,8 @@
-"""retry_transaction redoes a transaction after a deadlock; forbid_outside_calls warns of network calls inside one."""
+"""Redo a transaction after a deadlock, lock its rows, and warn of calls to other systems inside it."""
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -13,7 +14,7 @@ from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar, overload
 
-from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import is_development
@@ -24,16 +25,26 @@ from jobqueue.db.dialect import Fault
 from jobqueue.db.retry import count_retry
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.db.user_code import raise_swallowed_errors
-from jobqueue.exceptions import DatabaseBusy, DedupeConflict, InsideTransaction, InvalidType, StaleSnapshot
+from jobqueue.db.writable import M, check_lock_options, check_queryset
+from jobqueue.exceptions import (
+    DatabaseBusy,
+    DedupeConflict,
+    InsideTransaction,
+    InvalidType,
+    LockNotAcquired,
+    StaleSnapshot,
+    TransactionRequired,
+)
 from jobqueue.validation import check_int, check_seconds
 
-__all__ = ["OutsideCallWarning", "forbid_outside_calls", "retry_transaction"]
+__all__ = ["OutsideCallWarning", "forbid_outside_calls", "lock_rows", "retry_transaction"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _PAUSES = Backoff(base_seconds=0.03, cap_seconds=1.0, jitter=1 / 3)
 _NETWORK_EVENTS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @overload
@@ -115,12 +126,47 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
+def lock_rows(queryset: models.QuerySet[M], *, skip_locked: bool = False, nowait: bool = False) -> list[M]:
+    """The rows of `queryset`, in its order (else by key), locked until the caller's transaction ends.
+
+    Rows that others have locked are waited for; `skip_locked` leaves them out; `nowait` raises LockNotAcquired at once,
+    and the transaction stays usable, on PostgreSQL too. Rows of joined tables are not locked where the database can do
+    that (not on MariaDB). SQLite locks no rows: its only writer waits for the others, whatever is asked for.
+
+    Raises TransactionRequired outside transaction.atomic(), InvalidType, InvalidValue, and the database's own errors
+    (a deadlock, a lock timeout).
+    """
+    check_lock_options(skip_locked, nowait)
+    rows = check_queryset(queryset)
+    if not in_open_transaction(rows.db):
+        raise TransactionRequired(
+            f"lock_rows() keeps its locks until a transaction ends, and none is open on {rows.db!r}. Nothing was "
+            "locked; call it inside transaction.atomic()."
+        )
+    locks = vendor(rows.db).locks
+    if not nowait:
+        return list(locks.lock_own(rows, skip_locked=skip_locked))
+    try:
+        # A savepoint: PostgreSQL undoes everything since the last one.
+        with transaction.atomic(using=rows.db):
+            return list(locks.lock_own(rows, skip_locked=False, nowait=True))
+    except Error as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        table = rows.model._meta.db_table
+        raise LockNotAcquired(
+            f"another transaction has locked a row of {table} that the queryset selects. Nothing was locked; try again "
+            "later, or let the call wait (nowait=False)."
+        ) from error
+
+
 class OutsideCallWarning(RuntimeWarning):
-    """A network connection was opened inside a block that holds locks."""
+    """A network connection, or a file for writing, was opened inside a block that holds locks."""
 
 
 class _Watched(threading.local):
     blocks = 0
+    file_blocks = 0
 
 
 _watched = _Watched()
@@ -129,10 +175,11 @@ _installed = False
 
 
 @contextmanager
-def forbid_outside_calls() -> Iterator[None]:
+def forbid_outside_calls(*, files: bool = False) -> Iterator[None]:
     """Issue an OutsideCallWarning when this thread opens a connection, or sends a datagram, inside the block.
 
-    Active with DEBUG and in test runs only. It uses an audit hook of Python (sys.addaudithook: socket.connect,
+    With `files` also when it opens a file for writing, renames or deletes one: no rollback undoes that. Active with
+    DEBUG and in test runs only. It uses an audit hook of Python (sys.addaudithook: socket.connect,
     socket.sendto, socket.sendmsg), so it does not see connections that are already open, sockets of C libraries and
     other threads. Connections to the servers of DATABASES and Unix sockets are allowed. With the warning as an error
     (python -W error::jobqueue.transactions.OutsideCallWarning) the call itself fails.
@@ -142,10 +189,12 @@ def forbid_outside_calls() -> Iterator[None]:
         return
     _install()
     _watched.blocks += 1
+    _watched.file_blocks += files
     try:
         yield
     finally:
         _watched.blocks -= 1
+        _watched.file_blocks -= files
 
 
 def _install() -> None:
@@ -158,7 +207,16 @@ def _install() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _NETWORK_EVENTS or not _watched.blocks:
+    if not _watched.blocks:
+        return
+    if _watched.file_blocks and _changes_a_file(event, args):
+        warnings.warn(
+            f"the file {args[0]!r} was changed inside a transaction: a rollback does not undo that, and a retry "
+            "repeats it. Do it after the transaction, in transaction.on_commit() or a job.",
+            OutsideCallWarning,
+            stacklevel=3,
+        )
+    if event not in _NETWORK_EVENTS:
         return
     address = args[1]
     if not isinstance(address, tuple) or address[:2] in _databases():
@@ -170,6 +228,13 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         OutsideCallWarning,
         stacklevel=3,
     )
+
+
+def _changes_a_file(event: str, args: tuple[Any, ...]) -> bool:
+    """Whether an audit event is such a change; Python's own caches of compiled modules are none."""
+    if event == "open" and not args[2] & _WRITING:
+        return False
+    return event in ("open", "os.rename", "os.remove") and args[0] != os.devnull and "__pycache__" not in str(args[0])
 
 
 def _databases() -> set[tuple[object, ...]]:

@@ -49,12 +49,12 @@ class LockDialect:
     name = "this database"
 
     # ---- rows of querysets
-    def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool) -> QuerySet[M]:
+    def lock_own(self, queryset: QuerySet[M], *, skip_locked: bool, nowait: bool = False) -> QuerySet[M]:
         """The same rows, locked; rows that they are joined with are left out where the database can do that."""
         connection = connections[queryset.db]
         # Other transactions need the joined rows, and PostgreSQL refuses to lock the nullable side of an outer join.
         of = ("self",) if connection.features.has_select_for_update_of else ()
-        return queryset.select_for_update(skip_locked=skip_locked, of=of)
+        return queryset.select_for_update(skip_locked=skip_locked, nowait=nowait, of=of)
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
         """The first `count` rows, locked, as lock_own(); those that others have locked are skipped, or waited for."""

@@ -13,6 +13,18 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 M = TypeVar("M", bound=models.Model)
 
 
+def check_lock_options(skip_locked: object, nowait: object) -> None:
+    """Raises InvalidType, InvalidValue unless both are bools and at most one is True."""
+    for name, value in (("skip_locked", skip_locked), ("nowait", nowait)):
+        if not isinstance(value, bool):
+            raise InvalidType(f"{name} must be True or False, got {type(value).__name__}. Nothing was written.")
+    if skip_locked and nowait:
+        raise InvalidValue(
+            "skip_locked leaves locked rows out and nowait raises when there is one: give one of them. Nothing was "
+            "written."
+        )
+
+
 def check_queryset(queryset: object) -> models.QuerySet[Any]:
     """A fresh copy bound to the database it writes to, in its order or else by key, without locks.
 

@@ -51,6 +51,23 @@ def test_a_datagram_is_a_call_too():
             sender.sendto(b"x", ("127.0.0.1", 9))
 
 
+def test_changes_of_files_are_warned_about_where_somebody_asks_for_it(tmp_path):
+    (path := tmp_path / "report.csv").write_text("1")
+    changes = [lambda: path.write_text("2"), lambda: path.rename(tmp_path / "old.csv"), (tmp_path / "old.csv").unlink]
+    for change in changes:
+        with pytest.warns(OutsideCallWarning, match="csv"), forbid_outside_calls(files=True):
+            change()
+    path.write_text("1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with forbid_outside_calls(files=True):
+            assert path.read_text() == "1"
+            with open(os.devnull, "w"):
+                pass
+        with forbid_outside_calls():
+            path.write_text("3")
+
+
 def test_before_after_and_in_other_threads_nobody_is_warned(elsewhere):
     call(elsewhere)
     with forbid_outside_calls():
