@@ -22,11 +22,13 @@ from django.db.migrations.executor import MigrationExecutor
 from jobqueue import conf
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
+from jobqueue.exceptions import WrongSettings
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
 from jobqueue.tasks.findable import unfindable
 from jobqueue.tasks.setting import entry_problems, unused_problem
+from jobqueue.wakeup.redis_server import find_server
 
 SKEW_SECONDS = 5.0
 #: the largest id that Django's lookups, other languages and PostgreSQL take; MySQL's column holds twice as much
@@ -48,8 +50,8 @@ def register() -> None:
 
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
-    or REDIS_URL needs redis-py, which is not installed, E005 a route of OUTBOX leads nowhere, W029 a route's broker
-    needs a package that is not installed.
+    or REDIS_URL needs redis-py, which is not installed, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL
+    names no cache on Redis, W029 a route's broker needs a package that is not installed.
     """
     return _messages(_setting_problems())
 
@@ -67,19 +69,28 @@ def _setting_problems() -> Iterator[Problem]:
     if found.database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
         yield Problem("E002", f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint)
-    used = ["JOBQUEUE['WAKEUP']"] * (found.wakeup not in ("auto", "off"))
-    used += ["JOBQUEUE['REDIS_URL']"] * (found.redis_url is not None)
-    if used and find_spec("redis") is None:
-        text = (
-            f"{' and '.join(used)} is a Redis URL, but redis-py is not installed: workers get no wake-ups, "
-            "so they only poll, and redis_lock() fails."
-        )
-        yield Problem("E004", text, 'Run: pip install "jobqueue[redis]"')
+    yield from _redis_problems(found)
     for error in Routes(found.database, found.outbox_settings.routes).problems():
         if isinstance(error, NotInstalled):
             yield Problem("W029", str(error), "If relays run on other hosts only, silence jobqueue.W029 here.")
         else:
             yield Problem("E005", str(error), "See docs/howto/brokers.md.")
+
+
+def _redis_problems(found: conf.Settings) -> Iterator[Problem]:
+    given = {"JOBQUEUE['WAKEUP']": found.wakeup, "JOBQUEUE['REDIS_URL']": found.redis_url}
+    used = {name: place for name, place in given.items() if place not in ("auto", "off", None)}
+    if used and find_spec("redis") is None:
+        text = (
+            f"{' and '.join(used)} needs Redis, but redis-py is not installed: workers get no wake-ups, "
+            "so they only poll, and redis_lock() fails."
+        )
+        yield Problem("E004", text, 'Run: pip install "jobqueue[redis]"')
+    for name, place in used.items():
+        try:
+            find_server(str(place), name)
+        except WrongSettings as error:
+            yield Problem("E006", str(error), "See docs/reference/settings.md#a-server-from-caches.")
 
 
 def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -17,6 +18,8 @@ from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean
 
 T = TypeVar("T")
+#: before an alias of CACHES, where a Redis URL is allowed too
+CACHE_PREFIX = "cache:"
 
 
 class Rule(NamedTuple):
@@ -54,7 +57,8 @@ def _one_of(*choices: str) -> Rule:
     return Rule(lambda value: value in choices, " or ".join(map(repr, choices)))
 
 
-def _is_redis(value: object) -> bool:
+def is_redis_url(value: object) -> TypeGuard[str]:
+    """Whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
     if not isinstance(value, str):
         return False
     try:
@@ -65,15 +69,20 @@ def _is_redis(value: object) -> bool:
     return parts.scheme in ("redis", "rediss", "unix") and located
 
 
+def _is_redis(value: object) -> bool:
+    """Whether `value` is a Redis URL, or "cache:" and an alias; `check` looks whether CACHES has it."""
+    return is_redis_url(value) or (isinstance(value, str) and re.fullmatch(f"{CACHE_PREFIX}.+", value) is not None)
+
+
 def _key(default: T, rule: Rule, *, optional: bool = False) -> T:
     return field(default=default, metadata={"rule": rule._replace(optional=optional)})
 
 
-_REDIS = "a redis://, rediss:// or unix:// URL"
+_REDIS = "a redis://, rediss:// or unix:// URL, or 'cache:ALIAS' with an alias of CACHES"
 _MAPPING = Rule(lambda value: isinstance(value, Mapping), "a dict", secret=True)
 _ALIAS = Rule(lambda value: isinstance(value, str) and value != "", "a database alias")
 _REDIS_URL = Rule(_is_redis, _REDIS, secret=True)
-_WAKEUP = Rule(lambda value: value in ("auto", "off") or _is_redis(value), f"'auto', 'off' or {_REDIS}", secret=True)
+_WAKEUP = Rule(lambda value: value in ("auto", "off") or _is_redis(value), f"'auto', 'off', {_REDIS}", secret=True)
 _BOOL = Rule(lambda value: isinstance(value, bool), "True or False")
 _COUNT, _LINES = _int(1, INT_MAX), _int(0, 10_000)
 _FACTOR = Rule(lambda value: _is_number(value) and 1 <= value <= 1000, "a number from 1 to 1000")
@@ -131,10 +140,11 @@ class Settings:
     on_key_failure: str = _key("block", _JOB_POLICY)
     log_lines: int = _key(100, _LINES)  # newest log lines kept of a failed attempt; 0 = none
     worker_silent_seconds: float = _key(60.0, _SECONDS)  # a worker row without a heartbeat for so long is dead
-    # How idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off" = polling, or a redis:// URL.
+    # How idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off" = polling, or Redis as in REDIS_URL.
     wakeup: str = _key("auto", _WAKEUP)
     lock_metrics_seconds: float | None = _key(86_400.0, _AGE, optional=True)  # age of deletion; None = no statistics
-    redis_url: str | None = _key(None, _REDIS_URL, optional=True)  # for redis_lock(); None = WAKEUP, if it is a URL
+    # For redis_lock(): a redis:// URL, or cache:ALIAS; None = WAKEUP, if it is one of these.
+    redis_url: str | None = _key(None, _REDIS_URL, optional=True)
     queues: Mapping[str, QueueSettings] = field(default_factory=dict, metadata={"rule": _MAPPING})  # by queue name
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": _MAPPING._replace(optional=True)})

@@ -9,6 +9,8 @@ import uuid
 from functools import cache
 from typing import Any
 
+from django.core.signals import setting_changed
+
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.locks.entries import Entry
@@ -33,8 +35,9 @@ _STRAYS_MAX = 1000
 def redis_lock(name: str, ttl_seconds: float, timeout_seconds: float | None = None) -> RedisLock:
     """redis-py's Lock on `name` (1-255 characters, exact), which ends by itself after `ttl_seconds`; with a fence.
 
-    The server is JOBQUEUE["REDIS_URL"], or WAKEUP where that is a URL. A server that loses data, or fails over
-    to a lagging replica, can grant the lock twice: use it where that costs work and not data, or check the fence.
+    The server is JOBQUEUE["REDIS_URL"], or that of WAKEUP: a URL, or "cache:" and an alias of CACHES. A server that
+    loses data, or fails over to a lagging replica, can grant the lock twice: use it where that costs work and not data,
+    or check the fence.
     timeout_seconds: None waits, 0 tries once. Raises LockNotAcquired, WrongSettings, redis-py's RedisError.
     """
     return RedisLock(name, ttl_seconds, timeout_seconds)
@@ -48,7 +51,7 @@ class RedisLock(TimedLock):
     def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None) -> None:
         super().__init__(name, ttl_seconds, timeout_seconds)
         _check_milliseconds(self.ttl_seconds)
-        self._client = _client(_url())
+        self._client = _client(*_place())
 
     def _renew(self, entry: Entry, ttl_seconds: float | None) -> None:
         _check_milliseconds(self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds"))
@@ -133,17 +136,27 @@ def _check_milliseconds(seconds: float) -> None:
 
 
 @cache
-def _client(url: str) -> Any:
-    """The client of this process for `url`; threads and forked processes may share it."""
-    return connect(url, WAIT_SECONDS, "the URL of redis_lock()")
+def _client(place: str, setting: str) -> Any:
+    """The client of this process for `place`; threads and forked processes may share it."""
+    return connect(place, WAIT_SECONDS, setting)
 
 
-def _url() -> str:
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "CACHES":
+        _client.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.locks.redis")
+
+
+def _place() -> tuple[str, str]:
+    """Where the server is, and the setting that says so."""
     settings = load()
     if settings.redis_url is not None:
-        return settings.redis_url
+        return settings.redis_url, "JOBQUEUE['REDIS_URL']"
     if settings.wakeup not in ("auto", "off"):
-        return settings.wakeup
+        return settings.wakeup, "JOBQUEUE['WAKEUP']"
     raise WrongSettings(
-        "redis_lock() needs a server: set JOBQUEUE['REDIS_URL'] to a redis://, rediss:// or unix:// URL."
+        "redis_lock() needs a server: set JOBQUEUE['REDIS_URL'] to a redis://, rediss:// or unix:// URL, or to "
+        "'cache:ALIAS' with an alias of CACHES."
     )

@@ -7,6 +7,8 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
+from django.core.signals import setting_changed
+
 from jobqueue.wakeup.base import CHANNEL
 from jobqueue.wakeup.redis_client import connect
 
@@ -22,17 +24,17 @@ PAUSE_SECONDS = 10.0  # after a failure nothing is sent for this long
 class RedisNotifier:
     """One server. May be shared by threads and forked processes, because redis-py's connection pool may."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, place: str) -> None:
+        self._place = place
         self._client: Redis | None = None
         self._paused_until = 0.0
         self._failed = False
 
     @staticmethod
     @cache
-    def at(url: str) -> RedisNotifier:
-        """The only notifier of this process for `url`."""
-        return RedisNotifier(url)
+    def at(place: str) -> RedisNotifier:
+        """The only notifier of this process for `place`, a URL or "cache:ALIAS"."""
+        return RedisNotifier(place)
 
     def notify(self, queue: str) -> None:
         """PUBLISH. After a failure nothing is tried for 10 s."""
@@ -40,7 +42,7 @@ class RedisNotifier:
             return
         try:
             if self._client is None:
-                self._client = connect(self._url, WAIT_SECONDS, "JOBQUEUE['WAKEUP']")
+                self._client = connect(self._place, WAIT_SECONDS, "JOBQUEUE['WAKEUP']")
             self._client.publish(CHANNEL, queue)
         except Exception as error:
             # Whatever redis-py raises: the job is committed, so its enqueuer must not see an error.
@@ -55,15 +57,15 @@ class RedisNotifier:
 
     def subscribe(self) -> RedisSubscription:
         """Raises what redis-py raises."""
-        return RedisSubscription(self._url)
+        return RedisSubscription(self._place)
 
 
 class RedisSubscription:
-    """A connection that has subscribed to the channel."""
+    """A connection of its own that has subscribed to the channel."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, place: str) -> None:
         # For commands of the subscriber, which is in no hurry; receive() has its own limit.
-        self._client = connect(url, 5.0, "JOBQUEUE['WAKEUP']")
+        self._client = connect(place, 5.0, "JOBQUEUE['WAKEUP']")
         self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         self._pubsub.subscribe(CHANNEL)
         self._pinged = False
@@ -90,3 +92,11 @@ class RedisSubscription:
     def close(self) -> None:
         self._pubsub.close()
         self._client.close()
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "CACHES":
+        RedisNotifier.at.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.wakeup.redis")

@@ -83,9 +83,18 @@ def test_a_bad_queue_entry_is_named(queues):
 
 
 @pytest.mark.parametrize(
-    "value", ["auto", "off", "redis://h", "rediss://u:p@h:6380/1?x=y", "unix:///run/redis.sock", "redis://[::1]:6379"]
+    "value",
+    [
+        "auto",
+        "off",
+        "redis://h",
+        "rediss://u:p@h:6380/1?x=y",
+        "unix:///run/redis.sock",
+        "redis://[::1]:6379",
+        "cache:a",
+    ],
 )
-def test_wakeup_is_a_word_or_a_redis_url(value):
+def test_wakeup_is_a_word_or_a_redis_server(value):
     assert problems(WAKEUP=value) == []
 
 
@@ -94,8 +103,11 @@ def test_a_wrong_url_is_not_repeated_with_its_password(key):
     assert "hunter2" not in problems(**{key: "reddis://:hunter2@host"})[0]
 
 
-@pytest.mark.parametrize(("value", "count"), [(None, 0), ("redis://h", 0), ("auto", 1), ("", 1), (6379, 1)])
-def test_the_server_of_redis_locks_is_a_url(value, count):
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(None, 0), ("redis://h", 0), ("cache:locks", 0), ("cache:", 1), ("auto", 1), ("", 1), (6379, 1)],
+)
+def test_the_server_of_redis_locks_is_a_url_or_a_cache(value, count):
     assert len(problems(REDIS_URL=value)) == count
 
 
