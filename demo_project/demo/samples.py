@@ -74,15 +74,18 @@ def _arguments(kind: int, order: int, dice: random.Random) -> tuple[Any, ...]:
 
 
 def _waiting(now: datetime) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Jobs for the worker: one that runs for a while, some that are due, some that fail, some that are due later."""
+    """Jobs for the worker: some that are due later, one that runs for a while, some that are due, two that fail.
+
+    The admin lists the newest jobs first, so those that the reader should see come last.
+    """
+    for minutes in (2, 5, 10, 15, 30, 60, 120):
+        at = now + timedelta(minutes=minutes)
+        yield tasks.sales_report.using(run_after=at), (f"{at:%Y-%m-%d}", 12 * minutes, 250_000)
     yield tasks.import_prices, ("lumen", 5000, 90)
     for n in range(4):
         yield tasks.send_receipt, (7300 + n, f"customer-{n}@mail.example")
     yield tasks.send_receipt, (7304, "customer-4@slow.example")
     yield tasks.charge_card, (7305, 64_900)
-    for minutes in (2, 5, 10, 15, 30, 60, 120):
-        at = now + timedelta(minutes=minutes)
-        yield tasks.sales_report.using(run_after=at), (f"{at:%Y-%m-%d}", 12 * minutes, 250_000)
 
 
 def _make(sample: Sample, born: datetime, dice: random.Random) -> None:

@@ -18,7 +18,7 @@ from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
 from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
-from jobqueue.transactions import forbid_outside_calls, retry_transaction
+from jobqueue.transactions import forbid_outside_calls, lock_rows, retry_transaction
 from tests.app import tasks
 from tests.app.models import Account, Ticket
 from tests.settings import VENDOR
@@ -321,6 +321,15 @@ def in_chunks():
     rows.create(number=1)
     assert update_in_chunks(rows.all(), {"sold": True}).rows == 1
     assert delete_in_chunks(rows.all()).rows == 1
+    return ()
+
+
+@walks("jobqueue.transactions.lock_rows")
+def lock_own_rows():
+    """The host's rows decide which database it is."""
+    Ticket.objects.using(SHOP).create(number=1)
+    with transaction.atomic(using=SHOP):
+        assert len(lock_rows(Ticket.objects.using(SHOP))) == 1
     return ()
 
 
