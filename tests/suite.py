@@ -35,10 +35,9 @@ _printing = threading.Lock()
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
 #: what can differ between the Djangos and is not on two databases already
 ON_BOTH = ("tests/tasks", "tests/unit", "tests/conformance")
-#: what waits more than it works
+#: what waits more than it works; the proofs go with it on servers, so that both tracks take the same time
 PROCESS = "tests/process"
-#: where it is worth a server more
-TWO_TRACKS = ("sqlite", "mysql", "postgres")
+BESIDE = {"sqlite": (PROCESS,), "mysql": (PROCESS, "tests/proofs"), "postgres": (PROCESS, "tests/proofs")}
 #: what writes and reads jobs: --rest runs it on the other Django of each database
 VERBS = tuple(f"tests/{room}" for room in ("producer", "transitions", "ordering", "tasks", "worker", "models", "db"))
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
@@ -81,7 +80,7 @@ class Lane:
             ended = "passed" if done.returncode == 0 else "FAILED"
             report = matrix.read(Path(folder))
             seconds = time.monotonic() - begun
-            what = f"{self.database}{', processes' if self.arguments == (PROCESS,) else ''}"
+            what = f"{self.database}{', processes' if self.arguments[:1] == (PROCESS,) else ''}"
             line = f"{what}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
             with _printing:
                 print(f"\n== {line} ==\n{done.stdout.decode(errors='replace')}", flush=True)
@@ -101,11 +100,12 @@ def tracks(database: str, options: argparse.Namespace, python6: str | None) -> l
         return [[Lane(database, ours, skip, "rest"), *again]]
     if options.given or options.db:
         return [[Lane(database, ours, (*skip, *options.given))]]
-    if database not in TWO_TRACKS or not _can_have_two(database):
+    if database not in BESIDE or not _can_have_two(database):
         return [[Lane(database, ours, skip, "short")]]
     again = [Lane(database, other, ON_BOTH)] if other != ours and database == "sqlite" else []
-    beside = Lane(database, ours, (PROCESS,), "short", own_server=database != "sqlite")
-    return [[Lane(database, ours, (*skip, f"--ignore={PROCESS}"), "short")], [*again, beside]]
+    away = tuple(f"--ignore={folder}" for folder in BESIDE[database])
+    beside = Lane(database, ours, BESIDE[database], "short", own_server=database != "sqlite")
+    return [[Lane(database, ours, (*skip, *away), "short")], [*again, beside]]
 
 
 def _can_have_two(database: str) -> bool:

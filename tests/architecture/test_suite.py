@@ -30,7 +30,7 @@ def test_every_database_runs_the_suite_once_on_one_of_two_djangos():
 
 
 def test_what_can_differ_between_the_djangos_runs_on_the_other_too():
-    named = [run for run in runs("six") if run[2] not in ((), (suite.PROCESS,))]
+    named = [run for run in runs("six") if run[2] not in ((), *suite.BESIDE.values())]
     assert named == [("sqlite", sys.executable, suite.ON_BOTH, "")]
 
 
@@ -42,10 +42,11 @@ def test_without_django_6_everything_runs_on_what_there_is():
 @pytest.mark.parametrize("database", DATABASES)
 def test_every_database_runs_the_process_tests_once(database):
     lanes = [lane for track in suite.tracks(database, suite.parse([]), "six") for lane in track]
-    beside = [lane for lane in lanes if lane.arguments == (suite.PROCESS,)]
+    beside = [lane for lane in lanes if lane.arguments in suite.BESIDE.values()]
     with_them = [lane for lane in lanes if lane.arguments != suite.ON_BOTH and lane not in beside]
     assert len(with_them) == 1
-    assert (f"--ignore={suite.PROCESS}" in with_them[0].arguments) == bool(beside)
+    away = {argument.removeprefix("--ignore=") for argument in with_them[0].arguments}
+    assert away & {"tests/process", "tests/proofs"} == {folder for lane in beside for folder in lane.arguments}
     # Two runs on one server would stop it for each other.
     assert [lane.own_server for lane in beside] == [database != "sqlite"][: len(beside)]
 

@@ -59,7 +59,7 @@ def assert_each_is_told(told, level):
     assert "the database is unreachable" in [why for _, why in told]
 
 
-@each_driver
+@enough_on("mysql", why="the next test is about each driver")
 @has_server
 def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_seconds(account, worker):
     enqueue_times(3000, tasks.work, 0.05)

@@ -9,7 +9,7 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
-from tests.matrix import each_driver
+from tests.matrix import each_driver, enough_on
 from tests.settings import VENDOR
 
 pytestmark = [
@@ -86,6 +86,7 @@ def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(accou
     assert "away" not in group.text()
 
 
+@enough_on("mysql", why="the budget is counted above the driver")
 def test_a_child_that_replaces_another_opens_no_more(account, worker, evidence, tmp_path):
     enqueue_times(400, tasks.uses_the_database.using(max_attempts=25), 0.05)
     group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))

@@ -17,7 +17,7 @@ from tests.matrix import enough_on
 from tests.process.probe import age_of, monitor_of
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", "postgres", why="the monitor of PostgreSQL has a thread more")]
+pytestmark = [committed, enough_on("postgres", why="the monitor of PostgreSQL has a thread more")]
 
 # The limit counts processes and threads per real user, and does not bind root: as root the worker gets a real user of
 # its own, and keeps root's right to read files.

@@ -32,7 +32,7 @@ from tests.process.probe import let_run_out
 from tests.process.probe import starts as started
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("mysql", "postgres", "sqlite", why="deaths look the same on MariaDB and MySQL")]
+pytestmark = [committed, enough_on("mysql", "postgres", why="deaths look the same on MariaDB and MySQL")]
 PATIENT = {"JOBQUEUE_TEST_STALLED_SECONDS": "600"}  # what is claimed ahead stays so
 
 
@@ -63,6 +63,7 @@ def first_worker(line):
     return Worker.objects.get(pid=int(line[1])).name
 
 
+@enough_on("mysql", "sqlite", why="a death in the middle of what a server holds, and of what a file holds")
 def test_a_killed_group_is_recovered_by_reap_leases_when_the_lease_has_run_out(worker, start, evidence, gate):
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker()
@@ -286,6 +287,7 @@ def test_sighup_replaces_the_children_and_loses_nothing(worker, evidence):
     assert group.wait() == 0
 
 
+@enough_on("mysql", "sqlite", why="a death in the middle of what a server holds, and of what a file holds")
 def test_children_killed_again_and_again_finish_every_job_once(worker, evidence):
     kills, rng = 8, random.Random(7)
     group = worker("--heartbeat", "2s", "--processes", 4, "--concurrency", 2)

@@ -11,7 +11,7 @@ from tests.app import tasks
 from tests.app.models import Account
 from tests.factories import seconds_from_now, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver, enough_on
+from tests.matrix import enough_on
 from tests.outbox.helpers import event, say
 from tests.patience import patient
 from tests.settings import VENDOR
@@ -156,7 +156,7 @@ def test_a_relay_whose_subscriber_keeps_the_interpreter_to_itself_ends(relays, b
     assert len(begun(held)) == 1
 
 
-@each_driver
+@enough_on("mysql", "sqlite", why="a transaction of a server, and one of a file")
 @finding("H1")
 def test_an_atomic_subscriber_that_hangs_is_charged_and_its_transaction_undone(relays, begun):
     hung = say("atomic.hang", key="h")
@@ -231,7 +231,7 @@ LOCKS = pytest.param(
 )
 
 
-@each_driver
+@enough_on("mysql", "postgres", why="a session is left open on a server")
 @finding("M12")
 @pytest.mark.parametrize("topic", [*(f"odd.{leak}" for leak in LEAKS), "atomic.leave_a_block", LOCKS])
 def test_what_a_subscriber_leaves_open_is_undone_and_charged_to_its_event_alone(relays, begun, topic):

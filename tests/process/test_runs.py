@@ -25,13 +25,14 @@ from tests.marks import committed
 from tests.matrix import enough_on
 from tests.process.harness import ROOT
 
-pytestmark = [committed, enough_on("sqlite", "mysql", why="options, exits and strange jobs")]
+pytestmark = [committed, enough_on("sqlite", why="options, exits and strange jobs know no database")]
 
 
 def states():
     return {Job.Status(s).name for s in Job.objects.values_list("status", flat=True)}
 
 
+@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("options", [(), ("--processes", 2), ("--concurrency", 1), ("--batch-size", 1)])
 def test_drain_runs_everything_once_and_exits_0(worker, evidence, options):
     ids = [tasks.add.enqueue(n, 1).id for n in range(60)]
@@ -59,6 +60,7 @@ def test_delayed_jobs_are_left_by_a_drain(worker):
     assert state(later) == "READY"
 
 
+@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("task", [tasks.count_done, coroutines.count_done], ids=["thread", "coroutine"])
 def test_a_task_with_ack_each_starts_when_the_end_of_the_one_before_is_committed(worker, task):
     ids = [task.enqueue().id for _ in range(30)]
@@ -173,6 +175,7 @@ def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(worke
     assert len(evidence.read("effect")) == 1
 
 
+@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 def test_an_open_transaction_of_one_job_does_not_reach_the_next(worker):
     ids = [tasks.leaves_a_transaction_open.enqueue().id] + [tasks.add.enqueue(n, n).id for n in range(5)]
     assert worker("--drain", "--concurrency", 1).wait() == 0
@@ -248,6 +251,7 @@ def test_a_queues_own_lease_is_used_by_its_claims(start, tmp_path):
     assert (job(job_id).lock_until - job(job_id).locked_at).total_seconds() >= 600
 
 
+@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("own", ["{'STARVE_SECONDS': 1.5}", "{}"], ids=["on", "off"])
 def test_a_low_priority_below_an_endless_stream_gets_its_turn_if_the_queue_asks_for_it(start, tmp_path, own):
     text = f"from tests.settings_process import *\nJOBQUEUE = {{'QUEUES': {{'busy': {own}}}}}\n"

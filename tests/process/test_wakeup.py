@@ -55,7 +55,11 @@ def patient_bells(monkeypatch):
     monkeypatch.setattr("jobqueue.wakeup.redis.WAIT_SECONDS", 20.0)
 
 
-@pytest.fixture(params=["redis", "auto"] if VENDOR == "postgres" else ["redis"])
+ON_SQLITE = enough_on("sqlite", why="Redis knows no database")
+MESSENGERS = [pytest.param("redis", marks=ON_SQLITE), "auto"] if VENDOR == "postgres" else ["redis"]
+
+
+@pytest.fixture(params=MESSENGERS)
 def messenger(request, settings, monkeypatch):
     value = request.getfixturevalue("redis_url") if request.param == "redis" else request.param
     settings.JOBQUEUE = {"WAKEUP": value}

@@ -63,6 +63,7 @@ def test_the_walk_finds_a_job_that_writes_outside_of_finish():
         walk(finishing.pays_too_early, by_sigkill)
 
 
+@enough_on("mariadb", why="see make prove")
 def test_workers_of_runworker_killed_at_every_statement_of_the_job(run_worker, full, tmp_path, figure):
     """runworker, its children killed by SIGKILL at every statement of the job: run again, the effect is there once."""
     Account.objects.create(owner="all")
