@@ -85,7 +85,7 @@ def _redis_problems(found: conf.Settings) -> Iterator[Problem]:
             f"{' and '.join(used)} needs Redis, but redis-py is not installed: workers get no wake-ups, "
             "so they only poll, and redis_lock() fails."
         )
-        yield Problem("E004", text, 'Run: pip install "jobqueue[redis]"')
+        yield Problem("E004", text, "Run: pip install redis")
     for name, place in used.items():
         try:
             find_server(str(place), name)

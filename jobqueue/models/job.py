@@ -125,7 +125,6 @@ class Job(models.Model):
             ("discard_job", "Can discard jobs"),
             ("release_job", "Can release leases"),
             ("view_payload", "Can view payloads and results"),
-            ("pause_queue", "Can pause queues"),
         ]
         indexes = [
             # claim: candidates.due(). Equality up to priority, then the order of the claim: no sort, no extra locks.

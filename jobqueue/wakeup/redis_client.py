@@ -25,7 +25,7 @@ def connect(place: str, wait_seconds: float, setting: str) -> Redis:
         from redis.retry import Retry
     except ImportError:
         raise WrongSettings(
-            f'{setting} needs redis-py, which is not installed. Install it with: pip install "jobqueue[redis]"'
+            f"{setting} needs redis-py, which is not installed. Install it with: pip install redis"
         ) from None
     server = find_server(place, setting)
     limits = {"socket_timeout": wait_seconds, "socket_connect_timeout": wait_seconds, "retry": Retry(NoBackoff(), 0)}

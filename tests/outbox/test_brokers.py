@@ -308,8 +308,16 @@ def test_kafka_that_nobody_answers_for_charges_nothing(left_alone):
     assert (counts["put_off"], counts["failed"]) == (1, 0)
 
 
-@pytest.mark.parametrize(("url", "library"), [("amqp://localhost", "kombu"), ("kafka://localhost", "confluent_kafka")])
-def test_a_missing_library_is_said_with_what_to_install(monkeypatch, url, library):
+@pytest.mark.parametrize(
+    ("url", "library", "package"),
+    [
+        ("amqp://localhost", "kombu", "kombu$"),
+        ("sqs://", "kombu", r'"kombu\[sqs\]"$'),
+        ("kafka://localhost", "confluent_kafka", "confluent-kafka$"),
+        ("redis-stream://localhost", "redis", "redis$"),
+    ],
+)
+def test_a_missing_library_is_said_with_what_to_install(monkeypatch, url, library, package):
     monkeypatch.setitem(sys.modules, library, None)
-    with routed(url), pytest.raises(ImproperlyConfigured, match=r"pip install \"jobqueue\["):
+    with routed(url), pytest.raises(ImproperlyConfigured, match=f"Run: pip install {package}"):
         Routes("default").find("t")

@@ -23,7 +23,7 @@ class KafkaBroker(Destination):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self._library = library("confluent_kafka", options, OPTIONS, 'pip install "jobqueue[kafka]"')
+        self._library = library("confluent_kafka", options, OPTIONS, "pip install confluent-kafka")
         self._servers, self._options = urlsplit(url).netloc, options
         self._producer: Any = None
 

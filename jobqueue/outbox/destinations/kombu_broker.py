@@ -17,6 +17,8 @@ _NOT_FOUND = 404
 OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
 #: the first part of a URL that kombu knows without an extra package of its own; an installed kombu may know more
 SCHEMES = {"amqp", "amqps", "pyamqp", "redis", "rediss", "sentinel", "sqs", "memory", "filesystem"}
+#: what a scheme needs besides kombu itself
+_PACKAGES = {**dict.fromkeys(["redis", "rediss", "sentinel"], '"kombu[redis]"'), "sqs": '"kombu[sqs]"'}
 
 
 class KombuBroker(Destination):
@@ -32,7 +34,8 @@ class KombuBroker(Destination):
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         _check_scheme(url)
-        self._kombu = library("kombu", options, OPTIONS, 'pip install "jobqueue[kombu]", for SQS "jobqueue[sqs]"')
+        package = _PACKAGES.get(url.partition("://")[0], "kombu")
+        self._kombu = library("kombu", options, OPTIONS, f"pip install {package}")
         self._url, self._options = url, options
         self._connection: Any = None
         self._producer: Any = None

@@ -29,7 +29,7 @@ class RedisStream(Destination):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self._library = library("redis", options, OPTIONS, 'pip install "jobqueue[redis]"')
+        self._library = library("redis", options, OPTIONS, "pip install redis")
         scheme, _, rest = url.partition("://")
         self._url, self._options = f"{SCHEMES[scheme]}://{rest}", options
         self._client: Redis | None = None

@@ -75,7 +75,7 @@ class Probe:
             from prometheus_client import CollectorRegistry, generate_latest
             from prometheus_client.registry import Collector
         except ImportError:
-            return 501, 'prometheus-client is not installed: pip install "jobqueue[metrics]"\n'
+            return 501, "prometheus-client is not installed. Run: pip install prometheus-client\n"
         collector = type("Scoreboard", (Collector,), {"collect": lambda _: self.collect()})()
         registry = CollectorRegistry()
         registry.register(collector)
