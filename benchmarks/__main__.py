@@ -91,13 +91,9 @@ def _measure(kind: str, url: str, plan: Plan, out: Path) -> dict[str, Any]:
 def _about(size: str, plan: Plan) -> dict[str, Any]:
     import django
 
-    commit = _git("describe", "--always")
-    # Files that a run writes itself do not change what the next run measures.
-    if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results"):
-        commit += "-dirty"
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit,
+        "commit": _commit(),
         "size": size,
         "cores": os.cpu_count(),
         "machine": platform.machine(),
@@ -106,6 +102,16 @@ def _about(size: str, plan: Plan) -> dict[str, Any]:
         "django": django.get_version(),
         "plan": plan.as_json(),
     }
+
+
+def _commit() -> str:
+    if not (ROOT / ".git").exists():
+        return "unknown (no clone of the repository)"
+    commit = _git("describe", "--always")
+    # Files that a run writes itself do not change what the next run measures.
+    if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results"):
+        commit += "-dirty"
+    return commit
 
 
 def _git(*words: str) -> str:

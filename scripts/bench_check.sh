@@ -1,5 +1,6 @@
 #!/bin/sh
 # make bench-check [BASE=COMMIT] [DB=mysql|mariadb|postgres|sqlite]: is the working tree slower than the commit?
+sh "$(dirname "$0")/needs_git.sh" bench-check "compares the working tree with a commit" || exit 1
 . "$(dirname "$0")/venv.sh"
 
 db=${DB:-mysql}

@@ -5,6 +5,7 @@
 # because others are enough, and the verbs on the other Django), findings (the tests of each fixed bug on the commit before
 # its fix) and mutants (the code broken on purpose); the last two take all databases, and the last three go on where a run
 # was broken off. Figures of speed: make bench.
+sh "$(dirname "$0")/needs_git.sh" prove "writes the commit that it proves into its pages" || exit 1
 . "$(dirname "$0")/venv.sh"
 
 issue=${1:-}
