@@ -12,9 +12,11 @@ pytestmark = enough_on("sqlite", why="texts, links and pictures")
 
 LINES_MAX = 250
 ADR_LINES_MAX = 60
+#: each change adds lines to it, and none goes away
+GROWING = {"CHANGELOG.md"}
 
 
-@pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES + OTHERS if page.name not in GROWING], ids=name)
 def test_a_page_is_short(page):
     most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
     # Without what programs write: the tables of benchmarks, the statements that make the tables of the queue.
