@@ -68,10 +68,11 @@ def is_permanent(error: BaseException | str) -> bool:
 
 
 def summary(error: BaseException | str) -> str:
-    """One line for lists: class and message, or the first line of the text."""
+    """One line for lists: class and message, or the first line of the text. Names of builtins have no module."""
     if isinstance(error, str):
         return storable(error.strip().splitlines()[0] if error.strip() else "failed without a message", 500)
-    return storable(f"{dotted_path(type(error))}: {_message(error)}".replace("\n", " "), 500)
+    name = dotted_path(type(error)).removeprefix("builtins.")
+    return storable(f"{name}: {_message(error)}".replace("\n", " "), 500)
 
 
 def describe(error: BaseException | str) -> str:

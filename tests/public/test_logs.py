@@ -76,7 +76,7 @@ def test_one_line_per_outcome_at_its_level(written, outcome, level):
     found = json.loads(line)
     assert (found["level"], found["event"], found["logger"]) == (level, outcome, "jobqueue.jobs")
     if error:
-        assert found["message"].endswith("builtins.ValueError: boom second line")
+        assert found["message"].endswith("ValueError: boom second line")
 
 
 def test_the_json_form_has_stable_keys(written):
@@ -157,11 +157,11 @@ def caught(call):
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"outcome": "retry", "delay_seconds": 5.04}, "ran 212ms  again in 5s  builtins.ValueError: boom"),
-        ({"outcome": "retry", "delay_seconds": None}, "ran 212ms  builtins.ValueError: boom"),
-        ({"outcome": "parked", "delay_seconds": 63.0}, "ran 212ms  again in 1m 3s  builtins.ValueError: boom"),
-        ({"outcome": "dead", "attempt": 5}, "try 5/5  wait 38ms  ran 212ms  no attempts left  builtins.ValueError"),
-        ({"outcome": "dead", "attempt": 2}, "try 2/5  wait 38ms  ran 212ms  not retried  builtins.ValueError"),
+        ({"outcome": "retry", "delay_seconds": 5.04}, "ran 212ms  again in 5s  ValueError: boom"),
+        ({"outcome": "retry", "delay_seconds": None}, "ran 212ms  ValueError: boom"),
+        ({"outcome": "parked", "delay_seconds": 63.0}, "ran 212ms  again in 1m 3s  ValueError: boom"),
+        ({"outcome": "dead", "attempt": 5}, "try 5/5  wait 38ms  ran 212ms  no attempts left  ValueError"),
+        ({"outcome": "dead", "attempt": 2}, "try 2/5  wait 38ms  ran 212ms  not retried  ValueError"),
     ],
 )
 def test_the_line_of_a_run_that_failed_says_what_follows(written, facts, said):
