@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.db import connection, transaction
 
 from demo_project.auction.models import Offer
+from demo_project.demo.redis_there import redis_missing
 from jobqueue.locks import mutex, named_lock, redis_lock
 from jobqueue.transactions import retry_transaction
 
@@ -106,15 +106,7 @@ def reason_not_to_run(strategy: Strategy) -> str:
     """The reason why it cannot run here; "" if it can."""
     if connection.vendor in strategy.missing_on:
         return f"{connection.display_name} has no {'gap' if strategy.name == 'gap-lock' else 'named'} locks"
-    if not strategy.needs_redis:
-        return ""
-    if not settings.REDIS_URL:
-        return "no REDIS_URL"
-    try:
-        with redis_lock("auction test", 1, 0):
-            return ""
-    except Exception as error:
-        return f"no lock from REDIS_URL ({type(error).__name__})"
+    return redis_missing() if strategy.needs_redis else ""
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from django.db import models
 
+from jobqueue.fencing import FencedModel
 
-class SerialNumber(models.Model):
-    """A number that may be sold once."""
+
+class SerialNumber(FencedModel):
+    """A number that may be sold once. Its fence is that of the Redis lock under which it was sold, or 0."""
 
     id = models.CharField(max_length=32, primary_key=True)
     is_used = models.BooleanField(default=False)

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from django.db import connection
 from django.db.models import Count
 
+from demo_project.demo.redis_there import redis_missing
 from demo_project.serials import racer
 from demo_project.serials.models import Sale, SerialNumber
-from demo_project.serials.strategies import STRATEGIES, redis_missing
+from demo_project.serials.strategies import STRATEGIES
 from jobqueue.models import Allocation
 
 

@@ -8,7 +8,7 @@ from django.db import connection
 from demo_project.demo.chart import draw_race, race_bar
 from demo_project.demo.tables import table
 from demo_project.serials.race import Verdict
-from demo_project.serials.strategies import THINK_SECONDS
+from demo_project.serials.strategies import STRATEGIES, THINK_SECONDS
 
 _HEAD = [
     "strategy",
@@ -36,6 +36,11 @@ def notes(verdicts: Sequence[Verdict]) -> str:
         "errors: deadlocks, lock timeouts and busy answers that were met and retried. out of turn: buyers who got a "
         "lower number than one who had been answered before they asked; only in-order promises that there are none."
     ]
+    if any(STRATEGIES[verdict.strategy].needs_redis and not verdict.not_run for verdict in verdicts):
+        found.append(
+            "redis-lock and redis-retry use jobqueue.locks.redis_lock, and write each sale under its fence: a buyer "
+            "whose lock has expired is refused."
+        )
     for verdict in verdicts:
         if verdict.repeats:
             kept = f"{verdict.greedy} got another number" if verdict.greedy else "each got the number it had"

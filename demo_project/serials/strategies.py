@@ -1,25 +1,23 @@
 """Seven ways to sell a serial number. Each answers one request with a number, or None when sold out."""
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
 from demo_project.serials.models import SerialNumber
 from jobqueue.allocate import take
+from jobqueue.exceptions import LockLost, LockNotAcquired, StaleFence
+from jobqueue.fencing import HasFence
+from jobqueue.locks import redis_lock
 
 #: time between reading a free number and saving it as sold: prices, forms, other queries
 THINK_SECONDS = 0.001
-REDIS_LOCK_MS = 5000
+REDIS_LOCK_SECONDS = 5
 REDIS_TRIES = 50
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
 class Refused(Exception):
@@ -70,28 +68,30 @@ def in_order(request_id: str) -> str | None:
         return _sell(free().first(), request_id)
 
 
-def redis_lock(request_id: str) -> str | None:
-    """A Redis lock per number, tried once: correct while the lock outlives the work; on a locked number it refuses."""
+def redis_once(request_id: str) -> str | None:
+    """jobqueue.locks.redis_lock per number, tried once, with its fence; on a locked number it refuses."""
     number = free().first()
     if number is None:
         return None
-    with _redis_locked(number.id) as mine:
-        if not mine or not _still_free(number):
-            raise Refused
-        return _sell(number, request_id)
+    with _redis_locked(number) as lock:
+        sold = _sell_fenced(number, request_id, lock) if lock else None
+    if sold is None:
+        raise Refused
+    return sold
 
 
 def redis_retry(request_id: str) -> str | None:
-    """A Redis lock per number; it skips locked numbers."""
+    """jobqueue.locks.redis_lock per number, with its fence; it skips locked numbers."""
     locked: list[str] = []
     for _ in range(REDIS_TRIES):
         number = free().exclude(id__in=locked).first()
         if number is None:
             return None
-        with _redis_locked(number.id) as mine:
-            if mine and _still_free(number):
-                return _sell(number, request_id)
-        if not mine:
+        with _redis_locked(number) as lock:
+            sold = _sell_fenced(number, request_id, lock) if lock else None
+        if sold is not None:
+            return sold
+        if lock is None:
             locked.append(number.id)
     raise Refused
 
@@ -109,24 +109,11 @@ STRATEGIES = {
         Strategy("row-lock", row_lock),
         Strategy("row-lock-skip", row_lock_skip),
         Strategy("in-order", in_order, ordered=True),
-        Strategy("redis-lock", redis_lock, needs_redis=True),
+        Strategy("redis-lock", redis_once, needs_redis=True),
         Strategy("redis-retry", redis_retry, needs_redis=True),
         Strategy("take", allocate_take, repeatable=True),
     )
 }
-
-
-def redis_missing() -> str | None:
-    """The reason why the Redis strategies cannot run; None if they can."""
-    if not settings.REDIS_URL:
-        return "no REDIS_URL"
-    try:
-        _redis().ping()
-    except ImportError:
-        return "redis-py is not installed"
-    except Exception as error:
-        return f"no answer from REDIS_URL ({type(error).__name__})"
-    return None
 
 
 def _sell(number: SerialNumber | None, request_id: str) -> str | None:
@@ -138,24 +125,34 @@ def _sell(number: SerialNumber | None, request_id: str) -> str | None:
     return number.id
 
 
-def _still_free(number: SerialNumber) -> bool:
-    return free().filter(id=number.id).exists()
+def _sell_fenced(number: SerialNumber, request_id: str, lock: HasFence) -> str | None:
+    """Sell under the fence of `lock`; None if the number is not free any more.
 
-
-@cache
-def _redis() -> Any:
-    import redis
-
-    return redis.Redis.from_url(settings.REDIS_URL)
+    The first write stores the fence in the free row. A holder whose lock has expired meanwhile has a lower fence than
+    the next one, so one of its two writes is refused: the lock may fail, and the number is still sold once.
+    """
+    row = SerialNumber.objects.filter(id=number.id)
+    try:
+        if not row.filter(is_used__in=[False]).fenced_update(lock):
+            return None
+        time.sleep(THINK_SECONDS)
+        row.fenced_update(lock, is_used=True, used_by=request_id)
+    except StaleFence:
+        raise Refused from None
+    return number.id
 
 
 @contextmanager
-def _redis_locked(number: str) -> Iterator[bool]:
-    key, token = f"jobqueue-demo:serial:{number}", uuid.uuid4().hex
-    mine = bool(_redis().set(key, token, nx=True, px=REDIS_LOCK_MS))
+def _redis_locked(number: SerialNumber) -> Iterator[HasFence | None]:
+    """The lock on a number for a block; None if somebody else holds it."""
     try:
-        yield mine
+        lock = redis_lock(f"jobqueue-demo serial {number.id}", REDIS_LOCK_SECONDS, 0).acquire()
+    except LockNotAcquired:
+        yield None
+        return
+    try:
+        yield lock
     finally:
-        if mine:
-            # Only our own lock: it may have expired and been acquired by another process.
-            _redis().eval(_RELEASE, 1, key, token)
+        # If it has expired, the fence has decided who may sell.
+        with suppress(LockLost):
+            lock.release()
