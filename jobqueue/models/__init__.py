@@ -1,4 +1,4 @@
-"""The tables. Any code may read them; only jobqueue.transitions and jobqueue.producer write a job's state.
+"""The tables; job.py has a job's states. Any code may read them; only transitions and producer write a job's state.
 
 docs/reference/schema.md shows their DDL for each database.
 """

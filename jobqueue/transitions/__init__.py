@@ -1,7 +1,10 @@
 """The only writers of job state: one verb per arrow of the state machine, each guarded in its WHERE clause.
 
-Every verb runs through verb.run_verb(). Imported by context, tasks, workers, maintenance, admin and commands; runs in
-the process that calls it.
+The states are models.Job.Status. A job becomes PROCESSING in claiming/. The holder of its lease keeps it in renewing,
+and ends it in acking (DONE), failing (READY or FAILED) or releasing (given back, without an attempt). reaping takes it
+from a holder whose lease ran out. operator has what people do: cancel, discard, retry, resume. Every verb runs through
+verb.run_verb(). Imported by context, tasks, workers, maintenance, admin and commands; runs in the process that calls
+it.
 """
 
 from jobqueue.transitions.acking import ack, ack_many
