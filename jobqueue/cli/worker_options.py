@@ -23,7 +23,7 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.validation import check_worker
 from jobqueue.worker.shared.queue_choice import Selection, parse
-from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, PER_CHILD, Options, default_name
+from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, Options, default_name
 
 EXAMPLES = """\
 examples:
@@ -114,6 +114,7 @@ def build(given: dict[str, Any]) -> Options:
     """The Options of parsed arguments. Raises CommandError (exit status 2) for options that contradict each other."""
     lease, heartbeat = _lease(given)
     database = database_of(given)
+    outbox = load().outbox
     once = given["once"]
     same = ["async_concurrency", "batch_size", "once", "drain", "max_jobs", "recycle_jobs", "on_timeout"]
     same += ["fail_on_error", "probe_port"]
@@ -136,6 +137,7 @@ def build(given: dict[str, Any]) -> Options:
         adaptive=not given["no_adaptive"],
         db_retry_seconds=given["db_retry"],
         reload=_reload(given),
+        relays=outbox is not None and outbox.in_workers,
         **{name: given[name] for name in same},
     )
     _check_connections(made, given["max_connections"])
@@ -146,8 +148,9 @@ def _check_connections(options: Options, most: int | None) -> None:
     needed = options.connections_max
     if most is None or needed <= most:
         return
-    fitting = (most - MONITOR_CONNECTIONS) // options.processes - PER_CHILD
-    fewer = max(1, (most - MONITOR_CONNECTIONS) // (PER_CHILD + 1))
+    each = options.connections_per_child
+    fitting = (most - MONITOR_CONNECTIONS) // options.processes - each
+    fewer = max(1, (most - MONITOR_CONNECTIONS) // (each + 1))
     advice = f"--concurrency {fitting} fits" if fitting > 0 else f"--processes {fewer} at most"
     raise CommandError(
         f"--max-connections {most}: {options.processes} processes with {options.concurrency} job threads each, and the "

@@ -57,6 +57,12 @@ def test_a_connection_budget_that_cannot_hold_is_refused_with_what_would_fit():
         options("--max-connections", "5", "--once")
 
 
+@pytest.mark.parametrize(("in_workers", "most"), [(True, 26), (False, 22)])
+def test_a_worker_that_relays_counts_the_connections_of_its_relays(in_workers, most):
+    with override_settings(JOBQUEUE={"OUTBOX": {"IN_WORKERS": in_workers}}):
+        assert options("--processes", "2", "--concurrency", "4").connections_max == most
+
+
 def test_max_jobs_is_shared_out_evenly():
     found = options("--max-jobs", "7", "--processes", "3")
     assert [found.quota(index) for index in range(3)] == [3, 2, 2]

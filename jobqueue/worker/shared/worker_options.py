@@ -13,6 +13,8 @@ from jobqueue.worker.shared.queue_choice import Selection
 MONITOR_CONNECTIONS = 4
 #: connections of each child beside those of its jobs: one claims, two settle, one each for coroutines and lock counters
 PER_CHILD = 5
+#: connections of each child that relays events: the relay, and the renewal of leases beside a slow delivery
+PER_RELAY = 2
 SILENT_SECONDS_MIN = 2.0  # with very short leases, on a busy machine, a monitor may be slow without hanging
 
 
@@ -55,11 +57,17 @@ class Options:
     adaptive: bool = True
     reload: bool = False
     probe_port: int | None = None
+    relays: bool = False
+
+    @property
+    def connections_per_child(self) -> int:
+        """The most connections of a child, without those of its job threads."""
+        return PER_CHILD + (PER_RELAY if self.relays else 0)
 
     @property
     def connections_max(self) -> int:
         """The most connections that the worker opens to the queue's database."""
-        return MONITOR_CONNECTIONS + self.processes * (PER_CHILD + self.concurrency)
+        return MONITOR_CONNECTIONS + self.processes * (self.connections_per_child + self.concurrency)
 
     @property
     def silent_seconds(self) -> float:
