@@ -110,26 +110,27 @@ def recover(job_id):
 
 
 def check(job_id, owner, where):
-    """DONE, and the effect is there once."""
+    """DONE, and the effect is there once; how often it is there."""
     total = Account.objects.get(owner="all").balance
     rows = Account.objects.filter(owner=owner).count()
     assert (state(job_id), rows, total) == ("DONE", 1, 1), where
     assert Job.objects.get(pk=job_id).lock_token is None
+    return rows
 
 
 def walk(task, cut):
-    """Cut at moment 1, 2, 3 ... until the job passes untouched; what stopped it each time."""
-    stops = []
+    """Cut at moment 1, 2, 3 ... until the job passes untouched; what stopped it each time, and the effects then."""
+    stops, effects = [], []
     while True:
         begin()
         job_id = int(task.enqueue("ada").id)
         stopped, where = cut(len(stops) + 1)
         if not stopped:
             check(job_id, "ada", "untouched")
-            return stops
+            return stops, effects
         stops.append(where)
         recover(job_id)
-        check(job_id, "ada", f"cut at moment {len(stops)}: {where}")
+        effects.append(check(job_id, "ada", f"cut at moment {len(stops)}: {where}"))
 
 
 def by_sigkill(number):
