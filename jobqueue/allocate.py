@@ -66,7 +66,7 @@ def take(
     rows = check_queryset(queryset)
     count, stamp = check_int(n, "n", 1, N_MAX), check_changes(rows.model, changes)
     request = _Request(rows, count, stamp, key, rows.db, skip_locked, nowait)
-    return retry_transient(lambda: _take(request), using=rows.db, repeatable=key is not None)
+    return retry_transient("take", lambda: _take(request), using=rows.db, repeatable=key is not None)
 
 
 def _take(request: _Request[M]) -> list[M]:

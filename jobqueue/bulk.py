@@ -117,7 +117,7 @@ def _commit(rows: models.QuerySet[M], change: Callable[[models.QuerySet[M]], int
         with vendor(using).transaction(connections[using]):
             return change(rows.all())
 
-    return retry_transient(once, using=using, repeatable=False)
+    return retry_transient("bulk", once, using=using, repeatable=False)
 
 
 def _check(queryset: models.QuerySet[M]) -> models.QuerySet[M]:

@@ -55,7 +55,7 @@ class ShardedCounter:
         if not self._named:
             refuse_transaction_elsewhere(self.using, "ShardedCounter.add()")
         shard = _here.number % self.shards
-        retry_transient(lambda: _add(self.name, shard, n, self.using), using=self.using, repeatable=False)
+        retry_transient("counter", lambda: _add(self.name, shard, n, self.using), using=self.using, repeatable=False)
 
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""

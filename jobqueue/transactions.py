@@ -21,8 +21,9 @@ from jobqueue.conf import is_development
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
-from jobqueue.db.dialect import Fault
-from jobqueue.db.retry import count_retry
+from jobqueue.db.dialect import ErrorKind, Fault
+from jobqueue.db.redone import Refusal, report
+from jobqueue.db.retry import count_refusal
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.db.writable import M, check_lock_options, check_queryset
@@ -116,14 +117,22 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
                 isinstance(error, Error) and fault_vendor(using).fault(error) is not Fault.TRANSIENT
             ):
                 raise
+            kind = _kind(error, using)
             if attempt == attempts:
+                report(Refusal("retry_transaction", kind, redone=False))
                 error.add_note(
                     f"{name}() was tried {attempts} times, each time undone by the database. Nothing is stored."
                 )
                 raise
-            count_retry(using, fault_vendor(using).error_code(error), attempt, error)
+            count_refusal("retry_transaction", kind, error, using=using, attempt=attempt, redone=True)
             time.sleep(_PAUSES.delay_seconds(attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _kind(error: Exception, using: str) -> ErrorKind:
+    if isinstance(error, DatabaseBusy):
+        return ErrorKind.BUSY
+    return fault_vendor(using).error_kind(error) or ErrorKind.SERIALIZATION
 
 
 def lock_rows(queryset: models.QuerySet[M], *, skip_locked: bool = False, nowait: bool = False) -> list[M]:

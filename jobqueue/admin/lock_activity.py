@@ -114,12 +114,36 @@ def _statistics(seconds: int, using: str) -> Iterator[Table]:
         note=gettext("Keys that callers had to wait for come first. The statistics are up to ten seconds old."),
         empty=nothing,
     )
+    yield _redone(seconds, using)
     times = [(moment(row.acquired_at, row.now), moment(row.expires_at, row.now)) for row in held]
     yield Table(
         gettext("Lease locks held now"),
         (_("lock key"), _("owner"), _("fence"), _("acquired at"), _("expires at")),
         [(plain(row.lock_key), plain(row.owner), row.fence, *at) for row, at in zip(held, times, strict=True)],
         empty=gettext("None."),
+    )
+
+
+def _redone(seconds: int, using: str) -> Table:
+    rows: list[tuple[object, ...]] = [
+        (
+            one.verb,
+            one.error,
+            one.redone,
+            badge("failed", str(one.given_up)) if one.given_up else 0,
+            relative(one.last_seen_at, one.now),
+        )
+        for one in report.read_redone(seconds=seconds, using=using)
+    ]
+    return Table(
+        gettext("Redone transactions"),
+        (_("verb"), _("error"), _("redone"), _("given up"), _("last seen")),
+        rows,
+        note=gettext(
+            "Transactions of all processes that the database refused. Redone ones ran again, and nothing was lost. "
+            "Ones that were given up raised the error to their caller; workers try them again later."
+        ),
+        empty=gettext("No transaction was redone in this period."),
     )
 
 

@@ -10,14 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import OutputWrapper
-from django.db.models import Model
 from django.utils import translation
 
 from jobqueue.cli.arguments import add_database, add_json, count, duration
 from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
 from jobqueue.lockstats.counters import OTHER
-from jobqueue.lockstats.report import LockSummary, ServerLocks
+from jobqueue.lockstats.report import LockSummary, RedoneTransactions, ServerLocks
 from jobqueue.lockstats.wording import blocker, finding_lines
 from jobqueue.log_format import one_line
 from jobqueue.models import LockFinding, LockRow
@@ -38,15 +37,17 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     kinds = report.read_kinds(seconds=seconds, using=using)
     keys = report.read_keys(seconds=seconds, limit=limit, using=using)
     held = report.read_held(limit=limit, using=using)
+    redone = report.read_redone(seconds=seconds, using=using)
     found = {kind: list(report.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
     if given["json"]:
-        out.write(json.dumps(_object(seconds, server, kinds, keys, held, found)))
+        out.write(json.dumps(_object(seconds, server, kinds, keys, redone, held, found)))
         return 0
     if given["verbosity"] == 0:
         return 0
     # English, as everything on the command line.
     with translation.override(None):
-        for line in [*_statistics(seconds, kinds, keys), *_held(held), *_server(server), *_found(found)]:
+        ours = [*_statistics(seconds, kinds, keys), *_redone(redone), *_held(held)]
+        for line in [*ours, *_server(server), *_found(found)]:
             out.write(line)
     return 0
 
@@ -56,6 +57,7 @@ def _object(
     server: ServerLocks,
     kinds: list[LockSummary],
     keys: list[LockSummary],
+    redone: list[RedoneTransactions],
     held: Iterable[LockRow],
     found: Mapping[LockFinding.Kind, list[LockFinding]],
 ) -> dict[str, object]:
@@ -64,6 +66,7 @@ def _object(
         "since_seconds": seconds,
         "kinds": [_counters_of(one) for one in kinds],
         "keys": [_counters_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
+        "redone": [_values(one, "verb", "error", "redone", "given_up", "last_seen_at") for one in redone],
         "held": [{"key": row.lock_key, **_values(row, "owner", "fence", "acquired_at", "expires_at")} for row in held],
         "waits": None if server.waits is None else [asdict(wait) for wait in server.waits],
         "deadlocks": server.deadlocks,
@@ -77,7 +80,7 @@ def _object(
     }
 
 
-def _values(row: Model, *names: str) -> dict[str, object]:
+def _values(row: object, *names: str) -> dict[str, object]:
     values = {name: getattr(row, name) for name in names}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
@@ -106,6 +109,15 @@ def _line(one: LockSummary, name: str) -> str:
         f"({one.failure_rate:.1%})  wait {format_seconds(one.wait_seconds)} (longest "
         f"{format_seconds(counters.wait_us_max / 1e6)})  held {held}  re-entries {counters.reentries}"
     )
+
+
+def _redone(redone: Iterable[RedoneTransactions]) -> Iterator[str]:
+    yield "Redone transactions"
+    for one in redone:
+        yield (
+            f"  {one.verb}  {one.error}  redone {one.redone}  given up {one.given_up}  "
+            f"last {format_seconds(max(0.0, (one.now - one.last_seen_at).total_seconds()))} ago"
+        )
 
 
 def _held(held: Iterable[LockRow]) -> Iterator[str]:

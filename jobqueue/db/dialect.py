@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import models, transaction
@@ -25,6 +25,18 @@ class Fault(Enum):
 
     TRANSIENT = "transient"  # rolled back by the server: redo the whole transaction
     GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
+
+
+class ErrorKind(StrEnum):
+    """Why the database refused a transaction that may be redone."""
+
+    DEADLOCK = "deadlock"
+    LOCK_TIMEOUT = "lock_timeout"  # another transaction has kept a lock for too long
+    SERIALIZATION = "serialization"  # what it read has changed, or a cluster refused its commit
+    BUSY = "busy"  # SQLite: another connection writes
+    CANCELED = "canceled"  # a limit of the statement's time, or an operator
+    NO_ROOM = "no_room"  # on disk, in memory, or for locks
+    LOST_CONNECTION = "lost_connection"
 
 
 class Problem(NamedTuple):
@@ -192,9 +204,16 @@ class Dialect(Seeks):
         return int(one_value(connection, f"SELECT MAX(id) FROM {connection.ops.quote_name(table)}") or 0) + 1
 
     # ---- faults
+    def error_kind(self, error: BaseException) -> ErrorKind | None:
+        """Which of the errors that pass `error` is; None: none of them."""
+        return None
+
     def fault(self, error: BaseException) -> Fault | None:
         """What to do about `error`; None: not a transient fault, raise it again."""
-        return None
+        kind = self.error_kind(error)
+        if kind is None:
+            return None
+        return Fault.GONE if kind is ErrorKind.LOST_CONNECTION else Fault.TRANSIENT
 
     def never_sent(self, error: BaseException) -> bool:
         """Whether the statement that raised this Fault.GONE surely did not reach the server."""

@@ -15,7 +15,8 @@ from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.dialect import Fault
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.redone import Refusal, Verb, report
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
@@ -29,14 +30,15 @@ _UNKNOWN = (
     "the connection broke ({}) before the database answered: the write may or may not have happened. "
     "Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
 )
-#: transactions redone by this process since it started, by the database's error code
+#: tries that the database refused to this process since it started, by its error code
 retries: Counter[str] = Counter()
 _counting = threading.Lock()
 
 
-def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = True) -> T:
+def retry_transient(verb: Verb, work: Callable[[], T], *, using: str, repeatable: bool = True) -> T:
     """The result of `work`, which is one whole transaction and is called again after a transient fault.
 
+    Each refusal is counted for `verb`: as redone, or as given up where the error is raised.
     Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy.
     Lost connection: closed and redone once. With repeatable=False it is redone only if the statement surely
     never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
@@ -45,11 +47,11 @@ def retry_transient(work: Callable[[], T], *, using: str, repeatable: bool = Tru
     with explain_missing_table(using):
         if in_callers_transaction(connections[using]):
             return work()
-        return _redone(work, using, repeatable)
+        return _redone(verb, work, using, repeatable)
 
 
-def retry_reporting(work: Callable[[], T], *, using: str) -> tuple[T, bool]:
-    """retry_transient(work), and whether `work` ran again: an earlier run may have been committed without an answer."""
+def retry_reporting(verb: Verb, work: Callable[[], T], *, using: str) -> tuple[T, bool]:
+    """retry_transient(), and whether `work` ran again: an earlier run may have been committed without an answer."""
     runs = 0
 
     def counted() -> T:
@@ -57,10 +59,10 @@ def retry_reporting(work: Callable[[], T], *, using: str) -> tuple[T, bool]:
         runs += 1
         return work()
 
-    return retry_transient(counted, using=using), runs > 1
+    return retry_transient(verb, counted, using=using), runs > 1
 
 
-def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
+def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> T:
     connection = connections[using]
     close_if_ended(connection)
     reconnected = False
@@ -72,19 +74,21 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
             # Django could not turn autocommit on again after a transaction of ours. Whether that was committed is
             # unknown, and every later statement would be part of a transaction that never ends.
             left_off = in_callers_transaction(connection)
-            fault = Fault.GONE if left_off else reader.fault(error)
-            if fault is None:
+            kind = ErrorKind.LOST_CONNECTION if left_off else reader.error_kind(error)
+            if kind is None:
                 raise
-            count_retry(using, reader.error_code(error), attempt, error)
-            if fault is Fault.GONE:
-                unsure = not repeatable and (left_off or not reader.never_sent(error))
+            gone = kind is ErrorKind.LOST_CONNECTION
+            unsure = gone and not repeatable and (left_off or not reader.never_sent(error))
+            redone = attempt < ATTEMPTS and not unsure and not (gone and reconnected)
+            count_refusal(verb, kind, error, using=using, attempt=attempt, redone=redone)
+            if gone:
                 connection.close()
-                if unsure:
-                    raise OutcomeUnknown(_UNKNOWN.format(error)) from error
-                if reconnected:
-                    raise
                 reconnected = True
-            elif attempt == ATTEMPTS:
+            if unsure:
+                raise OutcomeUnknown(_UNKNOWN.format(error)) from error
+            if gone and not redone:
+                raise
+            if not redone:
                 raise DatabaseBusy(
                     f"the database refused this transaction {ATTEMPTS} times, last with: {error}. "
                     "Nothing was written; try again later and look for what holds the locks."
@@ -93,18 +97,23 @@ def _redone(work: Callable[[], T], using: str, repeatable: bool) -> T:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def count_error(error: Error, *, using: str) -> None:
-    """Count an error after which the transaction is not redone; a session that is gone is closed."""
-    reader = fault_vendor(using)
-    count_retry(using, reader.error_code(error), 1, error)
+def count_error(verb: Verb, error: Error, *, using: str) -> None:
+    """Count an error after which the rest of a transaction is left for a later call; a lost connection is closed."""
+    kind = fault_vendor(using).error_kind(error)
+    count_refusal(verb, kind, error, using=using, attempt=1, redone=True)
     connection = connections[using]
-    if reader.fault(error) is Fault.GONE and not in_callers_transaction(connection):
+    if kind is ErrorKind.LOST_CONNECTION and not in_callers_transaction(connection):
         connection.close()
 
 
-def count_retry(using: str, code: str, attempt: int, error: BaseException | None = None) -> None:
-    """Count one retried transaction and send transaction_retried."""
+def count_refusal(
+    verb: Verb, kind: ErrorKind | None, error: BaseException, *, using: str, attempt: int, redone: bool
+) -> None:
+    """Report a refused try to the observers, if the error is one that passes, and send transaction_retried."""
+    code = fault_vendor(using).error_code(error)
     with _counting:
         retries[code] += 1
-    logger.debug("transaction on %r redone after %s (attempt %d)", using, code, attempt)
-    send(transaction_retried, type(connections), using=using, code=code, attempt=attempt, error=error)
+    if kind is not None:
+        report(Refusal(verb, kind, redone))
+    logger.debug("%s on %r %s after %s (attempt %d)", verb, using, "redone" if redone else "given up", code, attempt)
+    send(transaction_retried, type(connections), using=using, code=code, attempt=attempt, error=error, verb=verb)

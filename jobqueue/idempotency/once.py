@@ -124,7 +124,7 @@ class Once:
         block.alias, block.done, block.result = alias, False, None
         # The block has not begun, so the beginning can be redone as a whole.
         deadline = Deadline(self._timeout_seconds)
-        found = retry_transient(lambda: self._begin(alias, deadline), using=alias)
+        found = retry_transient("once", lambda: self._begin(alias, deadline), using=alias)
         if found is not None:
             block.leave(None)
             if self._fingerprint is not None and found.fingerprint != self._fingerprint:

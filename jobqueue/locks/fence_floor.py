@@ -65,7 +65,7 @@ def sweep(limit: int = 1000, *, using: str | None = None) -> int:
     """
     check_int(limit, "limit", 1, 10_000)
     alias = alias_of(using)
-    return retry_transient(lambda: _sweep(limit, alias), using=alias)
+    return retry_transient("housekeeping", lambda: _sweep(limit, alias), using=alias)
 
 
 def ended(using: str) -> QuerySet[LockRow]:

@@ -70,7 +70,7 @@ class LeaseLock(TimedLock):
 
     def _attempt(self, entry: Entry, wait_seconds: float | None) -> bool:
         asked = time.monotonic()
-        fence = retry_transient(partial(self._try, entry), using=self.using)
+        fence = retry_transient("lock", partial(self._try, entry), using=self.using)
         if fence is None:
             return False
         entry.fence, entry.ends_at = fence, asked + self.ttl_seconds
@@ -98,11 +98,11 @@ class LeaseLock(TimedLock):
 
     def _prolong(self, entry: Entry, seconds: float) -> bool:
         renewing = partial(_renewing(self.using).change, **self._mine(entry, seconds))
-        return bool(retry_transient(renewing, using=self.using))
+        return bool(retry_transient("lock", renewing, using=self.using))
 
     def _give_back(self, entry: Entry) -> bool:
         ending = partial(_ending(self.using).change, name=self.name, token=entry.token)
-        ended, ran_again = retry_reporting(ending, using=self.using)
+        ended, ran_again = retry_reporting("lock", ending, using=self.using)
         return bool(ended) or (ran_again and self._was_ended(entry))
 
     def _was_ended(self, entry: Entry) -> bool:

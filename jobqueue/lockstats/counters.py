@@ -1,4 +1,4 @@
-"""Counters of locks in the memory of one process: a few additions per event, bounded in every direction."""
+"""Counters of locks and redone transactions in the memory of one process: a few additions per event, all bounded."""
 
 from __future__ import annotations
 
@@ -67,12 +67,28 @@ class LockId(NamedTuple):
     key: str
 
 
+class TransactionId(NamedTuple):
+    """Transactions of one verb that one kind of error ended."""
+
+    verb: str
+    error: str
+
+
+@dataclass(slots=True)
+class Refused:
+    """How many of them ran again, and how many raised the error to their caller."""
+
+    redone: int = 0
+    given_up: int = 0
+
+
 class Window:
     """The counters of about one minute of a process."""
 
     def __init__(self, number: int) -> None:
         self.number, self.begun = number, time.monotonic()
         self.counters: dict[LockId, Counters] = {}
+        self.refused: dict[TransactionId, Refused] = {}
         self.changes = self.written = 0
         self._kept: set[LockId] = set()
 
@@ -118,10 +134,18 @@ class Buffer:
             for counters in (self._window.of(lock), self.total):
                 counters.add(event)
 
+    def count_refused(self, transaction: TransactionId, *, redone: bool) -> None:
+        """Add one try of a transaction that the database refused."""
+        with self._lock:
+            self._window.changes += 1
+            found = self._window.refused.setdefault(transaction, Refused())
+            found.redone += redone
+            found.given_up += not redone
+
     def pending(self) -> Iterator[tuple[Window, dict[LockId, Counters]]]:
         """The windows to write and their totals, oldest first; asking for the next marks a window as written."""
         with self._lock:
-            if time.monotonic() - self._window.begun >= WINDOW_SECONDS and self._window.counters:
+            if time.monotonic() - self._window.begun >= WINDOW_SECONDS and self._window.changes:
                 self._closed.append(self._window)
                 self._window = Window(self._window.number + 1)
             windows = [*self._closed, self._window]

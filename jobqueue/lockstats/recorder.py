@@ -1,4 +1,4 @@
-"""Counts the events of this process's locks in memory; a thread of its own writes them every FLUSH_SECONDS.
+"""Counts locks and redone transactions of this process in memory; a thread of its own writes them at intervals.
 
 Callers' threads and transactions write nothing, and every process writes rows of its own. A process that is killed
 loses what it counted since the last write.
@@ -19,12 +19,13 @@ from dataclasses import replace
 from django.db import connections
 
 from jobqueue.conf import is_test_run, load
-from jobqueue.db import fault_vendor
+from jobqueue.db import fault_vendor, is_lost_connection
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.redone import Refusal
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import WrongSettings
-from jobqueue.lockstats.counters import Buffer, Counters, LockId, waited
-from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_stats
+from jobqueue.lockstats.counters import Buffer, Counters, LockId, TransactionId, waited
+from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, write_refused, write_stats
 
 logger = logging.getLogger("jobqueue.locks")
 
@@ -77,6 +78,13 @@ def reentered(kind: str, key: str) -> None:
         _process.buffer.count(LockId(kind, key), {"reentries": 1})
 
 
+def refused(refusal: Refusal) -> None:
+    """Count a transaction that the database refused. Observes jobqueue.db.redone."""
+    if _counts():
+        transaction = TransactionId(refusal.verb, refusal.kind.value)
+        _process.buffer.count_refused(transaction, redone=refusal.redone)
+
+
 def found(finding: Finding) -> None:
     """Keep a finding for people; it is written with the next counters."""
     if _counts():
@@ -109,6 +117,7 @@ def flush() -> None:
     with _process.flushing, watched(connections[alias]):
         for window, totals in _process.buffer.pending():
             write_stats(_process.source, window.number, totals, using=alias)
+            write_refused(_process.source, window.number, dict(window.refused), using=alias)
         _process.buffer.forget_written()
         while _process.findings:
             keep_findings([_process.findings[0]], using=alias)
@@ -160,8 +169,10 @@ def _run(process: _Process) -> None:
             flush()
             process.failed = False
         except Exception as error:
-            # Logged once; the counters are kept, up to a bound, until they can be written.
-            level = logging.DEBUG if process.failed or over else logging.WARNING
+            # Logged once; the counters are kept, up to a bound, until they can be written. A lost connection is what
+            # they are about, and whoever lost it has logged it.
+            quiet = process.failed or over or is_lost_connection(error, load().database)
+            level = logging.DEBUG if quiet else logging.WARNING
             logger.log(level, "lock statistics could not be written: %s. They are kept for some minutes", error)
             process.failed = True
         finally:

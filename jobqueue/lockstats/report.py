@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
@@ -15,7 +16,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.lock_facts import LockWait, SlowStatement
 from jobqueue.exceptions import NotSupported
 from jobqueue.lockstats.counters import COUNTER_NAMES, Counters
-from jobqueue.models import LockFinding, LockRow, LockStat
+from jobqueue.models import LockFinding, LockRow, LockStat, RedoneStat
 
 T = TypeVar("T")
 
@@ -70,6 +71,35 @@ def read_keys(*, seconds: float, limit: int, using: str) -> list[LockSummary]:
         (F("sum_failed") + F("sum_contended")).desc(), "-sum_reentries", "-sum_wait_us", "-sum_acquired", "lock_key"
     )
     return [_summary(row, row["lock_key"]) for row in ranked[:limit]]
+
+
+@dataclass(frozen=True, slots=True)
+class RedoneTransactions:
+    """Transactions of one verb that one kind of error ended: how many ran again, how many raised it to the caller."""
+
+    verb: str
+    error: str
+    redone: int
+    given_up: int
+    last_seen_at: datetime
+    now: datetime
+
+
+def read_redone(*, seconds: float, using: str) -> list[RedoneTransactions]:
+    """The transactions of all processes that were redone or given up in the last `seconds`, the worst first.
+
+    At most as many as there are verbs and kinds of errors.
+    """
+    rows = (
+        RedoneStat._default_manager.using(using).filter(last_seen_at__gt=UtcNowPlus(-seconds)).values("verb", "error")
+    )
+    sums = rows.annotate(sum_redone=Sum("redone"), sum_given_up=Sum("given_up"), last=Max("last_seen_at"), now=UtcNow())
+    return [
+        RedoneTransactions(
+            row["verb"], row["error"], int(row["sum_redone"]), int(row["sum_given_up"]), row["last"], row["now"]
+        )
+        for row in sums.order_by("-sum_given_up", "-sum_redone", "verb", "error")
+    ]
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:

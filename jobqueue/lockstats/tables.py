@@ -1,4 +1,4 @@
-"""Writes rows of job_lock_stat and job_lock_finding by their own keys, so that a repeated write adds nothing."""
+"""Writes rows of the lock statistics by their own keys, so that a repeated write adds nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.lock_facts import Deadlock
 from jobqueue.db.retry import retry_transient
-from jobqueue.lockstats.counters import COUNTER_NAMES, Counters, LockId
-from jobqueue.models import LockFinding, LockStat
+from jobqueue.lockstats.counters import COUNTER_NAMES, Counters, LockId, Refused, TransactionId
+from jobqueue.models import LockFinding, LockStat, RedoneStat
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,21 @@ def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *
     _write(LockStat, rows, COUNTER_NAMES, using)
 
 
+def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Refused], *, using: str) -> None:
+    """Write the transactions that one window of the process `source` redid or gave up; a later call replaces them."""
+    rows = [
+        RedoneStat(
+            id=_digest(source, str(window), verb, error),
+            last_seen_at=UtcNow(),
+            verb=verb,
+            error=error,
+            **asdict(counters),
+        )
+        for (verb, error), counters in sorted(refused.items())
+    ]
+    _write(RedoneStat, rows, ("last_seen_at", "redone", "given_up"), using)
+
+
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
     """Write one row per finding; a finding that is seen again gets its newer details and keeps first_seen_at."""
     by_id = {_digest(b"", found.kind.value, found.identity): found for found in findings}
@@ -77,7 +92,7 @@ def _write(model: type[Model], rows: Sequence[Model], changing: Sequence[str], u
                 rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique
             )
 
-    retry_transient(write, using=using)
+    retry_transient("housekeeping", write, using=using)
 
 
 def _digest(source: bytes, *parts: str) -> bytes:

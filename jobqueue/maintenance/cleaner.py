@@ -13,7 +13,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import IdempotencyRecord, LockFinding, LockStat, OrderingKey, OutboxEvent, OutboxKey
+from jobqueue.models import IdempotencyRecord, LockFinding, LockStat, OrderingKey, OutboxEvent, OutboxKey, RedoneStat
 
 #: batches of one pass; the rest is left for the next pass
 BATCHES_MAX = 100
@@ -47,7 +47,7 @@ class Cleaner:
         rows = self.model._base_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
         deleted = 0
         for _ in range(BATCHES_MAX):
-            gone = retry_transient(lambda: self._delete_some(rows, limit), using=using)
+            gone = retry_transient("housekeeping", lambda: self._delete_some(rows, limit), using=using)
             deleted += gone
             if gone < limit:
                 break
@@ -83,5 +83,6 @@ OUTBOX_KEYS = Cleaner("keys", OutboxKey, "created_at", "ix_outbox_key_age", _key
 IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)
 LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds)
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
+REDONE_STATS = Cleaner("redone_figures", RedoneStat, "last_seen_at", "ix_redone_stat_age", _lock_stat_seconds)
 ORDERING_KEYS = Cleaner("ordering_keys", OrderingKey, "created_at", "ix_ordering_key_age", _key_seconds)
-CLEANERS = (OUTBOX_EVENTS, OUTBOX_KEYS, IDEMPOTENCY_RECORDS, LOCK_STATS, LOCK_FINDINGS, ORDERING_KEYS)
+CLEANERS = (OUTBOX_EVENTS, OUTBOX_KEYS, IDEMPOTENCY_RECORDS, LOCK_STATS, LOCK_FINDINGS, REDONE_STATS, ORDERING_KEYS)

@@ -63,7 +63,9 @@ def _sweep_mutexes(using: str) -> int:
     _positions[using] = seen[-1][0] if len(seen) == MUTEX_ROWS else ""
     keys = [key for key, is_idle in seen if is_idle]
     batches = [keys[first : first + _BATCH] for first in range(0, len(keys), _BATCH)]
-    return sum(retry_transient(partial(_delete_mutexes, batch, using), using=using) for batch in batches)
+    return sum(
+        retry_transient("housekeeping", partial(_delete_mutexes, batch, using), using=using) for batch in batches
+    )
 
 
 def _idle() -> Q:

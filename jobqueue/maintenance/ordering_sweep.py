@@ -48,7 +48,7 @@ class OrderingSweep:
 
     def run_once(self, settings: Settings, *, using: str) -> SweepResult:
         """Sweep the next lanes: one index seek without ordering keys, two where another worker sweeps."""
-        if not retry_transient(partial(lanes.active, LOWEST, using=using, limit=1), using=using):
+        if not retry_transient("promote", partial(lanes.active, LOWEST, using=using, limit=1), using=using):
             self._lock, self._after = None, None
             return SweepResult(0)
         if not self._is_ours(using):

@@ -48,7 +48,7 @@ def register(
         heartbeat_seconds=heartbeat_seconds,
     )
     try:
-        retry_transient(lambda: row.save(using=using, force_insert=True), using=using)
+        retry_transient("housekeeping", lambda: row.save(using=using, force_insert=True), using=using)
     except IntegrityError:
         # An earlier try may have been committed and its answer lost.
         if not Worker.objects.using(using).filter(name=name, pid=row.pid, boot_id=boot_id).exists():
@@ -59,21 +59,23 @@ def register(
 def renew(names: Sequence[str], *, using: str) -> None:
     """Renew the heartbeats of these workers, also of those that were marked as silent."""
     rows = Worker.objects.using(using).filter(name__in=names)
-    retry_transient(lambda: rows.update(heartbeat_at=UtcNow()), using=using)
+    retry_transient("housekeeping", lambda: rows.update(heartbeat_at=UtcNow()), using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
-    retry_transient(lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
+    retry_transient("housekeeping", lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
 
 
 def retire(name: str, reason: str, *, using: str) -> None:
     """Mark a worker as stopped, once."""
     rows = Worker.objects.using(using).filter(name=name, stopped_at__isnull=True)
-    retry_transient(lambda: rows.update(stopped_at=UtcNow(), stop_reason=storable(reason, 200)), using=using)
+    retry_transient(
+        "housekeeping", lambda: rows.update(stopped_at=UtcNow(), stop_reason=storable(reason, 200)), using=using
+    )
     send(worker_stopped, Worker, name=name, reason=reason, using=using)
 
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:
     """Mark workers without a heartbeat for `silent_seconds` and for HEARTBEATS_MISSED of their own; the number."""
-    return retry_transient(lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)
+    return retry_transient("housekeeping", lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)
 
 
 @cache

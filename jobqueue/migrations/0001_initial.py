@@ -266,6 +266,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='RedoneStat',
+            fields=[
+                ('id', fields.TokenField(primary_key=True, serialize=False)),
+                ('last_seen_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last seen')),
+                ('verb', fields.NameField(max_length=32, verbose_name='verb')),
+                ('error', fields.NameField(max_length=32, verbose_name='error')),
+                ('redone', models.BigIntegerField(default=0, verbose_name='redone')),
+                ('given_up', models.BigIntegerField(default=0, verbose_name='given up')),
+            ],
+            options={
+                'verbose_name': 'redone transactions',
+                'verbose_name_plural': 'redone transactions',
+                'db_table': 'job_redone_stat',
+                'default_permissions': (),
+                'indexes': [models.Index(fields=['last_seen_at'], name='ix_redone_stat_age')],
+            },
+        ),
+        migrations.CreateModel(
             name='LockFinding',
             fields=[
                 ('id', fields.TokenField(primary_key=True, serialize=False)),

@@ -17,7 +17,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
-from jobqueue.models.lock_activity import LockFinding, LockStat
+from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
 from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
@@ -38,5 +38,6 @@ __all__ = [
     "OrderingKey",
     "OutboxEvent",
     "OutboxKey",
+    "RedoneStat",
     "Worker",
 ]

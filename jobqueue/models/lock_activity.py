@@ -1,4 +1,4 @@
-"""Lock statistics: counters per minute, and findings such as deadlock reports. Deleted after LOCK_METRICS_SECONDS."""
+"""Lock statistics: counters per minute, and findings such as deadlock reports, kept for LOCK_METRICS_SECONDS."""
 
 from __future__ import annotations
 
@@ -41,6 +41,31 @@ class LockStat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.lock_key}"
+
+
+class RedoneStat(models.Model):
+    """How often one process redid or gave up transactions of one verb after one kind of error in about a minute."""
+
+    # A digest of process, minute, verb and error, as in LockStat.
+    id = TokenField(primary_key=True)
+    last_seen_at = UtcDateTimeField(_("last seen"), db_default=UtcNow())
+    verb = NameField(_("verb"), max_length=32)
+    error = NameField(_("error"), max_length=32)
+    redone = models.BigIntegerField(_("redone"), default=0)
+    given_up = models.BigIntegerField(_("given up"), default=0)
+
+    class Meta:
+        db_table = "job_redone_stat"
+        verbose_name = _("redone transactions")
+        verbose_name_plural = _("redone transactions")
+        default_permissions = ()
+        indexes = [
+            # lockstats.report: the last minutes; maintenance.cleaner: the oldest
+            models.Index(fields=["last_seen_at"], name="ix_redone_stat_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.error}"
 
 
 class LockFinding(models.Model):

@@ -112,11 +112,11 @@ def _promote(left: set[int], using: str, cursors: LaneCursors) -> int:
     opened = vain = 0
     while left and vain < _TRIES:
         # Without a lock: if a lane's head is open, the verb that ends it will promote again.
-        steps = retry_transient(partial(_steps, left, using, cursors), using=using)
+        steps = retry_transient("promote", partial(_steps, left, using, cursors), using=using)
         if not steps:
             break
         tried: list[_Step] = []
-        done = retry_transient(partial(_apply, steps, using, cursors, tried), using=using)
+        done = retry_transient("promote", partial(_apply, steps, using, cursors, tried), using=using)
         # A try before the last one may have been committed, and its wake-ups were not sent.
         found = {step.opened.job_id: step.opened.queue or "" for step in tried if step.opened}
         for queue in set(found.values()):
@@ -135,7 +135,7 @@ def sweep(after: int, *, using: str, limit: int = 1000) -> tuple[int, int | None
 
     Returns how many jobs it opened, and the last lane it saw: None when there are no more.
     """
-    found = retry_transient(partial(lanes.active, after, using=using, limit=limit), using=using)
+    found = retry_transient("promote", partial(lanes.active, after, using=using, limit=limit), using=using)
     opened = promote(found, using=using) if found else 0
     return opened, found[-1] if len(found) == limit else None
 

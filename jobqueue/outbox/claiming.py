@@ -88,7 +88,7 @@ class EventClaimer:
             return None
         begun = time.monotonic()
         try:
-            batch = retry_transient(lambda: self._take(heads, limit), using=self._using)
+            batch = retry_transient("relay", lambda: self._take(heads, limit), using=self._using)
         except _ClaimedElsewhere:
             self._fruitless = self.idle = False
             return None
@@ -118,7 +118,7 @@ class EventClaimer:
             self._ranges.begin_round()
         if self._ranges.active:
             return self._poll_ranges(after, limit)
-        heads = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
+        heads = retry_transient("relay", lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
         if len(heads) == limit:
             self._after = max(heads)
         else:
@@ -134,7 +134,7 @@ class EventClaimer:
             if self._after == lanes.LOWEST:
                 self.idle = self.idle or self._fruitless
             return heads
-        found = retry_transient(lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
+        found = retry_transient("relay", lambda: lanes.heads(after, using=self._using, limit=limit), using=self._using)
         heads = {lane: head for lane, head in found.items() if lane < 0}
         self._after = max(heads) if heads and len(heads) == limit else 0
         return heads

@@ -115,7 +115,7 @@ class Delivery:
         """Commit effect and mark together: exactly once. If that fails for several events, try each alone."""
         try:
             _raise_first(destination.send_before(events))
-            retry_transient(lambda: self._transact(destination, events, sending), using=self._using)
+            retry_transient("relay", lambda: self._transact(destination, events, sending), using=self._using)
         except (EventLeaseLost, DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:

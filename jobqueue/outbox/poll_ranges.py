@@ -73,7 +73,9 @@ class PollRanges:
 
     def _poll(self, number: int, width: int, after: int, limit: int) -> tuple[Heads, int]:
         whole, end = after == number * width, (number + 1) * width
-        found = retry_transient(lambda: lanes.heads(after, using=self._using, limit=lanes.WINDOW), using=self._using)
+        found = retry_transient(
+            "relay", lambda: lanes.heads(after, using=self._using, limit=lanes.WINDOW), using=self._using
+        )
         heads = {lane: head for lane, head in found.items() if lane <= end}
         if len(heads) == lanes.WINDOW:
             self._ranges = [_Range(each.poll_at, each.keys // 2) for each in self._ranges for _ in range(2)]
@@ -98,7 +100,7 @@ class PollRanges:
         if not heads:
             return {}
         ids = sorted(heads.values())
-        rows = retry_transient(lambda: statements.waits(self._using).rows(ids=ids), using=self._using)
+        rows = retry_transient("relay", lambda: statements.waits(self._using).rows(ids=ids), using=self._using)
         return {event_id: (due - now).total_seconds() for event_id, due, now in rows if due is not None}
 
     def _end_round(self, limit: int) -> Heads:
@@ -132,7 +134,7 @@ class _NewEvents:
     def begin(self) -> None:
         """Find events that are published from now on."""
         self._lanes, self._seen = set(), {}
-        self._cursor = retry_transient(lambda: statements.last_id(self._using), using=self._using)
+        self._cursor = retry_transient("relay", lambda: statements.last_id(self._using), using=self._using)
 
     def lanes(self) -> set[int]:
         """The lanes of new events, and earlier ones that were not forgotten."""
@@ -141,7 +143,7 @@ class _NewEvents:
             self._cursor = max(self._cursor, event_id)
             del self._seen[event_id]
         rows = retry_transient(
-            lambda: statements.published(self._using, _NEW_MAX).rows(since=self._cursor), using=self._using
+            "relay", lambda: statements.published(self._using, _NEW_MAX).rows(since=self._cursor), using=self._using
         )
         for event_id, lane in rows:
             if event_id not in self._seen:

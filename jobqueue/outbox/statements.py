@@ -178,7 +178,7 @@ def _settle(event: Event, token: bytes, error: BaseException | str, changes: dic
     held = OutboxEvent.objects.using(using).filter(pk=event.id, lock_token=token)
     charged = changes | {"attempts": event.attempt, "last_error": describe(error)}
     with watched(connections[using]):
-        found = retry_transient(lambda: vendor(using).update_by_key(held, charged), using=using)
+        found = retry_transient("relay", lambda: vendor(using).update_by_key(held, charged), using=using)
     if not found:
         raise EventLeaseLost
 
@@ -188,7 +188,7 @@ def _change(verb: str, ids: Collection[int], token: bytes, using: str, **values:
         return 0
     statement = _statement(verb, using)
     with watched(connections[using]):
-        return retry_transient(lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
+        return retry_transient("relay", lambda: statement.change(ids=sorted(ids), token=token, **values), using=using)
 
 
 @cache

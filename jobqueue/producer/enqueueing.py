@@ -180,12 +180,12 @@ def add(job: NewJob, *, using: str | None = None) -> int:
     alias, until = alias_of(using), _key_wait()
     added: dict[int, NewJob] = {}
     if job.dedupe_key is None:
-        (job_id,) = retry_transient(insertion([job], alias, until), using=alias, repeatable=False)
+        (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
         added[job_id] = job
     else:
         from jobqueue.producer import dedupe
 
-        job_id = retry_transient(lambda: dedupe.add(job, alias, until, added), using=alias)
+        job_id = retry_transient("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
     _announce(added, [job_id], alias)
     return job_id
 
@@ -194,9 +194,9 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
     created_at = None
     if job.ordering_key is None:
-        job_id, created_at = retry_transient(dated_insertion(job, using), using=using, repeatable=False)
+        job_id, created_at = retry_transient("enqueue", dated_insertion(job, using), using=using, repeatable=False)
     else:
-        (job_id,) = retry_transient(insertion([job], using, _key_wait()), using=using, repeatable=False)
+        (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
     _announce({job_id: job}, [job_id], using)
     if created_at is not None:
         return job_id, read_created_at(created_at, using)
@@ -206,7 +206,7 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
 
 def _created_at(job_id: int, using: str) -> datetime:
     try:
-        return retry_transient(lambda: insert.created_at(job_id, using), using=using)
+        return retry_transient("enqueue", lambda: insert.created_at(job_id, using), using=using)
     except (Error, DatabaseBusy) as error:
         if in_callers_transaction(connections[using]):
             raise
@@ -232,7 +232,9 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
         with transaction.atomic(using=alias):
             return [job_id for chunk in insert.chunks(jobs, alias) for job_id in add_chunk(chunk)]
 
-    ids = retry_transient(write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs))
+    ids = retry_transient(
+        "enqueue", write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs)
+    )
     _announce(added, ids, alias)
     return ids
 

@@ -94,7 +94,7 @@ def holding_result(job_id: int, task: AnyTask, payload: JSON, *, alias: str, usi
     be read, because of an older snapshot or a database that became unreachable, is shown as a new one.
     """
     try:
-        job = retry_transient(lambda: Job.objects.using(using).filter(pk=job_id).first(), using=using)
+        job = retry_transient("result", lambda: Job.objects.using(using).filter(pk=job_id).first(), using=using)
         if job is not None:
             return _with_history(job, (registry.find_task(job.task) if job.task else None) or task, alias, using)
     except (Error, DatabaseBusy) as error:

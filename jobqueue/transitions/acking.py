@@ -120,7 +120,7 @@ def _write(leases: Sequence[Lease], results: Mapping[int, Encoded], skip_locked:
 def _look_again(leases: Sequence[Lease], count: int, skip_locked: bool, tries: int) -> Written:
     """Which `leases` were acked by an UPDATE of `count` rows, which are still held behind a locked row."""
     using, token = leases[0].using, leases[0].token
-    ended = retry_transient(lambda: _done_by(leases, using), using=using)
+    ended = retry_transient("ack", lambda: _done_by(leases, using), using=using)
     if tries == 1 and len(ended) > count:
         # Some were acked by an earlier call. One statement gives all its rows the same finished_at.
         latest = max(ended.values()) if count else None
@@ -131,7 +131,7 @@ def _look_again(leases: Sequence[Lease], count: int, skip_locked: bool, tries: i
         return {Job.Status.DONE: done}
     # A row that was skipped is still held. (If it was lost meanwhile, the next try finds that out.)
     mine = in_state((lease.job_id for lease in rest), Job.Status.PROCESSING, using=using).filter(lock_token=token)
-    waiting: set[int] = retry_transient(lambda: set(mine.values_list("pk", flat=True)), using=using)
+    waiting: set[int] = retry_transient("ack", lambda: set(mine.values_list("pk", flat=True)), using=using)
     return {Job.Status.DONE: done, Job.Status.PROCESSING: [lease for lease in rest if lease.job_id in waiting]}
 
 
@@ -169,4 +169,4 @@ def _done_by(leases: Sequence[Lease], using: str) -> dict[int, datetime]:
 
 def is_done_by(lease: Lease) -> bool:
     """Whether the job is DONE, and the holder of this lease wrote it."""
-    return bool(retry_transient(lambda: _done_by([lease], lease.using), using=lease.using))
+    return bool(retry_transient("ack", lambda: _done_by([lease], lease.using), using=lease.using))

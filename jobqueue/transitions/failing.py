@@ -94,7 +94,7 @@ def _first_loss(lease: Lease) -> bool:
     `crashes` counts all lives. After retry() began a new life, the recorded attempts are counted instead.
     """
     rows = held(lease).values_list("crashes", "epoch", "allowance", "max_attempts")
-    found = retry_transient(rows.first, using=lease.using)
+    found = retry_transient("fail", rows.first, using=lease.using)
     if found is None:
         return False
     crashes, epoch, allowance, max_attempts = found
@@ -104,7 +104,7 @@ def _first_loss(lease: Lease) -> bool:
     kept = JobAttempt.objects.using(lease.using).filter(
         job_id=lease.job_id, attempt__gt=before, cause=FailureCause.LOST.value
     )
-    return not retry_transient(kept.exists, using=lease.using)
+    return not retry_transient("fail", kept.exists, using=lease.using)
 
 
 class _Attempt(NamedTuple):

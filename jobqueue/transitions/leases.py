@@ -131,7 +131,7 @@ def free_of(leases: Iterable[Lease]) -> list[Lease]:
     """Those of `leases` that are held and whose rows no other transaction has locked at this moment."""
     found: list[Lease] = []
     for (using, token), group in by_token(leases).items():
-        ids = retry_transient(partial(_look_for_free, group, token, using), using=using)
+        ids = retry_transient("settle", partial(_look_for_free, group, token, using), using=using)
         found += [lease for lease in group if lease.job_id in ids]
     return found
 
@@ -160,7 +160,7 @@ def is_locked(lease: Lease) -> bool:
             transaction.set_rollback(True, using=lease.using)
         return not free and held(lease).exists()
 
-    return retry_transient(look, using=lease.using)
+    return retry_transient("settle", look, using=lease.using)
 
 
 def touch(lease: Lease) -> None:
@@ -168,7 +168,7 @@ def touch(lease: Lease) -> None:
 
     Raises what the database raises, and DatabaseBusy.
     """
-    retry_transient(lambda: held(lease).update(updated_at=UtcNow()), using=lease.using)
+    retry_transient("settle", lambda: held(lease).update(updated_at=UtcNow()), using=lease.using)
 
 
 def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:

@@ -14,6 +14,7 @@ from jobqueue import wakeup
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, LaneEntry
@@ -56,7 +57,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     alias = alias_of(using)
     running = _rows(check_id(job_id), alias).filter(status=Job.Status.PROCESSING)
     with explain_missing_table(alias):
-        job: Job | None = retry_transient(running.first, using=alias)
+        job: Job | None = retry_transient("release", running.first, using=alias)
     if job is None:
         return False
     try:
@@ -95,7 +96,7 @@ class _Change:
     instant: datetime | None = None
 
 
-def _operate(verb: str, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
+def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
     """Let `change` write one row, found by its id and locked; whether it did. It returns the column of its instant."""
     number, alias = check_id(job_id), alias_of(using)
     done = _Change()

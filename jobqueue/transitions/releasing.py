@@ -9,6 +9,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.redone import Verb
 from jobqueue.failures import storable
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
@@ -76,7 +77,7 @@ def _cancel(lease: Lease, tries: int) -> Written:
     return {status: leases for status, leases in found.items() if status is Job.Status.CANCELED}
 
 
-def _give_back_many(verb: str, leases: Sequence[Lease], changes: dict[str, object], signals: Signals) -> list[Lease]:
+def _give_back_many(verb: Verb, leases: Sequence[Lease], changes: dict[str, object], signals: Signals) -> list[Lease]:
     lost: list[Lease] = []
     for group in by_token(leases).values():
         # Each by itself: if a later one fails, the signals of the earlier ones have been sent.

@@ -34,7 +34,7 @@ def heartbeat(lease: Lease, *, lease_seconds: float) -> datetime:
     if heartbeat_many([lease], lease_seconds=lease_seconds):
         raise lost(lease, "heartbeat")
     rows = held(lease).values_list("lock_until", flat=True)
-    until: datetime | None = retry_transient(rows.first, using=lease.using)
+    until: datetime | None = retry_transient("heartbeat", rows.first, using=lease.using)
     if until is None:
         raise lost(lease, "heartbeat")
     return until
@@ -49,8 +49,8 @@ def heartbeat_many(leases: Iterable[Lease], *, lease_seconds: float) -> list[Lea
         mine = in_state(ids, Job.Status.PROCESSING, using=using).filter(lock_token=token)
         rows = mine.filter(lock_until__gt=UtcNow())
         extend = partial(rows.update, lock_until=until, updated_at=UtcNow())
-        if retry_transient(extend, using=using) < len(group):
-            alive: set[int] = retry_transient(partial(set, rows.values_list("pk", flat=True)), using=using)
+        if retry_transient("heartbeat", extend, using=using) < len(group):
+            alive: set[int] = retry_transient("heartbeat", partial(set, rows.values_list("pk", flat=True)), using=using)
             gone += [lease for lease in group if lease.job_id not in alive]
     return gone
 
@@ -88,11 +88,11 @@ def _renew(pairs: Sequence[tuple[int, bytes]], lease_seconds: float, using: str)
                 rows = Job.objects.using(using).filter(AnyOfArray(F("pk"), dialect.lock_rows(rows).values("pk")))
             return dialect.update_unlocked(rows, changes)
 
-    if retry_transient(extend, using=using) == len(pairs):
+    if retry_transient("heartbeat", extend, using=using) == len(pairs):
         return dict.fromkeys(pairs, lease_seconds)
     # Some were settled, lost or locked meanwhile.
     rows = living.annotate(now=Selected(UtcNow())).values_list("pk", "lock_token", "lock_until", "now")
-    left: list[Any] = retry_transient(partial(list, rows), using=using)
+    left: list[Any] = retry_transient("heartbeat", partial(list, rows), using=using)
     return {(job_id, bytes(token)): (until - now).total_seconds() for job_id, token, until, now in left}
 
 
@@ -105,4 +105,4 @@ def _until(lease_seconds: float) -> UtcNowPlus:
 def note_progress(lease: Lease, progress: JSON) -> bool:
     """Store how far the job is. One statement. False when the lease is no longer held; nothing was written."""
     changes: dict[str, object] = {"progress": progress, "updated_at": UtcNow()}
-    return bool(retry_transient(lambda: held(lease).update(**changes), using=lease.using))
+    return bool(retry_transient("progress", lambda: held(lease).update(**changes), using=lease.using))

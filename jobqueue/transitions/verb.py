@@ -18,6 +18,7 @@ from django.db import connections, transaction
 from django.dispatch import Signal
 
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, JobAttempt
@@ -57,7 +58,7 @@ class Portion(NamedTuple):
 class Settled(NamedTuple):
     """The result of a verb."""
 
-    verb: str
+    verb: Verb
     written: Written
     lost: list[Lease]
 
@@ -69,7 +70,7 @@ class Settled(NamedTuple):
         return status
 
 
-def run_verb(verb: str, portions: Iterable[Portion], signals: Signals, *, again: bool = False) -> Settled:
+def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again: bool = False) -> Settled:
     """Write each portion in its own transaction, then do what must follow its commit.
 
     `again`: an earlier call may have been committed although it ended in an error, so the first try has number 2.
@@ -78,7 +79,7 @@ def run_verb(verb: str, portions: Iterable[Portion], signals: Signals, *, again:
     gone: list[Lease] = []
     for using, write, leases in portions:
         tries = count(1 + again)
-        found = retry_transient(lambda write=write, tries=tries: write(next(tries)), using=using)  # type: ignore[misc]
+        found = retry_transient(verb, lambda write=write, tries=tries: write(next(tries)), using=using)  # type: ignore[misc]
         # Before the next portion, whose write may fail.
         _promote(found, using)
         for status, jobs in found.items():
@@ -152,7 +153,7 @@ def ended_uncharged(leases: Collection[Lease], *, using: str) -> dict[int, Job.S
     """
     fences = {lease.job_id: lease.fence for lease in leases}
     rows = Job.objects.using(using).filter(pk__in=list(fences)).values_list("pk", "status", "fence")
-    states: list[tuple[int, int, int]] = retry_transient(partial(list, rows), using=using)
+    states: list[tuple[int, int, int]] = retry_transient("settle", partial(list, rows), using=using)
     charged = charged_fences(leases, using=using)
     found: dict[int, Job.Status] = {}
     for job_id, status, fence in states:
@@ -170,5 +171,7 @@ def charged_fences(leases: Iterable[Lease], *, using: str) -> set[tuple[int, int
     """(job id, fence) of those of `leases` whose attempt is recorded as failed."""
     wanted = {(lease.job_id, lease.fence) for lease in leases}
     rows = JobAttempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in wanted])
-    known: set[tuple[int, int]] = retry_transient(partial(set, rows.values_list("job_id", "fence")), using=using)
+    known: set[tuple[int, int]] = retry_transient(
+        "settle", partial(set, rows.values_list("job_id", "fence")), using=using
+    )
     return wanted & known

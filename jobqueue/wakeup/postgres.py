@@ -27,7 +27,9 @@ class PostgresNotifier:
         try:
             # Retried, because the caller continues after its commit and must not be left with a dead connection.
             retry_transient(
-                lambda: vendor(self._using).notify(connections[self._using], CHANNEL, queue), using=self._using
+                "notify",
+                lambda: vendor(self._using).notify(connections[self._using], CHANNEL, queue),
+                using=self._using,
             )
         except (Error, DatabaseBusy) as error:
             logger.warning("workers could not be notified of a new job (%s); they find it at their next poll", error)

@@ -15,10 +15,12 @@ from django.db.models import F
 
 from jobqueue import current_job, handler, task
 from jobqueue.compat import TaskContext
+from jobqueue.counter import ShardedCounter
 from jobqueue.exceptions import LockNotAcquired, SoftTimeout
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock
 from jobqueue.outbox import subscriber
+from jobqueue.testing import inject
 from tests.app.models import Account
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
@@ -479,6 +481,13 @@ def takes_a_lock(name: str) -> None:
     """Holds a lease lock for a moment, and does not get it a second time."""
     with lease_lock(name, 60), suppress(LockNotAcquired):
         lease_lock(name, 60, timeout_seconds=0).acquire()
+
+
+@task
+def is_refused_once() -> None:
+    """Adds to a counter, at the second try: the first one is undone for a deadlock."""
+    with inject("deadlock", at="job_counter"):
+        ShardedCounter("refused").add()
 
 
 from tests.app import batches, coroutines, finishing, kit, leftovers, subscribers  # noqa: E402, F401

@@ -66,7 +66,7 @@ def test_nothing_is_redone_in_the_callers_transaction(by_hand):
 
     enqueue("q", 1)
     with pytest.raises(OperationalError):
-        retry_transient(refused, using="default")
+        retry_transient("bulk", refused, using="default")
     assert len(calls) == 1
 
 

@@ -15,9 +15,13 @@ from jobqueue import exceptions, locks, outbox, signals, testing, transactions, 
 from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import OutboxSettings, QueueSettings, Settings
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.redone import VERBS
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
 from jobqueue.testing.simulated import KINDS
+from jobqueue.worker.monitor.probe import Probe
+from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, table
 from tests.matrix import enough_on
 
@@ -53,6 +57,19 @@ def test_settings_lists_every_key_of_a_queue():
 def test_settings_lists_every_key_of_the_outbox_with_its_default():
     rows = {code(row[0])[0]: code(row[1])[0] for row in table(REFERENCE / "settings.md", "Outbox")}
     assert rows == {field.name.upper(): shown(field.default) for field in dataclasses.fields(OutboxSettings)}
+
+
+def test_metrics_lists_every_figure_verb_and_error(settings):
+    settings.JOBQUEUE = {"OUTBOX": {}}
+    probe = Probe.__new__(Probe)
+    probe._scoreboard = Scoreboard(1, 1)
+    status, text = probe._metrics()
+    assert status == 200
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+    assert [(code(row[0])[0], row[1]) for row in table(REFERENCE / "metrics.md", "Figures")] == types
+    verbs = [verb for row in table(REFERENCE / "metrics.md", "Verbs") for verb in code(row[0])]
+    assert sorted(verbs) == sorted(VERBS)
+    assert listed("metrics.md", "Errors") == list(ErrorKind)
 
 
 def test_python_lists_every_name_of_outbox_and_idempotency():

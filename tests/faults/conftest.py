@@ -7,6 +7,12 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from django.db import connection, connections
 
+from jobqueue.admin import lock_activity
+from jobqueue.db import redone
+from jobqueue.lockstats import recorder
+from jobqueue.lockstats.report import read_redone
+from jobqueue.worker.monitor.probe import Probe
+from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.factories import wait_until
 from tests.settings import VENDOR
 
@@ -63,6 +69,29 @@ def killed_at(number):
     real = session_id()
     with connection.execute_wrapper(before):
         yield seen
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """How many transactions were redone, by verb and error: in the table, on the admin page and in /metrics alike."""
+    monkeypatch.setattr(redone, "_observers", [*redone._observers])
+    scoreboard = Scoreboard(1, 1)
+    redone.observe(scoreboard.redone[0].add)
+    probe = Probe.__new__(Probe)
+    probe._scoreboard = scoreboard
+
+    def look(verb, error):
+        recorder.flush()
+        found = read_redone(seconds=3600, using="default")
+        (number,) = [one.redone for one in found if (one.verb, one.error, one.given_up) == (verb, error, 0)]
+        text = probe._metrics()[1]
+        assert f'transactions_redone_total{{error="{error}",verb="{verb}"}} {number}.0' in text
+        # Of the page, because the page itself needs users, whose tables are not emptied.
+        (page,) = [part for part in lock_activity._statistics(3600, "default") if part.title == "Redone transactions"]
+        assert (verb, error, number, 0) in [row[:4] for row in page.rows]
+        return number
+
+    return look
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from django.db import connection, transaction
 
 from jobqueue import enqueue, enqueue_many, transitions
 from jobqueue.db import retry as redone
+from jobqueue.lockstats import recorder
+from jobqueue.lockstats.report import read_redone
 from jobqueue.models import Job, JobAttempt, LaneEntry, MutexRow
 from jobqueue.signals import transaction_retried
 from jobqueue.transitions import claim, fail, reap
@@ -68,6 +70,17 @@ ONE_STATEMENT = {
     "cancel_held",
     "release_held",
 }
+
+
+def word(verb):
+    """The word under which it is counted."""
+    return verb.removesuffix("_many").removesuffix("_held")
+
+
+def counted():
+    """verb, error and number of the transactions that were redone."""
+    recorder.flush()
+    return [(one.verb, one.error, one.redone) for one in read_redone(seconds=3600, using="default")]
 
 
 def id_of(subject):
@@ -175,6 +188,7 @@ def test_a_verb_that_waited_too_long_for_a_row_is_redone(verb):
             free.set()
         ended(thread)
     assert codes == [CODES[1]]
+    assert counted() == [(word(verb), "lock_timeout", 1)]
     assert sum(redone.retries.values()) == before + 1
     check(verb, subject, found[0], wanted)
 
@@ -185,6 +199,7 @@ def test_a_verb_that_is_chosen_as_deadlock_victim_is_redone(verb):
     subject = prepare()
     result, codes = as_victim(lambda: act(subject), "job_queue", lambda: lock_row(id_of(subject)))
     assert codes[:1] == [CODES[0]]
+    assert (word(verb), "deadlock") in {one[:2] for one in counted()}
     check(verb, subject, result, wanted)
 
 
@@ -204,7 +219,7 @@ def test_a_verb_that_skips_locked_rows_never_waits(verb):
         thread, found = in_thread(act)
         ended(thread)
         assert found == [[free] if verb == "claim" else 1]
-    assert codes == []
+    assert codes == counted() == []
 
 
 LEVELS = {

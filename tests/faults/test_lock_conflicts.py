@@ -10,7 +10,8 @@ from django.db import OperationalError, connection, connections, transaction
 from jobqueue import enqueue
 from jobqueue.db import retry
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.models import Job
+from jobqueue.lockstats import recorder
+from jobqueue.models import Job, RedoneStat
 from jobqueue.transitions import ack, ack_many, claim
 from tests.blocking import somebody_waits
 from tests.factories import claim_one, make_job, make_jobs, state, wait_until
@@ -57,7 +58,7 @@ def lock_row(job_id):
     list(Job.objects.select_for_update().filter(pk=job_id))
 
 
-def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted():
+def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted_and_shown(shown):
     low, high = make_jobs(2)
     leases = claim("q", 2, worker="w")
     before = sum(retry.retries.values())
@@ -82,9 +83,10 @@ def test_an_ack_that_is_chosen_as_deadlock_victim_is_redone_and_counted():
     assert found == [[]]
     assert [state(low), state(high)] == ["DONE", "DONE"]
     assert sum(retry.retries.values()) > before
+    assert shown("ack", "deadlock") >= 1
 
 
-def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
+def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone(shown):
     job_id = make_job()
     lease = claim_one()
     gave_up, let_go = threading.Event(), threading.Event()
@@ -115,6 +117,7 @@ def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone():
         transaction_retried.disconnect(on_retry)
     assert found == ["acked"]
     assert state(job_id) == "DONE"
+    assert shown("ack", "lock_timeout") == 1
 
 
 def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_done():
@@ -146,6 +149,8 @@ def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_d
     finally:
         key_holder.close()
     assert Job.objects.count() == 0
+    recorder.flush()
+    assert not RedoneStat.objects.exists(), "nobody but the caller could redo it"
 
 
 def test_a_claim_passes_over_rows_that_somebody_else_has_locked():

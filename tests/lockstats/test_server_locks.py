@@ -6,10 +6,10 @@ import pytest
 from django.db import connection, connections
 
 from jobqueue import signals
-from jobqueue.db import vendor
+from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.lock_facts import MYSQL_QUOTES, without_values
 from jobqueue.db.mysql.innodb_status import read_deadlock
-from jobqueue.db.retry import count_retry
+from jobqueue.db.retry import count_refusal
 from jobqueue.exceptions import NotSupported
 from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder
@@ -93,7 +93,7 @@ def test_a_deadlock_is_counted_and_its_story_kept():
         assert watch().deadlocks == 1
         (report, *_) = findings()
     else:
-        count_retry("default", "40P01", 1, error)
+        count_refusal("ack", ErrorKind.DEADLOCK, error, using="default", attempt=1, redone=True)
         recorder.flush()
         (report,) = findings()
     victim, other = sorted(report.detail["parties"], key=lambda party: not party["rolled_back"])
@@ -239,7 +239,7 @@ def test_texts_that_were_cut_short_or_have_no_deadlock_are_read_as_far_as_they_g
 
 def test_the_story_comes_through_the_signal_of_our_retries():
     assert any(key[0] == "jobqueue.locks" for key, *_ in signals.transaction_retried.receivers)
-    count_retry("default", "1205", 1, vendor("default") and ValueError("no deadlock"))
+    count_refusal("ack", None, ValueError("no deadlock"), using="default", attempt=1, redone=True)
     recorder.flush()
     assert findings() == []
 

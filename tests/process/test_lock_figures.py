@@ -1,26 +1,37 @@
 """Workers write down what the locks of their jobs did, and one of them looks at the server's."""
 
+import signal
+
 import pytest
 
 from jobqueue.lockstats.counters import Counters
 from jobqueue.maintenance import lock_watch
-from jobqueue.models import Job, LockRow, LockStat
+from jobqueue.models import Job, LockRow, LockStat, RedoneStat
 from jobqueue.worker.child.process import LockReport
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
 from tests.factories import wait_until
 from tests.marks import committed
+from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
 
 pytestmark = committed
 
 
-def test_a_worker_that_leaves_has_written_what_its_locks_did(worker):
+def test_a_worker_that_leaves_has_written_what_its_locks_did_and_what_it_redid(worker):
     for _ in range(3):
         tasks.takes_a_lock.enqueue("shared")
-    group = worker("--drain", "--processes", 1, "--concurrency", 1)
+    tasks.is_refused_once.enqueue()
+    group = worker("--probe-port", port := free_port(), "--processes", 1, "--concurrency", 1)
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 60)
+    # Counted in the child at once, and shown by the monitor.
+    error = "busy" if VENDOR == "sqlite" else "deadlock"
+    assert metric(port, rf'transactions_redone_total\{{error="{error}",verb="counter"\}}') == 1
+    group.signal(signal.SIGTERM)
     assert group.wait() == 0
+    found = RedoneStat.objects.get(verb="counter")
+    assert (found.error, found.redone, found.given_up) == (error, 1, 0)
     row = LockStat.objects.get()
     assert (row.kind, row.lock_key) == ("lease lock", "shared")
     assert (row.acquired, row.failed, row.released, row.reentries) == (3, 3, 3, 0)

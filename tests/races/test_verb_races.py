@@ -209,7 +209,9 @@ def test_everything_at_once_keeps_every_row_whole():
         for _ in range(20):
             # This statement is the test's own and may be a deadlock's victim like any other.
             lapse = Job.objects.filter(status=1)
-            retry_transient(lambda lapse=lapse: lapse.update(lock_until="2020-01-01T00:00:00Z"), using="default")
+            retry_transient(
+                "bulk", lambda lapse=lapse: lapse.update(lock_until="2020-01-01T00:00:00Z"), using="default"
+            )
             reap()
 
     def stop():

@@ -15,7 +15,7 @@ from django.db.utils import DatabaseError
 
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, Fault, Problem
+from jobqueue.db.dialect import Dialect, ErrorKind, Problem
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
@@ -24,10 +24,16 @@ from jobqueue.db.mysql.server import collation, error_number, padding_problem, s
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.sockets import one_value
 
-# 1205 lock wait, 1213 deadlock, 1020 row changed (MariaDB), 1317 KILL QUERY, 3101 group replication rolled back,
-# 3572 NOWAIT, 1180 commit refused by a cluster, 1969 and 3024 a limit of the statement's time.
+# 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
+# 1317 KILL QUERY, 1969 and 3024 a limit of the statement's time.
 # No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
-_TRANSIENT = {1205, 1213, 1020, 1317, 3101, 3572, 1180, 1969, 3024, 1021, 1114, 1206}
+_TRANSIENT: dict[object, ErrorKind] = {
+    1213: ErrorKind.DEADLOCK,
+    **dict.fromkeys((1205, 3572), ErrorKind.LOCK_TIMEOUT),
+    **dict.fromkeys((1020, 3101, 1180), ErrorKind.SERIALIZATION),
+    **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELED),
+    **dict.fromkeys((1021, 1114, 1206), ErrorKind.NO_ROOM),
+}
 # Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
 _GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
 # Logins that are refused until the account is repaired: access denied, account locked, no such database.
@@ -190,16 +196,14 @@ class MySQL(Dialect):
         itself = str(connection.mysql_server_data["version"])  # type: ignore[attr-defined]
         return plain if plain.endswith(f" {itself}") else f"{plain} ({itself})"
 
-    def fault(self, error: BaseException) -> Fault | None:
+    def error_kind(self, error: BaseException) -> ErrorKind | None:
         """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
         if not isinstance(error, DatabaseError | InterfaceError):
             return None
         code = error_number(error)
-        if code in _TRANSIENT:
-            return Fault.TRANSIENT
         if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
-            return Fault.GONE
-        return None
+            return ErrorKind.LOST_CONNECTION
+        return _TRANSIENT.get(code)
 
     def never_sent(self, error: BaseException) -> bool:
         """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""

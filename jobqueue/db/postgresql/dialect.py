@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
-from jobqueue.db.dialect import Dialect, Fault, Problem
+from jobqueue.db.dialect import Dialect, ErrorKind, Problem
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
@@ -20,7 +20,13 @@ from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
 
 # Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
-_TRANSIENT = {"40001", "40P01", "55P03", "57014", "53100", "53200", "58030"}
+_TRANSIENT = {
+    "40001": ErrorKind.SERIALIZATION,
+    "40P01": ErrorKind.DEADLOCK,
+    "55P03": ErrorKind.LOCK_TIMEOUT,
+    "57014": ErrorKind.CANCELED,
+    **dict.fromkeys(("53100", "53200", "58030"), ErrorKind.NO_ROOM),
+}
 # Connection exceptions are class 08; 57Pxx shut down or terminated, 53300 too many clients, 25006 read-only.
 _GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
 # Terminated (what it was doing is rolled back), starting up or shutting down, too many clients.
@@ -172,18 +178,16 @@ class PostgreSQL(Dialect):
                 texts = [notice.payload for notice in session.notifies(timeout=0)]
         return texts
 
-    def fault(self, error: BaseException) -> Fault | None:
+    def error_kind(self, error: BaseException) -> ErrorKind | None:
         """By SQLSTATE; an operational error without one is a lost connection."""
         if not isinstance(error, DatabaseError | InterfaceError):
             return None
         state = self.error_code(error)
-        if state in _TRANSIENT:
-            return Fault.TRANSIENT
         if state in _GONE or state.startswith("08"):
-            return Fault.GONE
+            return ErrorKind.LOST_CONNECTION
         if isinstance(error, OperationalError | InterfaceError) and len(state) != 5:
-            return Fault.GONE
-        return None
+            return ErrorKind.LOST_CONNECTION
+        return _TRANSIENT.get(state)
 
     def never_sent(self, error: BaseException) -> bool:
         """There was no session, the driver could not send all of the statement, or the server ended it first.

@@ -8,8 +8,8 @@ from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, Fault, Q
-from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate
+from jobqueue.db.dialect import Dialect, ErrorKind, Q
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
 
 
 class SQLiteDiagnostics(Diagnostics):
@@ -39,14 +39,16 @@ class SQLite(Dialect):
         """Unchanged: the transaction has locked the whole database."""
         return queryset
 
-    def fault(self, error: BaseException) -> Fault | None:
+    def error_kind(self, error: BaseException) -> ErrorKind | None:
         """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
         if isinstance(error, OperationalError):
             text = str(error)
-            if "locked" in text or "busy" in text or "is full" in text:
-                return Fault.TRANSIENT
+            if "locked" in text or "busy" in text:
+                return ErrorKind.SERIALIZATION if is_stale(error) else ErrorKind.BUSY
+            if "is full" in text:
+                return ErrorKind.NO_ROOM
             if "unable to open" in text or "disk I/O" in text:
-                return Fault.GONE
+                return ErrorKind.LOST_CONNECTION
         return None
 
     def never_sent(self, error: BaseException) -> bool:

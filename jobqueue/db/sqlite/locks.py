@@ -61,7 +61,7 @@ class SQLiteLocks(LockDialect):
 
     def is_lock_timeout(self, error: BaseException) -> bool:
         """SQLITE_BUSY, but not that a snapshot is too old to write."""
-        return _code(error).startswith("SQLITE_BUSY") and not _is_stale(error)
+        return _code(error).startswith("SQLITE_BUSY") and not is_stale(error)
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A full disk or a disk error ends the transaction."""
@@ -79,7 +79,7 @@ class SQLiteLocks(LockDialect):
             try:
                 cursor.execute(sql, [key])
             except OperationalError as error:
-                if _is_stale(error):
+                if is_stale(error):
                     raise stale_snapshot(key) from error
                 if not self.is_lock_timeout(error):
                     raise
@@ -105,7 +105,7 @@ class SQLiteLocks(LockDialect):
             try:
                 cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
             except OperationalError as error:
-                if _is_stale(error):
+                if is_stale(error):
                     raise StaleSnapshot(
                         "once(): this transaction read something before, and another session has written since, so it "
                         "cannot write any more. Nothing was written. Roll it back and begin again with once() before "
@@ -121,7 +121,8 @@ def _code(error: BaseException) -> str:
     return str(getattr(error.__cause__, "sqlite_errorname", ""))
 
 
-def _is_stale(error: BaseException) -> bool:
+def is_stale(error: BaseException) -> bool:
+    """Whether a transaction may not write because the database has changed since it read."""
     return _code(error) == "SQLITE_BUSY_SNAPSHOT"
 
 

@@ -112,7 +112,7 @@ class Command(BaseCommand):
                 Watchdog("this relay", relay.watch.lease_seconds / 2).start()
         try:
             with watched(connections[using]):
-                retry_transient(lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
+                retry_transient("relay", lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
             self._exit(unreadable(using, error, "the outbox"), NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])

@@ -70,7 +70,7 @@ class Claimer:
             request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember)
             take = update_returning if request.in_one else select_then_update
             try:
-                taken = retry_transient(partial(take, request), using=self._using)
+                taken = retry_transient("claim", partial(take, request), using=self._using)
             except (Error, DatabaseBusy):
                 if leases:
                     return leases

@@ -50,7 +50,7 @@ def ended_before(ended: Sequence[tuple[Row, datetime | None]], late: Sequence[Ro
     rows = Job.objects.using(using).filter(pk__in=[row.pk for row, _ in earlier], status=Job.Status.CANCELED)
     instants: dict[int, datetime | None]
     try:
-        instants = retry_transient(partial(dict, rows.values_list("pk", "finished_at")), using=using)
+        instants = retry_transient("claim", partial(dict, rows.values_list("pk", "finished_at")), using=using)
     except (Error, DatabaseBusy) as error:
         # The jobs that were claimed must run in any case.
         logger.warning("no signal is sent for expired jobs that a lost commit may have ended: %s", error)

@@ -64,7 +64,7 @@ def update_returning(request: Request) -> Taken:
         if not found:
             raise
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
-        retry.count_error(error, using=request.using)
+        retry.count_error("claim", error, using=request.using)
     return _without_late(found, from_top=bool(found) and level is None)
 
 
@@ -82,7 +82,7 @@ def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
     gone, any_lease = {row.pk for row in late}, found[0][1]
     mine = in_state(gone, Job.Status.PROCESSING, using=any_lease.using).filter(lock_token=any_lease.token)
     try:
-        retry_transient(partial(end_expired, mine), using=any_lease.using)
+        retry_transient("claim", partial(end_expired, mine), using=any_lease.using)
     except (Error, DatabaseBusy) as error:
         logger.warning("%d expired jobs could not be ended: %s; their leases will run out", len(late), error)
         late = []

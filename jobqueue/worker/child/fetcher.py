@@ -124,7 +124,7 @@ class Fetcher:
         selection = self._options.selection
         if self._options.drain or self._options.once:
             selection.forget()
-        return retry_transient(partial(selection.heads, self._using, guess=guess), using=self._using)
+        return retry_transient("claim", partial(selection.heads, self._using, guess=guess), using=self._using)
 
     def _limit(self) -> int:
         """The most jobs that may be claimed now, for threads and coroutines together."""

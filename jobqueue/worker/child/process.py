@@ -14,7 +14,7 @@ from django.db import Error, connections
 from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
-from jobqueue.db import is_refusal
+from jobqueue.db import is_refusal, redone
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
@@ -61,6 +61,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     stack_dump.print_at_sigquit()
     job_fork.guard()
     keep_log_lines()
+    redone.observe(scoreboard.redone[index].add)
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from jobqueue.conf import Settings, load
 from jobqueue.db import fault_vendor, is_lost_connection
 from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reaper, worker_rows
 from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.outbox import unrouted
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor import unserved
@@ -35,6 +37,7 @@ detail = logging.getLogger("jobqueue.detail")
 # renews nothing for half a lease is replaced.
 BATCH, BATCH_OF_ONE_WRITER = 1000, 100
 BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
+UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
 SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 
 
@@ -61,6 +64,9 @@ class Housekeeping:
         self._next_rows = self._next_reaping = self._next_sweep = self._next_watch = 0.0
         # The first look was before the start of the children.
         self._next_unserved = time.monotonic() + unserved.INTERVAL_SECONDS
+        # Only /metrics shows the number.
+        shown = options.probe_port is not None and load().outbox is not None
+        self._next_unrouted = 0.0 if shown else math.inf
         self._reaped = Reaped()
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
@@ -81,6 +87,9 @@ class Housekeeping:
         if now >= self._next_unserved:
             self._next_unserved = now + random.uniform(0.8, 1.2) * unserved.INTERVAL_SECONDS
             do(self.warn_of_unserved)
+        if now >= self._next_unrouted:
+            self._next_unrouted = now + random.uniform(0.8, 1.2) * UNROUTED_SECONDS
+            do(self.count_unrouted)
         if not self._options.reaper:
             return
         if now >= self._next_reaping:
@@ -113,6 +122,11 @@ class Housekeeping:
     def warn_of_unserved(self) -> None:
         """Log which queues with jobs no running worker serves."""
         unserved.warn(self._options)
+
+    def count_unrouted(self) -> None:
+        """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
+        found = unrouted.find(using=self._using)
+        self._scoreboard.header.outbox_unrouted = sum(len(each.ids) for each in found)
 
     def reap(self) -> None:
         """End one batch of expired leases. If the batch was full, the next one follows soon."""

@@ -18,10 +18,11 @@ from contextlib import suppress
 from django.db import Error, connections
 
 from jobqueue import signals
-from jobqueue.db import one_writer
+from jobqueue.db import one_writer, redone
 from jobqueue.db.sockets import ping
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.lockstats import recorder
 from jobqueue.log_format import count_of
 from jobqueue.signals import Dispatch
 from jobqueue.transitions.renewing import renew_in_hand
@@ -223,6 +224,7 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
     """Be the monitor process: check the database, mark the scoreboard as ready, then run; returns the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    redone.observe(scoreboard.redone[-1].add)
     with suppress(RuntimeError):
         # Without room for this thread, the supervisor still watches the main thread, which watches the two others.
         Watchdog(f"{options.name}:{options.boot_id}", options.lease_seconds / 2).start()
@@ -238,4 +240,5 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
     signals.dispatch_via(dispatcher.dispatch)
     status = Monitor(options, scoreboard, dispatcher.dispatch).run()
     dispatcher.end(LAST_SECONDS)
+    recorder.close()
     return status

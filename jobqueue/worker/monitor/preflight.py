@@ -36,14 +36,14 @@ def preflight(options: Options) -> int:
         logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
         return MISCONFIGURED
     try:
-        found = retry_transient(lambda: vendor(options.database), using=options.database)
+        found = retry_transient("check", lambda: vendor(options.database), using=options.database)
         if not found.supported:
             logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
             return MISCONFIGURED
-        missing = retry_transient(lambda: pending_migrations(options.database), using=options.database)
-        isolation = retry_transient(lambda: found.isolation(connection), using=options.database)
-        wrong = [] if missing else retry_transient(lambda: _wrong(options.database), using=options.database)
-        packet = retry_transient(lambda: packet_problem(connection, load()), using=options.database)
+        missing = retry_transient("check", lambda: pending_migrations(options.database), using=options.database)
+        isolation = retry_transient("check", lambda: found.isolation(connection), using=options.database)
+        wrong = [] if missing else retry_transient("check", lambda: _wrong(options.database), using=options.database)
+        packet = retry_transient("check", lambda: packet_problem(connection, load()), using=options.database)
     except (Error, DatabaseBusy) as error:
         logger.error("the database %r cannot be reached: %s. Start it or correct DATABASES.", options.database, error)
         return UNREACHABLE
@@ -62,7 +62,7 @@ def preflight(options: Options) -> int:
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
     _warn(packet, unused_problem())
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
-        retry_transient(lambda: unserved.warn(options), using=options.database)
+        retry_transient("check", lambda: unserved.warn(options), using=options.database)
     return 0
 
 

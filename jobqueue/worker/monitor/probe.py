@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from jobqueue.conf import load
+from jobqueue.worker.shared.redone_counts import totals
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
 
 if TYPE_CHECKING:
@@ -92,13 +94,28 @@ class Probe:
             yield CounterMetricFamily(f"jobqueue_worker_{name}", words, total)
         reaped = self._scoreboard.header.reaped
         yield CounterMetricFamily("jobqueue_worker_leases_reaped", "Lapsed leases ended by this worker", reaped)
+        yield from self._redone()
+
+    def _redone(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
+        name, labels = "jobqueue_worker_transactions", ("verb", "error")
+        redone = CounterMetricFamily(
+            f"{name}_redone", "Transactions that an error ended and that ran again", None, labels
+        )
+        given_up = CounterMetricFamily(f"{name}_given_up", "Transactions that an error ended for good", None, labels)
+        for total in totals(self._scoreboard.redone):
+            redone.add_metric((total.verb, total.kind), total.redone)
+            given_up.add_metric((total.verb, total.kind), total.given_up)
+        yield redone
+        yield given_up
 
     def _gauges(self) -> list[tuple[str, str, int]]:
         running = self._running()
         holds = [lease_slot.hold for lease_slots in self._scoreboard.lease_slots for lease_slot in lease_slots]
         allowed = "Jobs that may run at once now, fewer than usual while the database is in trouble"
         slowed = "Queues with a task whose runs fail and that is tried one job at a time, summed over children"
-        return [
+        gauges = [
             ("children", "Child processes that run", len(running)),
             ("jobs_running", "Jobs whose body runs now", holds.count(Hold.RUNNING)),
             ("jobs_claimed", "Jobs claimed and not started", holds.count(Hold.WAITING)),
@@ -106,6 +123,10 @@ class Probe:
             ("queues_slowed", slowed, sum(slot.queues_slowed for slot in running)),
             ("database_down", "1 while the database is unreachable", self._scoreboard.header.database_down),
         ]
+        if load().outbox is not None:
+            waiting = "Events of the outbox that wait for a route or a subscriber, counted once a minute"
+            gauges.append(("outbox_unrouted", waiting, self._scoreboard.header.outbox_unrouted))
+        return gauges
 
     def _running(self) -> list[ProcessSlot]:
         return [slot for slot in self._scoreboard.slots if slot.state == State.RUNNING]

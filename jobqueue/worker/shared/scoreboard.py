@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Annotated, TypeVar, get_type_hints
 
+from jobqueue.worker.shared.redone_counts import Numbers, RedoneCounts
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -206,6 +207,7 @@ class Header(ctypes.Structure):
     monitor_stop: Int
     database_down: Int
     reaped: Long
+    outbox_unrouted: Long  # events that waited for a route or a subscriber at the last look
     monitor_ticked_at: Seconds  # when a step of the monitor's work last ended
     renewed_at: Seconds  # when the monitor last renewed all leases
     database_down_since: Seconds  # 0: the database answers
@@ -216,6 +218,7 @@ class Scoreboard:
 
     def __init__(self, processes: int, leases: int) -> None:
         size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + leases * ctypes.sizeof(LeaseSlot))
+        size += (processes + 1) * ctypes.sizeof(Numbers)
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header = Header.from_buffer(self._memory)
@@ -227,6 +230,11 @@ class Scoreboard:
             offset += ctypes.sizeof(ProcessSlot)
             self.lease_slots.append((LeaseSlot * leases).from_buffer(self._memory, offset))
             offset += ctypes.sizeof(self.lease_slots[-1])
+        #: redone transactions of each child, and of the monitor
+        self.redone: list[RedoneCounts] = []
+        for _ in range(processes + 1):
+            self.redone.append(RedoneCounts(Numbers.from_buffer(self._memory, offset)))
+            offset += ctypes.sizeof(Numbers)
         self.wakeups = WakeupPipes(self.slots)
         # Not os.getppid() after a fork: the supervisor may have died by then.
         self.supervisor_pid = os.getpid()
