@@ -3,10 +3,11 @@
 import multiprocessing
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from django.db import connection
 from django.db.models import Count
@@ -14,6 +15,7 @@ from django.db.models import Count
 from demo_project.auction import racer
 from demo_project.auction.models import Offer
 from demo_project.auction.strategies import STRATEGIES, Strategy, reason_not_to_run
+from demo_project.demo.lock_waits import lock_waits, waits_since
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,11 @@ class Shape:
 
     processes: int = 8
     seconds: float = 3.0
+
+    @property
+    def text(self) -> str:
+        """The size in words."""
+        return f"{self.processes} processes, {self.seconds:g} s for each strategy"
 
 
 @dataclass
@@ -39,6 +46,7 @@ class Verdict:
     crossed: int = 0
     #: offers that were sold to two customers, or sold and cancelled
     sold_twice: int = 0
+    lock_waits: int | None = None
     errors: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -52,8 +60,8 @@ class Verdict:
         if self.not_run:
             return f"not run: {self.not_run}"
         faults = [
-            f"{count} {what}"
-            for count, what in ((self.crossed, "markets crossed"), (self.sold_twice, "offers sold twice"))
+            f"{count} {what}{'s' if count > 1 else ''} {fault}"
+            for count, what, fault in ((self.crossed, "market", "crossed"), (self.sold_twice, "offer", "sold twice"))
             if count
         ]
         return "BROKEN: " + ", ".join(faults) if faults else "rules kept"
@@ -61,6 +69,11 @@ class Verdict:
     def as_json(self) -> dict[str, object]:
         """All values, for --json."""
         return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Verdict":
+        """What as_json() was made from."""
+        return cls(**{one.name: found[one.name] for one in fields(cls)})
 
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
@@ -83,9 +96,11 @@ def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
 def _race(strategy: Strategy, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
     Offer.objects.all().delete()
     product = f"shoe {uuid.uuid4().hex[:8]}"
+    before = lock_waits()
     # A barrier inside gives each process exactly one of these calls.
     running = [pool.submit(racer.run, strategy.name, product, index, shape.seconds) for index in range(shape.processes)]
     laps = [future.result() for future in running]
+    waits = waits_since(before)
     offers = Offer.objects.filter(product=product)
     twice = offers.annotate(trades=Count("trade")).filter(trades__gt=1).count()
     both = offers.filter(cancelled_at__isnull=False, trade__isnull=False).distinct().count()
@@ -99,6 +114,7 @@ def _race(strategy: Strategy, shape: Shape, pool: ProcessPoolExecutor) -> Verdic
         checks=sum(lap.checks for lap in laps),
         crossed=len(set().union(*(lap.crossed for lap in laps))),
         sold_twice=twice + both,
+        lock_waits=waits,
         errors=dict(sum((lap.errors for lap in laps), Counter())),
     )
 

@@ -10,12 +10,12 @@ from demo_project.auction.rules import THINK_SECONDS
 from demo_project.demo.chart import draw_race, race_bar
 from demo_project.demo.tables import table
 
-_HEAD = ["strategy", "commits", "commits/s", "refused", "crossed", "sold twice", "retried", "verdict"]
+HEAD = ["strategy", "commits", "commits/s", "refused", "crossed", "sold twice", "lock waits", "retried", "verdict"]
 
 
 def as_table(verdicts: Sequence[Verdict]) -> str:
     """One line per strategy."""
-    return table(_HEAD, [_line(verdict) for verdict in verdicts])
+    return table(HEAD, [line(verdict) for verdict in verdicts])
 
 
 def notes() -> str:
@@ -30,18 +30,21 @@ def notes() -> str:
             "SQLite has one writer at a time and the demo's transactions begin IMMEDIATE, so the row-lock strategies "
             "keep the rules here, though they lock no row. none has no transaction and breaks them even here."
         )
+    if connection.vendor != "mysql":
+        found.append("lock waits are counted by MySQL and MariaDB only.")
     return "\n".join(textwrap.fill(note, 110) for note in found)
 
 
-def as_svg(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Commits per second as bars, red where the rules were broken."""
+def as_svg(title: str, verdicts: Sequence[Verdict], foot: str = "") -> str:
+    """Commits per second as bars, red where the rules were broken; `foot` stands below."""
     bars = [race_bar(v.strategy, None if v.not_run else v.per_second, kept=v.kept, text=v.text) for v in verdicts]
-    return draw_race(title, bars)
+    return draw_race(title, bars, foot)
 
 
-def _line(verdict: Verdict) -> list[object]:
+def line(verdict: Verdict) -> list[object]:
+    """The cells of a verdict, below HEAD."""
     if verdict.not_run:
-        return [verdict.strategy, *["-"] * 6, verdict.text]
+        return [verdict.strategy, *["-"] * 7, verdict.text]
     return [
         verdict.strategy,
         verdict.commits,
@@ -49,6 +52,7 @@ def _line(verdict: Verdict) -> list[object]:
         verdict.refused,
         verdict.crossed,
         verdict.sold_twice,
+        "-" if verdict.lock_waits is None else verdict.lock_waits,
         sum(verdict.errors.values()),
         verdict.text,
     ]

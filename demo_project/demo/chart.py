@@ -25,8 +25,11 @@ class Bar:
     text: str
 
 
-def draw_bars(title: str, groups: Mapping[str, Sequence[Bar]], *, left: int, width: int) -> str:
-    """An SVG of `width` with one group of bars below the other, each group on its own scale; `left` is for names."""
+def draw_bars(title: str, groups: Mapping[str, Sequence[Bar]], *, left: int, width: int, foot: str = "") -> str:
+    """An SVG of `width` with one group of bars below the other, each group on its own scale; `left` is for names.
+
+    `foot` stands below the bars.
+    """
     body, y = [f'<text x="0" y="18" font-weight="600">{escape(title)}</text>'], 44
     for group, bars in groups.items():
         if group and bars:
@@ -40,13 +43,16 @@ def draw_bars(title: str, groups: Mapping[str, Sequence[Bar]], *, left: int, wid
             body.append(f'<text x="{left + size + 6:.1f}" y="{y + 15}" class="{bar.look}">{escape(bar.text)}</text>')
             y += _ROW
         y += _GAP if group and bars else 0
+    if foot:
+        body.append(f'<text x="0" y="{y + 14}" class="none">{escape(foot)}</text>')
+        y += _ROW
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" role="img">'
     return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>", *body, "</svg>", ""])
 
 
-def draw_race(title: str, bars: Sequence[Bar]) -> str:
-    """The strategies of a race, each with its rate."""
-    return draw_bars(title, {"": bars}, left=120, width=980)
+def draw_race(title: str, bars: Sequence[Bar], foot: str = "") -> str:
+    """The strategies of a race, each with its rate; `foot` stands below."""
+    return draw_bars(title, {"": bars}, left=120, width=980, foot=foot)
 
 
 def race_bar(name: str, per_second: float | None, *, kept: bool, text: str) -> Bar:

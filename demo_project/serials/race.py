@@ -3,14 +3,15 @@
 import multiprocessing
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
-from django.db import connection
 from django.db.models import Count
 
+from demo_project.demo.lock_waits import lock_waits, waits_since
 from demo_project.demo.redis_there import redis_missing
 from demo_project.serials import racer
 from demo_project.serials.models import Sale, SerialNumber
@@ -25,6 +26,11 @@ class Shape:
     numbers: int = 1000
     requests: int = 5000
     processes: int = 8
+
+    @property
+    def text(self) -> str:
+        """The size in words."""
+        return f"{self.numbers} numbers, {self.requests} requests, {self.processes} processes"
 
 
 @dataclass
@@ -74,6 +80,11 @@ class Verdict:
         """All values, for --json."""
         return {**asdict(self), "kept": self.kept and not self.not_run, "verdict": self.text}
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Verdict":
+        """What as_json() was made from."""
+        return cls(**{one.name: found[one.name] for one in fields(cls)})
+
 
 def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
     """Yield one verdict per strategy. The processes are started once, each with its own connection."""
@@ -97,7 +108,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
     _stock(shape.numbers)
-    waits = _lock_waits()
+    before = lock_waits()
     run_id = uuid.uuid4().hex[:8]
     shares = [
         shape.requests // shape.processes + (i < shape.requests % shape.processes) for i in range(shape.processes)
@@ -107,9 +118,9 @@ def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
         pool.submit(racer.run, name, run_id, index, shape.processes, share) for index, share in enumerate(shares)
     ]
     laps = [future.result() for future in running]
-    after = _lock_waits()
+    waits = waits_since(before)
     verdict = _judge(name, shape, laps)
-    verdict.lock_waits = None if waits is None or after is None else after - waits
+    verdict.lock_waits = waits
     return verdict
 
 
@@ -160,13 +171,3 @@ def _overtaken(laps: Sequence[racer.Lap]) -> int:
             position += 1
         found += serial < highest
     return found
-
-
-def _lock_waits() -> int | None:
-    """How often a statement waited for a row lock since the server started, from InnoDB; None on other databases."""
-    if connection.vendor != "mysql":
-        return None
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")
-        row = cursor.fetchone()
-    return int(row[1]) if row else None

@@ -10,7 +10,7 @@ from demo_project.demo.tables import table
 from demo_project.serials.race import Verdict
 from demo_project.serials.strategies import STRATEGIES, THINK_SECONDS
 
-_HEAD = [
+HEAD = [
     "strategy",
     "handed out",
     "sold twice",
@@ -26,7 +26,7 @@ _HEAD = [
 
 def as_table(verdicts: Sequence[Verdict]) -> str:
     """One line per strategy."""
-    return table(_HEAD, [_line(verdict) for verdict in verdicts])
+    return table(HEAD, [line(verdict) for verdict in verdicts])
 
 
 def notes(verdicts: Sequence[Verdict]) -> str:
@@ -55,14 +55,15 @@ def notes(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(textwrap.fill(note, 110) for note in found)
 
 
-def as_svg(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Numbers handed out per second as bars, red where one was sold twice or never."""
+def as_svg(title: str, verdicts: Sequence[Verdict], foot: str = "") -> str:
+    """Numbers handed out per second as bars, red where one was sold twice or never; `foot` stands below."""
     rates = [None if v.not_run else 1000 / (v.ms_per_number or 1) for v in verdicts]
     bars = [race_bar(v.strategy, rate, kept=v.kept, text=v.text) for v, rate in zip(verdicts, rates, strict=True)]
-    return draw_race(title, bars)
+    return draw_race(title, bars, foot)
 
 
-def _line(verdict: Verdict) -> list[object]:
+def line(verdict: Verdict) -> list[object]:
+    """The cells of a verdict, below HEAD."""
     if verdict.not_run:
         return [verdict.strategy, *["-"] * 8, verdict.text]
     errors = sum(verdict.errors.values())

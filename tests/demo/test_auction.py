@@ -1,4 +1,4 @@
-"""The auction of the demo: its rules, and a short race. The long one: tests/proofs/locks/test_auction_race.py."""
+"""The auction of the demo: its rules, and a short race. The long one: tests/proofs/demo/test_races.py."""
 
 import json
 import xml.etree.ElementTree as ElementTree

@@ -82,6 +82,14 @@ def test_a_page_that_is_missing_fails_the_check_of_a_release(repository, monkeyp
     assert "docs/proof/core.md: not made yet" in capsys.readouterr().out
 
 
+def test_a_page_of_a_small_run_fails_the_check_of_a_release(repository, monkeypatch, capsys):
+    made_on = repository({"code/a.py": WORKS})
+    (freshness.ROOT / "page.md").write_text(f"`JOBQUEUE_PROVE_SMALL=1 make prove ISSUE=demo`, commit {made_on}")
+    monkeypatch.setattr(freshness, "PROVED", {"page.md": PATHS})
+    assert (freshness.main([]), freshness.main(["--fail"])) == (0, 1)
+    assert "page.md: made by a small run" in capsys.readouterr().out
+
+
 def test_every_path_that_a_page_proves_exists():
     paths = {path for paths in freshness.PROVED.values() for path in paths}
     assert [path for path in paths if not list(ROOT.glob(f"{path.rstrip('/')}*"))] == []

@@ -12,6 +12,7 @@ from django.db import connection
 from demo_project.auction import race
 from demo_project.auction.report import as_svg, as_table, notes
 from demo_project.auction.strategies import STRATEGIES
+from demo_project.demo.recorded import apart
 from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
@@ -34,7 +35,8 @@ class Command(BaseCommand):
         shape = race.Shape(given["processes"], given["seconds"])
         wanted = given["strategy"] or ["all"]
         names = [name for name in STRATEGIES if "all" in wanted or name in wanted]
-        title = f"{shape.processes} processes, {shape.seconds:g} s each, {vendor_of(connection).describe(connection)}"
+        database = vendor_of(connection).describe(connection)
+        title = f"{shape.text}, {database}"
         verdicts = []
         for verdict in race.run(names, shape):
             verdicts.append(verdict)
@@ -44,10 +46,22 @@ class Command(BaseCommand):
             given["svg"].write_text(as_svg(f"The auction: {title}", verdicts))
         if given["json"]:
             found = [verdict.as_json() for verdict in verdicts]
-            self.stdout.write(json.dumps({"version": 1, "race": title, **vars(shape), "strategies": found}))
+            self.stdout.write(
+                json.dumps(
+                    {
+                        "version": 1,
+                        "race": title,
+                        "database": database,
+                        "size": shape.text,
+                        **vars(shape),
+                        "strategies": found,
+                    }
+                )
+            )
         else:
             self.stdout.write(title)
             self.stdout.write(as_table(verdicts))
             self.stdout.write(notes())
+            self.stdout.write(apart("auction"))
         if any(verdict.safe and not verdict.not_run and not verdict.kept for verdict in verdicts):
             sys.exit(1)

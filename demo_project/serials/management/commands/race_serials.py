@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import connection
 
+from demo_project.demo.recorded import apart
 from demo_project.serials import race
 from demo_project.serials.report import as_svg, as_table, notes
 from demo_project.serials.strategies import STRATEGIES
@@ -38,15 +39,18 @@ class Command(BaseCommand):
             verdicts.append(verdict)
             if not given["json"] and given["verbosity"] > 0:
                 self.stderr.write(f"{verdict.strategy}: {verdict.text} ({verdict.seconds:.1f} s)")
-        title = f"{shape.numbers} numbers, {shape.requests} requests, {shape.processes} processes, {database}"
+        title = f"{shape.text}, {database}"
         if given["svg"]:
             given["svg"].write_text(as_svg(f"Serial numbers: {title}", verdicts))
         if given["json"]:
             found = [verdict.as_json() for verdict in verdicts]
-            self.stdout.write(json.dumps({"version": 1, "database": database, **vars(shape), "strategies": found}))
+            self.stdout.write(
+                json.dumps({"version": 1, "database": database, "size": shape.text, **vars(shape), "strategies": found})
+            )
         else:
             self.stdout.write(title)
             self.stdout.write(as_table(verdicts))
             self.stdout.write(notes(verdicts))
+            self.stdout.write(apart("serials"))
         if any(verdict.safe and not verdict.not_run and not verdict.kept for verdict in verdicts):
             sys.exit(1)

@@ -1,0 +1,1 @@
+"""The demo's races, and the pages that show their figures."""
