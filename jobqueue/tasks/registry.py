@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isasyncgenfunction, isgeneratorfunction, signature
+from traceback import extract_tb
 from typing import TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -42,6 +43,8 @@ _knows_coroutines = False
 #: paths of tasks that were registered neither by django.setup() nor by discover(), so workers may not know them
 _late: set[str] = set()
 _discovering = False
+#: files whose code was running when the import of a tasks module failed
+_failed_files: set[str] = set()
 
 
 def add_task(path: str, task: AnyTask) -> None:
@@ -169,16 +172,30 @@ def discover() -> Iterator[str]:
 
     A module that cannot be imported is logged with its traceback; its jobs are parked, the others run.
     """
+    _failed_files.clear()
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
         if config.name in ("django_tasks", "jobqueue") or find_spec(name) is None:
             continue
         try:
             _register_all_of(name)
-        except BaseException:
+        except BaseException as error:
+            _failed_files.update(_files_of(error))
             logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
         else:
             yield name
+
+
+def failed_files() -> frozenset[str]:
+    """The files that took part in the imports that failed in discover(); one of them has the error."""
+    return frozenset(_failed_files)
+
+
+def _files_of(error: BaseException) -> set[str]:
+    files = {frame.filename for frame in extract_tb(error.__traceback__)}
+    if isinstance(error, SyntaxError) and error.filename:
+        files.add(error.filename)
+    return files
 
 
 def _register_all_of(name: str) -> None:

@@ -6,8 +6,10 @@ import os
 import random
 import time
 
+from django.apps import apps
 from django.utils.autoreload import StatReloader
 
+from jobqueue.tasks import registry
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot
 from jobqueue.worker.shared.worker_options import Options
 
@@ -48,11 +50,14 @@ class Recycling:
 
 
 class ChangedCode:
-    """Notices changes of the files of the modules that were loaded when it was made."""
+    """Notices changes of files: of the modules that were loaded when it was made, of those whose import failed, and of
+    each <app>/tasks.py, also one that is not there yet."""
 
     def __init__(self) -> None:
         self._reloader = StatReloader()
-        self._known = dict(self._reloader.snapshot_files())
+        self._not_loaded = {os.path.join(config.path, "tasks.py") for config in apps.get_app_configs()}
+        self._not_loaded |= registry.failed_files()
+        self._known = self._times()
         self._next = 0.0
 
     def found(self) -> bool:
@@ -61,8 +66,19 @@ class ChangedCode:
         if now < self._next:
             return False
         self._next = now + LOOK_SECONDS
-        found = dict(self._reloader.snapshot_files())
+        found = self._times()
         return any(found.get(path) != mtime for path, mtime in self._known.items())
+
+    def _times(self) -> dict[str, float | None]:
+        times: dict[str, float | None] = {path: _mtime(path) for path in self._not_loaded}
+        return times | {str(path): mtime for path, mtime in self._reloader.snapshot_files()}
+
+
+def _mtime(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def rss_bytes() -> int:
