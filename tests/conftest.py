@@ -17,6 +17,8 @@ if VENDOR == "postgres":
     flush_only_what_has_rows()
     drop_when_nobody_is_there()
 
+#: a property of a test: a line for the end of the run
+SAID = "said"
 
 # The machine's own defaults of runworker must not matter.
 for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER_")]:
@@ -33,11 +35,25 @@ def pytest_report_header(config):
     return f"jobqueue tests on {VENDOR}"
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests have measured and want the log of the run to say."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == SAID and report.when == "call":
+                terminalreporter.write_line(value)
+
+
 def pytest_collection_modifyitems(items):
     """Write the finding numbers of a test into the report that docs/proof/findings.md is made from."""
     for item in items:
         for mark in item.iter_markers("finding"):
             item.user_properties.append(("finding", mark.kwargs["number"]))
+
+
+@pytest.fixture
+def say(record_property):
+    """say(line): print the line after all tests, if this one passes."""
+    return lambda line: record_property(SAID, line)
 
 
 @pytest.fixture(autouse=True)

@@ -49,9 +49,10 @@ def by_exec(arguments: Sequence[str], env: Mapping[str, str], output: Path, pref
 class Forked:
     """What tests use of subprocess.Popen, for a process of the fork server."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> None:
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: Path, *, folder: Path = ROOT) -> None:
+        """`folder` is the project with the manage.py to run."""
         ready, child_end = _server().Pipe(duplex=False)
-        what = (list(arguments), dict(env), str(output), child_end)
+        what = (list(arguments), dict(env), str(output), str(folder), child_end)
         self._process = _server().Process(target=_run, args=what, daemon=True)
         self._process.start()
         child_end.close()
@@ -104,7 +105,7 @@ def _forget_that_it_was_forked() -> None:
     multiprocessing.current_process()._config["daemon"] = False
 
 
-def _run(arguments: list[str], env: dict[str, str], output: str, ready: Any) -> None:
+def _run(arguments: list[str], env: dict[str, str], output: str, folder: str, ready: Any) -> None:
     os.setsid()
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
@@ -115,8 +116,8 @@ def _run(arguments: list[str], env: dict[str, str], output: str, ready: Any) -> 
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
-    os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT)]
+    os.chdir(folder)
+    sys.path[:0] = list(dict.fromkeys([folder, str(ROOT)]))
     sys.argv = ["manage.py", *arguments]
     sys.orig_argv = [sys.executable, *sys.argv]
     _forget_that_it_was_forked()

@@ -13,7 +13,14 @@ Hidden comments, each on lines of its own before or after a block:
     <!-- test: file PATH -->     tutorial: the next block is the whole content of the file PATH
     <!-- test: append PATH -->   tutorial: the next block is added at the end of the file PATH
     <!-- test: background -->    tutorial: the next shell block goes on running in a session of its own
-    <!-- test: expect TEXT -->   tutorial: what the last shell block printed holds TEXT, now or soon
+    <!-- test: skip -->          tutorial: the next shell block is not run
+    <!-- test: expect TEXT -->   tutorial: what the last shell block printed holds TEXT, now or soon, after what was
+                                 expected of it before; so it is with a block of text, see tests/docs/printed.py
+    <!-- test: worker -->        tutorial: the next expectations are about the last block that goes on running
+    <!-- test: browse URL -->    tutorial: the next expectations are about the text of this page
+    <!-- test: replace PATH OLD NEW -->
+                                 tutorial: in the file PATH, OLD becomes NEW
+    <!-- test: first_job -->     tutorial: the time to the first job ends here
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "proof" not in p.parts)]
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 VERBS = {"setup", "check", "module", "only", "beside", "work", "file", "append", "background", "expect"}
+VERBS |= {"skip", "worker", "browse", "replace", "first_job"}
 LANGUAGES = {"python", "sql", "sh", "ini", "yaml", "dockerfile", "text"}
 
 _MARK = re.compile(r"^<!-- test: (\w+)(.*?)-->", re.DOTALL | re.MULTILINE)
