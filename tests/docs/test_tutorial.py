@@ -35,7 +35,7 @@ class Output:
 
     def expect(self, shown, where):
         """Wait until `shown` is printed after what was expected of it before."""
-        wanted, until = pattern(shown), time.monotonic() + patient(45)
+        wanted, until = pattern(shown), time.monotonic() + patient(20)
         while not (found := wanted.search(self.read(), self.seen)):
             assert time.monotonic() < until, f"{where}: {shown!r} is not in\n{self.read()[self.seen :]}"
             time.sleep(0.05)
