@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from io import StringIO
 
 import pytest
@@ -40,6 +41,7 @@ from tests.admin.helpers import client_of, person, root, text_of
 from tests.factories import claim_one, make_job
 from tests.marks import committed
 from tests.matrix import enough_on
+from tests.patience import patient
 from tests.settings import VENDOR
 
 PAGE = "/admin/jobqueue/lockstat/"
@@ -188,6 +190,28 @@ def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     redone.report(Refusal("ack", ErrorKind.BUSY, True))
     assert {verb for verb, *_ in counted(3600)} == {"ack"}
     assert len(counted()) == len(ErrorKind)
+
+
+@enough_on("sqlite", why="a log line")
+@pytest.mark.parametrize(
+    ("error", "warned"), [("disk I/O error", False), ("attempt to write a readonly database", True)]
+)
+def test_a_lost_connection_is_not_logged_once_more_by_the_statistics(monkeypatch, caplog, error, warned):
+    process = recorder._process
+
+    def flush():
+        if process.failed:
+            process.over.set()
+            return
+        raise OperationalError(error)
+
+    monkeypatch.setattr(recorder, "flush", flush)
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.001)
+    thread = threading.Thread(target=recorder._run, args=(process,))
+    thread.start()
+    thread.join(patient(30))
+    assert not thread.is_alive()
+    assert ("lock statistics could not be written" in caplog.text) == warned
 
 
 @pytest.mark.django_db
