@@ -73,8 +73,8 @@ def problems():
 def test_a_lock_and_a_wakeup_use_the_server_and_password_of_the_cache(guarded, entry, redis_url):
     entry(third(redis_url), password=PASSWORD)
     assert problems() == []
-    with redis_lock("k", 60) as lock:
-        assert guarded.exists(PREFIX + "k")
+    with redis_lock("of caches", 60) as lock:
+        assert guarded.exists(PREFIX + "of caches")
         assert lock.fence
     subscription = wakeup.notifier_of("default").subscribe()
     try:
@@ -87,7 +87,7 @@ def test_a_lock_and_a_wakeup_use_the_server_and_password_of_the_cache(guarded, e
 
 def test_without_its_password_the_error_is_redis_pys(guarded, entry, redis_url):
     entry(redis_url)
-    with pytest.raises(AuthenticationError), redis_lock("k", 60):
+    with pytest.raises(AuthenticationError), redis_lock("of caches", 60):
         pytest.fail("no password was given")
 
 
@@ -104,7 +104,7 @@ def test_a_listener_takes_no_connection_of_the_cache(redis_url, entry):
     try:
         caches["locks"].set("k", 1)
         assert caches["locks"].get("k") == 1
-        with redis_lock("k", 60), redis_lock("l", 60):
+        with redis_lock("of caches", 60), redis_lock("also of caches", 60):
             caches["locks"].delete("k")
     finally:
         subscription.close()
@@ -112,9 +112,9 @@ def test_a_listener_takes_no_connection_of_the_cache(redis_url, entry):
 
 def test_a_changed_entry_counts_at_once(redis_url, entry):
     entry(NOBODY)
-    redis_lock("k", 60)
+    redis_lock("of caches", 60)
     entry(redis_url)
-    with redis_lock("k", 60) as lock:
+    with redis_lock("of caches", 60) as lock:
         assert lock.fence
 
 
@@ -152,7 +152,7 @@ def test_options_of_django_redis_are_understood(guarded, entry, redis_url, djang
     kwargs = {"max_connections": 1, "health_check_interval": 30}
     options = {"CLIENT_CLASS": "django_redis.client.DefaultClient", "CONNECTION_POOL_KWARGS": kwargs}
     entry([redis_url, NOBODY], django_redis, PASSWORD=PASSWORD, **options)
-    with redis_lock("k", 60) as lock:
+    with redis_lock("of caches", 60) as lock:
         assert lock.fence
     assert connection_of().connection_kwargs["health_check_interval"] == 30
     entry("redis://service/0", django_redis, SENTINELS=[("h", 26379)])
@@ -177,7 +177,7 @@ def test_a_wrong_alias_is_refused_by_check_and_at_use(entry, settings, key, alia
     assert ". Name an alias of CACHES with" in text
     assert "hunter2" not in text
     with pytest.raises(WrongSettings) as refused:
-        redis_lock("k", 60)
+        redis_lock("of caches", 60)
     assert str(refused.value) == text
 
 
