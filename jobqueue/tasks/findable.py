@@ -20,7 +20,9 @@ from jobqueue.tasks import registry
 logger = logging.getLogger("jobqueue")
 
 #: what a shell, a notebook or a script calls its own module; in a worker it is another one, or none
-_OWN_NAMES = {"__main__", "__mp_main__", "__console__", "builtins"}
+_OWN_NAMES = {"__main__", "__mp_main__", "__console__", "builtins", "None"}
+#: begins the path of a task that is typed in `manage.py shell`, where functions have no module
+_NAMELESS = "None."
 _SHELLS = (".management.commands.shell", ".management.commands.shell_plus")
 _warned: set[str] = set()
 
@@ -49,16 +51,17 @@ def warn_if_lost(task: AnyTask) -> None:
         logger.warning(
             "%s is defined in a shell or script, which workers do not import, so its jobs wait for ever. Cancel them, "
             "and put the task into tasks.py of an app in INSTALLED_APPS",
-            task.module_path,
+            task.module_path.removeprefix(_NAMELESS),
         )
 
 
 def workers_import(path: str) -> str:
     """For the message about a task that a worker does not know: what it imports, and what to do."""
     if any(path.startswith(f"{name}.") for name in _task_modules()):
-        return "deploy this version of the code to the worker, or look in its log for an import that failed"
+        return "restart the worker, because it runs older code, or look in its log for an import that failed"
     module = path.rpartition(".")[0]
-    return f"workers import only the tasks.py of installed apps: put it into {_place(module)}, or import {module} there"
+    text = f"workers import only the tasks.py of installed apps: put it into {_place(module)}"
+    return text if module in _OWN_NAMES else f"{text}, or import {module} there"
 
 
 def unfindable() -> Iterator[tuple[str, str]]:

@@ -135,20 +135,22 @@ def id_of(result_id: object) -> int:
     except (InvalidType, InvalidValue):
         raise TaskResultDoesNotExist(f"{str(result_id)[:80]!r} is not a job id") from None
     if number >= 2**63:
-        raise _unknown(number)
+        raise TaskResultDoesNotExist(f"there is no job {number}: ids are smaller")
     return number
-
-
-def _unknown(job_id: int) -> Exception:
-    return TaskResultDoesNotExist(f"no job {job_id} of a task that this process knows")
 
 
 def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
     """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown ids."""
-    job = Job.objects.using(using).filter(pk=job_id, task__isnull=False).first()
-    task = registry.find_task(job.task) if job is not None and job.task else None
-    if job is None or task is None:
-        raise _unknown(job_id)
+    job = Job.objects.using(using).filter(pk=job_id).first()
+    if job is None:
+        raise TaskResultDoesNotExist(
+            f"there is no job {job_id} in the database {using!r}: its transaction was rolled back or is still open, or "
+            "its row was deleted"
+        )
+    if job.task is None:
+        raise TaskResultDoesNotExist(f"job {job_id} is a raw row of the queue {job.queue!r}, which has no task")
+    if (task := registry.find_task(job.task)) is None:
+        raise TaskResultDoesNotExist(f"job {job_id} is of the task {job.task!r}, which this process has not imported")
     return _with_history(job, task, alias, using)
 
 

@@ -20,6 +20,9 @@ Hidden comments, each on lines of its own before or after a block:
     <!-- test: browse URL -->    tutorial: the next expectations are about the text of this page
     <!-- test: replace PATH OLD NEW -->
                                  tutorial: in the file PATH, OLD becomes NEW
+    <!-- test: unseen COMMAND -->
+                                 mistakes: the command is run but not shown
+    <!-- test: without NAME -->  mistakes: the package NAME is not installed
     <!-- test: first_job -->     tutorial: the time to the first job ends here
 """
 
@@ -34,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "proof" not in p.parts)]
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 VERBS = {"setup", "check", "module", "only", "beside", "work", "file", "append", "background", "expect"}
-VERBS |= {"skip", "worker", "browse", "replace", "first_job"}
+VERBS |= {"skip", "worker", "browse", "replace", "first_job", "unseen", "without"}
 LANGUAGES = {"python", "sql", "sh", "ini", "yaml", "dockerfile", "text"}
 
 _MARK = re.compile(r"^<!-- test: (\w+)(.*?)-->", re.DOTALL | re.MULTILINE)

@@ -12,6 +12,8 @@ _VARIABLE = {
     r"(?:(?<=jobqueue )|(?<=Django )|(?<=SQLite ))\d+(?:\.\d+)+": r"\d+(?:\.\w+)+",
     r'(?<=File ")/[^"]*/(?=orders/)': r'/[^"]*/',
     r", line \d+,": r", line \d+,",
+    r"#\d+\b": r"#\d+",
+    r"\bjob \d+\b": r"job \d+",
     # What the backport for Django 5.2 calls InvalidTask is InvalidTaskError there.
     r"django\.tasks\.exceptions\.InvalidTask\b": r"django[._]tasks\.exceptions\.InvalidTask(?:Error)?",
     r"django\.tasks\.": r"django[._]tasks\.",

@@ -22,7 +22,8 @@ pytestmark = enough_on("sqlite", why="texts are read, and nothing is sent")
 
 TUTORIAL = [page for page in PAGES if "tutorial" in page.parts]
 REFERENCE = ROOT / "docs" / "reference"
-OWN = [*TUTORIAL, REFERENCE / "sql.md", REFERENCE / "schema.md"]  # pages with a test module of their own
+MISTAKES = ROOT / "docs" / "howto" / "first-mistakes.md"
+OWN = [*TUTORIAL, MISTAKES, REFERENCE / "sql.md", REFERENCE / "schema.md"]  # pages with a test module of their own
 PLAIN = [page for page in PAGES if page not in OWN]
 RUNNING = [page for page in PLAIN if any(p.kind in ("python", "sql") for p in pieces(page))]
 WHERE = {

@@ -1,144 +1,14 @@
 """The tutorial is carried out: a new project on SQLite, a real worker, a real kill."""
 
-import os
 import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 
 import pytest
 
 from tests.docs.markdown import PAGES, ROOT, name, pieces
-from tests.docs.printed import pattern
-from tests.launch import Forked
-from tests.patience import patient
+from tests.docs.reader import Reader
 from tests.settings import VENDOR
 
 TUTORIALS = [page for page in PAGES if "tutorial" in page.parts]
-PASSWORD = "a password for the tutorial"
-BROWSE = (
-    "import html, re; from django.test import Client; client = Client(HTTP_HOST='127.0.0.1:8000'); "
-    "assert client.login(username='ada', password={password!r}); page = client.get({path!r}); "
-    "assert page.status_code == 200, page; "
-    "print(' '.join(html.unescape(re.sub(r'<script.*?</script>|<[^>]+>', ' ', page.text, flags=re.S)).split()))"
-)
-
-
-class Output:
-    """What a block prints, or goes on printing."""
-
-    def __init__(self, read):
-        self.read, self.seen = read, 0
-
-    def expect(self, shown, where):
-        """Wait until `shown` is printed after what was expected of it before."""
-        wanted, until = pattern(shown), time.monotonic() + patient(20)
-        while not (found := wanted.search(self.read(), self.seen)):
-            assert time.monotonic() < until, f"{where}: {shown!r} is not in\n{self.read()[self.seen :]}"
-            time.sleep(0.05)
-        self.seen = found.end()
-
-
-class Reader:
-    """Does what the page says, in an empty folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.background = []
-        self.next = ("", "")
-        self.printed = self.worker = Output(lambda: "")
-        self.began = self.first_job_seconds = None
-        path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO_", "JOBQUEUE_"))}
-        env |= {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        self.env = {**env, "DJANGO_SUPERUSER_PASSWORD": PASSWORD}
-
-    def take(self, piece):
-        verb, text = self.next
-        if piece.kind == "text":
-            self.printed.expect(piece.text, piece)
-            return
-        if piece.kind == "test":
-            self.do(piece)
-            return
-        if verb in ("file", "append"):
-            with (self.folder / text).open("a" if verb == "append" else "w") as file:
-                file.write(("\n\n" if verb == "append" else "") + piece.text)
-        elif piece.kind == "sh" and verb == "background":
-            self.start(piece)
-        elif piece.kind == "sh" and verb != "skip":
-            self.run(piece)
-        self.next = ("", "")
-
-    def do(self, piece):
-        if piece.verb == "expect":
-            self.printed.expect(piece.text, piece)
-        elif piece.verb == "worker":
-            self.printed = self.worker
-        elif piece.verb == "browse":
-            path = "/" + piece.text.split("/", 3)[3]
-            self.fork(piece, ["shell", "-v0", "-c", BROWSE.format(path=path, password=PASSWORD)])
-        elif piece.verb == "replace":
-            path, old, new = piece.text.split()
-            before = (self.folder / path).read_text()
-            assert before.count(old) == 1, f"{piece}\n{before}"
-            (self.folder / path).write_text(before.replace(old, new))
-        elif piece.verb == "first_job":
-            self.first_job_seconds = time.monotonic() - self.began
-        else:
-            self.next = (piece.verb, piece.text)
-
-    def run(self, piece):
-        # Packages are there already; a machine without a network can do the rest.
-        lines = [line for line in piece.text.splitlines() if "pip install" not in line and "venv" not in line]
-        self.began = self.began or time.monotonic()
-        words = shlex.split(lines[0]) if len(lines) == 1 else []
-        # The first job is timed as a reader would see it, by commands that are started as a shell does it.
-        if self.first_job_seconds and words[:2] == ["python", "manage.py"]:
-            return self.fork(piece, [*words[2:], *(["--noinput"] if words[2] == "createsuperuser" else [])])
-        command = ["bash", "-ec", "\n".join(lines)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=patient(90)
-        )
-        self.printed = Output(lambda: done.stdout + done.stderr)
-        assert done.returncode == 0, f"{piece}\n{done.stdout}{done.stderr}"
-        return None
-
-    def fork(self, piece, arguments):
-        """Run manage.py in a fork of a process that has imported Django."""
-        log = self.folder / "log"
-        log.unlink(missing_ok=True)
-        status = Forked(arguments, self.env, log, folder=self.folder).wait(patient(90))
-        text = log.read_text()
-        self.printed = Output(lambda: text)
-        assert status == 0, f"{piece}\n{text}"
-
-    def start(self, piece):
-        for process in self.background:
-            process.poll()  # as a shell does: what was killed is not a zombie any more
-        log = self.folder / f"log{len(self.background)}"
-        with log.open("w") as file:
-            # exec: the command leads its own process group, as in a terminal.
-            self.background.append(
-                subprocess.Popen(
-                    ["bash", "-c", "exec " + piece.text],
-                    cwd=self.folder,
-                    env=self.env,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
-            )
-        self.printed = self.worker = Output(log.read_text)
-
-    def end(self):
-        for process in self.background:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.mark.skipif(VENDOR != "sqlite", reason="the tutorials use SQLite")

@@ -193,14 +193,22 @@ def test_an_id_that_is_not_ours_does_not_exist(result_id):
         task_backends["default"].get_result(result_id)
 
 
+def test_the_id_of_a_job_that_was_rolled_back_does_not_exist():
+    with transaction.atomic():
+        result = tasks.add.enqueue(1, 2)
+        transaction.set_rollback(True)
+    with pytest.raises(TaskResultDoesNotExist, match="its transaction was rolled back or is still open"):
+        tasks.add.get_result(result.id)
+
+
 def test_a_raw_row_is_no_task_result():
-    with pytest.raises(TaskResultDoesNotExist):
+    with pytest.raises(TaskResultDoesNotExist, match="is a raw row of the queue"):
         task_backends["default"].get_result(str(make_job()))
 
 
 def test_a_result_of_an_unknown_task_does_not_exist():
     job_id = make_job(task="gone.away")
-    with pytest.raises(TaskResultDoesNotExist):
+    with pytest.raises(TaskResultDoesNotExist, match=r"the task 'gone\.away', which this process has not imported"):
         task_backends["default"].get_result(str(job_id))
 
 

@@ -69,14 +69,23 @@ def test_the_refusal_names_the_file_of_the_app():
         task(function("elsewhere", "view.<locals>.send"))
 
 
-@pytest.mark.parametrize("module", ["__main__", "__mp_main__", "builtins", "django.core.management.commands.shell"])
-def test_a_task_of_a_shell_or_script_is_told_once_at_enqueue(module, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("__main__", "__main__.send"),
+        ("__mp_main__", "__mp_main__.send"),
+        ("builtins", "builtins.send"),
+        ("django.core.management.commands.shell", "django.core.management.commands.shell.send"),
+        (None, "send"),
+    ],
+)
+def test_a_task_of_a_shell_or_script_is_told_once_at_enqueue(module, name, caplog, monkeypatch):
     monkeypatch.setattr("jobqueue.tasks.findable._warned", set())
     made = task(function(module))
     made.enqueue(1)
     made.enqueue(2)
     (line,) = caplog.messages
-    assert f"{module}.send is defined in a shell or script, which workers do not import" in line
+    assert line.startswith(f"{name} is defined in a shell or script, which workers do not import")
     assert "put the task into tasks.py of an app in INSTALLED_APPS" in line
 
 
@@ -140,7 +149,8 @@ def test_check_prints_it(modules, capsys):
 
 def test_the_reason_for_an_unknown_task_names_the_file():
     assert "tests/app/tasks.py, or import tests.app.views there" in workers_import("tests.app.views.send")
-    assert "deploy this version" in workers_import("tests.app.tasks.gone")
+    assert "restart the worker" in workers_import("tests.app.tasks.gone")
+    assert workers_import("None.send").endswith("put it into tasks.py of an app in INSTALLED_APPS")
 
 
 @committed
