@@ -24,12 +24,19 @@ _VARIABLES = re.compile("|".join(f"({found})" for found in _VARIABLE))
 _PATTERNS = list(_VARIABLE.values())
 #: a line of the page that stands for any number of lines
 REST = "..."
+#: another thread writes this line, before or after that of the last job
+_ANY_TIME = re.compile(r"^.*: nothing is due; leaving\n", re.MULTILINE)
+
+
+def steady(printed: str) -> str:
+    """The output without lines whose place may differ."""
+    return _ANY_TIME.sub("", printed)
 
 
 def pattern(shown: str) -> re.Pattern[str]:
     """What must be found in the output if a page shows this. Lines may be broken at other spaces."""
     parts: list[list[str]] = [[]]
-    for line in shown.strip().splitlines():
+    for line in steady(shown).strip().splitlines():
         if line.strip() == REST:
             parts.append([])
         else:

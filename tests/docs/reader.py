@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from tests.docs.markdown import ROOT
-from tests.docs.printed import pattern
+from tests.docs.printed import pattern, steady
 from tests.launch import Forked
 from tests.patience import patient
 
@@ -31,7 +31,7 @@ class Output:
     def expect(self, shown, where):
         """Wait until `shown` is printed after what was expected of it before."""
         wanted, until = pattern(shown), time.monotonic() + patient(self.wait)
-        while not (found := wanted.search(self.read(), self.seen)):
+        while not (found := wanted.search(steady(self.read()), self.seen)):
             assert time.monotonic() < until, f"{where}: {shown!r} is not in\n{self.read()[self.seen :]}"
             time.sleep(0.05)
         self.seen = found.end()
