@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
-from inspect import signature
+from importlib.util import resolve_name
+from inspect import getsource, signature
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -104,20 +106,40 @@ def _place(module: str) -> str:
 
 
 def _imported_from(names: Iterable[str], tops: set[str]) -> set[str]:
-    """`names` and the modules below `tops` that these have imported, as far as their contents show it."""
-    roots = {config.name for config in apps.get_app_configs()}
+    """`names` and the loaded modules that these import, by way of modules below `tops`."""
     todo, found = list(names), set[str]()
     while todo:
         name = todo.pop()
         if name in found or name not in sys.modules:
             continue
         found.add(name)
-        if name in roots:
-            # `import app.jobs` binds the name of the app, so anything of the app may be meant.
-            found.update(other for other in sys.modules if other.startswith(f"{name}."))
-        elif name.partition(".")[0] in tops:
-            todo += [origin for value in vars(sys.modules[name]).values() if (origin := _origin(value))]
+        if name.partition(".")[0] in tops:
+            todo += _imports(sys.modules[name])
     return found
+
+
+def _imports(module: ModuleType) -> Iterator[str]:
+    """The names of what a module imports: as its source says, or without source as its contents show."""
+    try:
+        tree = ast.parse(getsource(module))
+    except (OSError, TypeError, SyntaxError):
+        yield from (origin for value in vars(module).values() if (origin := _origin(value)))
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (part for alias in node.names for part in _with_parents(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):
+                base = resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
+                yield from _with_parents(base)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """a.b.c, a.b and a: an import of the first imports them all."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
 def _origin(value: Any) -> str | None:

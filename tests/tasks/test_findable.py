@@ -126,6 +126,34 @@ def test_a_task_in_a_module_that_tasks_py_imports_is_found(modules):
     assert found() == []
 
 
+@pytest.mark.parametrize(
+    ("source", "reported"),
+    [
+        ("from shop.mails import SUBJECT", False),
+        ("from .mails import SUBJECT", False),
+        ("from . import mails", False),
+        ("from shop.lists import *", False),
+        ("import shop.mails", False),
+        ("import shop.lists.deep", False),
+        ("import shop.parcels", True),
+        ("from shop import parcels", True),
+    ],
+)
+def test_a_module_is_found_by_what_the_source_of_tasks_py_imports(modules, tmp_path, source, reported):
+    def file(name, text):
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        modules(name, __file__=str(path), __package__=name.rpartition(".")[0])
+
+    file("shop.tasks", f"LIMIT = 5\n{source}\n")
+    file("shop.lists", "from shop.mails import SUBJECT")
+    file("shop.lists.deep", "")
+    file("shop.parcels", "")
+    modules("shop.mails", SUBJECT="Hello", send=task(function("shop.mails")))
+    file("shop", "")
+    assert bool(found()) == reported
+
+
 def test_a_task_of_a_test_or_of_setup_is_not_reported(modules, monkeypatch):
     task(function("shop.tests.test_views"))
     task(function("shop.tasks.mail"))
