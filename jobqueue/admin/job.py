@@ -16,8 +16,9 @@ from jobqueue.admin.columns import JobColumns
 from jobqueue.admin.filters import CauseFilter, QueueFilter, StateFilter
 from jobqueue.admin.formatting import short_task
 from jobqueue.admin.job_states import LABELS, STATE_OF, VERBS, state_of
-from jobqueue.admin.verb_admin import VerbAdmin, needs
+from jobqueue.admin.verb_admin import VerbAdmin, VerbList, needs
 from jobqueue.conf import load
+from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import Job
 from jobqueue.ordering import SCHEDULED
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -46,6 +47,20 @@ _OPTIONAL = {
     "options_json": "options",
 }
 _STATE = ("state", "next", "queue_name", "task_name")
+
+
+class JobList(VerbList):
+    """The list of jobs; says above it if jobs wait while no worker runs."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        jobs: Any = self.result_list
+        if request.method != "GET" or not any(state_of(job) == "ready" and not job.gate for job in jobs):
+            return
+        settings = load()
+        if not is_any_alive(settings.worker_silent_seconds, using=settings.database):
+            text = gettext("No worker is running, so no job starts. Start one: %(command)s")
+            messages.warning(request, text % {"command": "python manage.py runworker"})
 
 
 @admin.register(Job)
@@ -82,6 +97,9 @@ class JobAdmin(JobColumns, VerbAdmin):
             for title, options in own
         ]
         return [(title, options) for title, options in parts if options["fields"]]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[JobList]:
+        return JobList
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
         return VERBS[state_of(row)]
