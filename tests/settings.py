@@ -11,6 +11,8 @@ env = environ.Env()
 VENDOR = env("JOBQUEUE_TEST_DB", default="sqlite")
 SECRET_KEY = "only for tests"
 USE_TZ = True
+# The README sends a mail. Django 6.1 asks for the setting, earlier versions do not read it.
+MAILERS = {"default": {}}
 TIME_ZONE = "America/New_York"
 INSTALLED_APPS = [
     "django.contrib.admin",

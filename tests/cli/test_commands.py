@@ -96,7 +96,7 @@ class TestReapLeases:
         expected = {"version": 1, "requeued": 3, "dead": 0, "canceled": 0, "workers_dead": 0, "locks_freed": 0}
         expected |= {"mutexes_deleted": 0}
         expected |= {"events_deleted": 0, "keys_deleted": 0, "records_deleted": 0}
-        expected |= {"figures_deleted": 0, "findings_deleted": 0}
+        expected |= {"figures_deleted": 0, "findings_deleted": 0, "redone_figures_deleted": 0}
         expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 
