@@ -162,7 +162,7 @@ def test_without_a_url_it_says_what_to_set(settings):
 def test_without_redis_py_it_says_what_to_install(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
     settings.JOBQUEUE = {"REDIS_URL": "redis://127.0.0.1:2/0"}
-    with pytest.raises(ImproperlyConfigured, match="pip install redis$"):
+    with pytest.raises(ImproperlyConfigured, match=r"pip install redis$"):
         redis_lock("k", 60)
 
 
