@@ -20,6 +20,9 @@ def unused_problem() -> Problem | None:
     backends = getattr(settings, "TASKS", None) or {}
     if any(map(is_ours, backends.values())):
         return None
+    # From Django 6.0 on there is a default. The stubs of Django do not know the method.
+    if not settings.is_overridden("TASKS"):  # type: ignore[misc]
+        backends = {}
     named = {alias: str(params.get("BACKEND")) for alias, params in backends.items()}
     found = ", ".join(f"{alias}: {path}{did_you_mean(path, [_BACKEND])}" for alias, path in named.items())
     text = f"no backend in TASKS is jobqueue's ({found})" if found else "TASKS is not set"

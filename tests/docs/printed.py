@@ -18,7 +18,7 @@ _VARIABLE = {
     r"django\.tasks\.exceptions\.InvalidTask\b": r"django[._]tasks\.exceptions\.InvalidTask(?:Error)?",
     r"django\.tasks\.": r"django[._]tasks\.",
     # Python marks the place in a line, each version in its own way.
-    r"\s[~^]+\s|\s+": r"(?:\s|\s[~^]+\s)+",
+    r"\s+(?:[~^]+\s+)?": r"\s+(?:[~^]+\s+)?",
 }
 _VARIABLES = re.compile("|".join(f"({found})" for found in _VARIABLE))
 _PATTERNS = list(_VARIABLE.values())

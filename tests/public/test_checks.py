@@ -2,6 +2,7 @@
 
 import sys
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.apps import apps
@@ -167,6 +168,12 @@ def test_w028_tasks_that_do_not_become_jobs(settings, value, words):
     found = checks.check_tasks()
     assert ids(found) == ([] if words is None else ["W028"])
     assert words is None or (words in found[0].msg and OURS["BACKEND"] in found[0].hint)
+
+
+def test_w028_says_that_tasks_is_not_set_where_django_has_a_default_for_it(monkeypatch):
+    default = SimpleNamespace(TASKS={"default": IMMEDIATE}, is_overridden=lambda name: name != "TASKS")
+    monkeypatch.setattr("jobqueue.tasks.setting.settings", default)
+    assert "TASKS is not set" in checks.check_tasks()[0].msg
 
 
 @pytest.mark.parametrize(
