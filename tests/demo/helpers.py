@@ -1,8 +1,10 @@
 """Commands of the demo project on the database under test."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from urllib.parse import quote
 
 from django.db import connection
@@ -35,3 +37,9 @@ def database_url():
     scheme = "postgres" if VENDOR == "postgres" else "mysql"
     account = f"{quote(settings['USER'])}:{quote(settings['PASSWORD'])}"
     return f"{scheme}://{account}@{settings['HOST']}:{settings['PORT']}/{quote(settings['NAME'])}"
+
+
+def tables(database):
+    """The tables in a file of SQLite; Django's own checks may make the file, but none of them."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT name FROM sqlite_master").fetchall()
