@@ -14,6 +14,7 @@ from jobqueue.locks import amutex, mutex, mutex_many
 from jobqueue.locks.mutex_rows import encode
 from jobqueue.models import MutexRow
 from tests.app.models import Ticket
+from tests.faults.conftest import kill
 from tests.locks.helpers import MYSQL, mutex_in_transaction, repeatable_read
 from tests.marks import finding
 from tests.races.actors import Actor, all_at_once, holding
@@ -135,6 +136,23 @@ def test_a_rollback_frees_it_for_one_after_the_other_of_many_waiters_without_a_d
             assert waiters[0].is_blocked()
         assert [waiter.outcome() for waiter in waiters] == [None] * 6
         assert Ticket.objects.count() == 1
+
+
+@real
+@pytest.mark.skipif(not MYSQL, reason="the others need no second session")
+def test_a_second_session_that_the_server_has_ended_while_it_was_idle_is_replaced():
+    mutex_in_transaction("first")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != CONNECTION_ID()")
+        others = [row[0] for row in cursor.fetchall()]
+    assert others, "the session that has committed the row"
+    for number in others:
+        kill(number)
+    with transaction.atomic():
+        Ticket.objects.create(number="1")
+        mutex("second")
+    assert Ticket.objects.count() == 1
+    assert MutexRow.objects.count() == 2
 
 
 @real

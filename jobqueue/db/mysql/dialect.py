@@ -20,7 +20,7 @@ from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.server import collation, error_number, padding_problem, server_problems
+from jobqueue.db.mysql.server import SESSION_LOST, collation, error_number, padding_problem, server_problems
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.sockets import one_value
 
@@ -34,12 +34,12 @@ _TRANSIENT: dict[object, ErrorKind] = {
     **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELED),
     **dict.fromkeys((1021, 1114, 1206), ErrorKind.NO_ROOM),
 }
-# Client: 2002-2055. Server: too many connections, shutting down, killed, read-only, cluster without quorum.
-_GONE = {1040, 1047, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 1927, 3032}
+# Client: 2000-2027. Server: too many connections, read-only, cluster without quorum.
+_GONE = {1040, 1047, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 3032}
 # Logins that are refused until the account is repaired: access denied, account locked, no such database.
 _REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
-_GONE |= _REFUSED
-_GONE |= {2000, 2002, 2003, 2004, 2005, 2006, 2013, 2014, 2026, 2027, 2055, 3100, 3168, 3169, 3170, 4031}
+_GONE |= _REFUSED | SESSION_LOST
+_GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3100, 3168, 3169, 3170}
 
 
 # What the driver writes with a backslash before it; JSON has few others than these.

@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.lock_dialect import MutexTable, stale_snapshot
 from jobqueue.db.mysql.second_session import cursor_beside
-from jobqueue.db.mysql.server import error_number
+from jobqueue.db.mysql.server import SESSION_LOST, error_number
 from jobqueue.db.parameters import Parameter, placeholder
 
 #: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
@@ -97,11 +97,21 @@ class MutexOfMySQL:
         known = (self.connection.alias, str(self.connection.settings_dict["NAME"]), self.key)
         if not again and _known.get(known, 0.0) > time.monotonic():
             return
+        try:
+            made = self._make_beside()
+        except OperationalError as error:
+            if error_number(error) not in SESSION_LOST:
+                raise
+            # It was perhaps ended while it was idle. The next use opens a new one.
+            made = self._make_beside()
+        if made:
+            if len(_known) >= _KNOWN_MAX:
+                _known.clear()
+            _known[known] = time.monotonic() + self.rows.idle_seconds / 2
+
+    def _make_beside(self) -> bool:
         with cursor_beside(self.connection.alias) as cursor:
-            if cursor is not None and self._make(cursor):
-                if len(_known) >= _KNOWN_MAX:
-                    _known.clear()
-                _known[known] = time.monotonic() + self.rows.idle_seconds / 2
+            return cursor is not None and self._make(cursor)
 
     def _make(self, cursor: Any) -> bool:
         """Whether there is a row that the sweeper will leave alone for a while."""

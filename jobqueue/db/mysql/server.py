@@ -10,6 +10,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.callers_transaction import once_per_session
 from jobqueue.db.dialect import Problem
 
+#: the server has ended the session, or the answer was lost: shutting down, killed, gone, lost, idle for too long
+SESSION_LOST = {1053, 1077, 1079, 1927, 2006, 2013, 2055, 4031}
 _PADDED = "utf8mb4_bin"
 # Transaction characteristics cannot be changed now; not in this state of an XA transaction.
 _REFUSED_INSIDE = {1568, 1399}
