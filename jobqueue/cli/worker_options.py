@@ -90,7 +90,7 @@ def _declare_ends(parser: ArgumentParser) -> None:
     add("--max-rss", type=size, default=None, metavar="512M", help="a child that uses more memory")
     add("--recycle-jobs", type=count(10**9), default=None, metavar="N", help="a child after N runs")
     add("--recycle-time", type=duration, default=None, metavar="1h", help="a child after this time")
-    add("--reload", action="store_true", default=None, help="all of them when code changes (default: DEBUG)")
+    add("--reload", action="store_true", default=None, help="all of them when code changes (default: DEBUG, not in CI)")
     add("--no-reload", action="store_false", dest="reload", help="never for changed code")
 
 

@@ -50,6 +50,8 @@ class Reader:
         self.number = None
         path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
         env = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO_", "JOBQUEUE_"))}
+        # Where CI is set, a worker does not watch the code unless it is told to.
+        env.pop("CI", None)
         env |= {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self.env = {**env, "DJANGO_SUPERUSER_PASSWORD": PASSWORD}
 
