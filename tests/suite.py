@@ -34,7 +34,7 @@ _printing = threading.Lock()
 #: needs no database, or no more than SQLite, so once is enough
 ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
 #: what can differ between the Djangos and is not on two databases already
-ON_BOTH = ("tests/tasks", "tests/unit", "tests/conformance")
+ON_BOTH = ("tests/tasks", "tests/conformance")
 #: what waits more than it works; the proofs go with it on servers, so that both tracks take the same time
 PROCESS = "tests/process"
 BESIDE = {"sqlite": (PROCESS,), "mysql": (PROCESS, "tests/proofs"), "postgres": (PROCESS, "tests/proofs")}
