@@ -115,10 +115,12 @@ class Lock:
         """Check the caller before the server is asked, and set the entry up."""
 
     def _hold(self, entry: Entry, deadline: Deadline) -> None:
+        # In this order, so that no instant is counted as both waited and held.
+        waited_seconds = deadline.waited_seconds()
         entry.held_since = time.monotonic()
         self._entries.begin(entry)
         if self._counted:
-            recorder.acquired(self.kind, self.name, deadline.waited_seconds(), contended=deadline.failures > 0)
+            recorder.acquired(self.kind, self.name, waited_seconds, contended=deadline.failures > 0)
 
     def _release(self, entry: Entry) -> None:
         self._refuse(entry, "release")

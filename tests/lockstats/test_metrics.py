@@ -60,6 +60,25 @@ def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypa
 
 
 @committed
+@pytest.mark.parametrize("kind", ["lease"])
+def test_no_instant_is_counted_as_both_waited_and_held(kind, server, monkeypatch):
+    lock = make_lock(kind, "k1")
+    begin = lock._entries.begin
+
+    def slowly(entry):
+        time.sleep(0.05)
+        begin(entry)
+
+    monkeypatch.setattr(lock._entries, "begin", slowly)
+    begun = time.monotonic()
+    with lock:
+        pass
+    all_us = micros_since(begun)
+    got = counters_of("k1")
+    assert got.wait_us + got.held_us <= all_us
+
+
+@committed
 @pytest.mark.parametrize("kind", ["lease", "redis"])
 def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind, server, monkeypatch):
     monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
