@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 
 from jobqueue.backoff import Backoff
+from jobqueue.compat import Task
 from jobqueue.conf import is_development
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
@@ -89,7 +90,13 @@ def retry_transaction(
 
 
 def _check(work: object) -> None:
-    if not callable(work) or iscoroutinefunction(work) or isgeneratorfunction(work) or isasyncgenfunction(work):
+    if (
+        not callable(work)
+        or isinstance(work, Task)
+        or iscoroutinefunction(work)
+        or isgeneratorfunction(work)
+        or isasyncgenfunction(work)
+    ):
         raise InvalidType(
             f"retry_transaction takes a plain function, got {work!r}: transactions do not span awaits or yields. "
             "Put the transaction into a function, and call that, from coroutines through sync_to_async."
@@ -241,7 +248,8 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 def _changes_a_file(event: str, args: tuple[Any, ...]) -> bool:
     """Whether an audit event is such a change; Python's own caches of compiled modules are none."""
-    if event == "open" and not args[2] & _WRITING:
+    # A number is a pipe or a file that is open already.
+    if event == "open" and (isinstance(args[0], int) or not args[2] & _WRITING):
         return False
     return event in ("open", "os.rename", "os.remove") and args[0] != os.devnull and "__pycache__" not in str(args[0])
 

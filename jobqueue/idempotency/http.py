@@ -13,6 +13,7 @@ from asgiref.sync import iscoroutinefunction
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
+from jobqueue.compat import Task
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InProgress, InvalidType, KeyReused, NotSupported
 from jobqueue.idempotency.keys import Key
@@ -78,7 +79,7 @@ def _check(ttl_seconds: object, timeout_seconds: object, scope: object) -> None:
 
 
 def _check_view(view: object) -> None:
-    if not callable(view):
+    if not callable(view) or isinstance(view, Task):
         raise InvalidType(f"@idempotent_view decorates a view function, got {type(view).__name__}.")
     if iscoroutinefunction(view):
         raise NotSupported("@idempotent_view is for views that are functions, not coroutines.")

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from asgiref.sync import iscoroutinefunction
 from django.db import connections, transaction
 
+from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.context.single_database import refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.db import vendor
@@ -159,7 +160,7 @@ class Once:
 
     def __call__(self, func: F) -> F:
         """Use it as a decorator: func(...) runs once, repeats get its first result."""
-        if not callable(func):
+        if not callable(func) or isinstance(func, Task):
             raise InvalidType(f"@once decorates a function, got {type(func).__name__}.")
         if iscoroutinefunction(func):
             raise NotSupported("@once is for functions; use a with block inside one that sync_to_async calls.")

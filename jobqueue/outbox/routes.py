@@ -77,6 +77,9 @@ class Routes:
             except (WrongSettings, InvalidValue, InvalidType) as error:
                 kind = type(error) if isinstance(error, WrongSettings) else WrongSettings
                 found.append(kind(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}]: {error}"))
+            except ValueError:
+                # Of urllib, whose words may repeat the URL and so a password.
+                found.append(WrongSettings(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}] is not a URL that can be read."))
         return found
 
     def find(self, topic: str) -> Destination | None:

@@ -69,14 +69,19 @@ def find(
     for event_id, topic, lane in lanes.head_events(using=using, limit=limit, last_error_begins=begins):
         if (topics is None or topic in topics) and (lacks is None or lacks(topic)):
             found[topic].append((event_id, lane))
-    return [_of_topic(topic, heads, using) for topic, heads in sorted(found.items())]
+    read = [_of_topic(topic, heads, using) for topic, heads in sorted(found.items())]
+    # Meanwhile somebody may have taken all events of a topic.
+    return [each for each in read if each.ids]
 
 
 def _of_topic(topic: str, heads: Sequence[tuple[int, int]], using: str) -> Unrouted:
     ids = [event_id for event_id, lane in heads if lane > 0]
     keys = [lane for _, lane in heads if lane > 0]
-    later = _waiting(using).filter(lane__in=keys).exclude(pk__in=ids)
-    behind = list(later.values_list("pk", flat=True)[: COUNT_MAX + 1]) if keys else []
+    # The heads are left out here: a list of ids in the statement would be multiplied with that of the lanes.
+    waiting = _waiting(using).filter(lane__in=keys).values_list("pk", flat=True)
+    heads_read = set(ids)
+    behind = [number for number in waiting[: COUNT_MAX + 1 + len(ids)] if number not in heads_read] if keys else []
+    behind = behind[: COUNT_MAX + 1]
     for event_id, lane in heads:
         if lane < 0:
             # The others of the topic without a key wait for the same reason.

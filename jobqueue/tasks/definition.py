@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     Generic,
     Literal,
@@ -168,6 +169,9 @@ class JobTask(_Base[P, T], Generic[P, T]):
             return func
 
         return register
+
+    #: Django's templates call what can be called, and show a task otherwise
+    do_not_call_in_templates: ClassVar[bool] = True
 
     if not TYPE_CHECKING:  # mypy would accept every attribute, and calls
 

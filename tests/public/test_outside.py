@@ -65,6 +65,7 @@ def test_changes_of_files_are_warned_about_where_somebody_asks_for_it(tmp_path):
             assert path.read_text() == "1"
             with open(os.devnull, "w"):
                 pass
+            subprocess.run(["cat"], input=b"through a pipe", stdout=subprocess.DEVNULL, check=True)
         with forbid_outside_calls():
             path.write_text("3")
 

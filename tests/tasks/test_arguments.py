@@ -7,13 +7,16 @@ import inspect
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
+from django.template import Context, Engine
 
 from jobqueue import enqueue, enqueue_many, handler, task
 from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, UnknownMethod, WrongArguments
+from jobqueue.idempotency import idempotent_view, once
 from jobqueue.models import Job
 from jobqueue.tasks import registry
 from jobqueue.testing import assert_idempotent, run_task
+from jobqueue.transactions import retry_transaction
 from jobqueue.transitions import retry
 from tests.app import tasks
 from tests.app.models import Account
@@ -267,6 +270,17 @@ def test_a_call_of_a_task_says_how_to_enqueue_and_how_to_run_it():
     with pytest.raises(InvalidType, match=r"pay\.enqueue\(\.\.\.\) adds a job, and pay\.call\(\.\.\.\) runs"):
         pay(1)
     assert pay.call(1) == [1, "EUR"]
+
+
+def test_a_template_shows_a_task_and_does_not_call_it():
+    engine = Engine(autoescape=False)
+    assert engine.from_string("{{ task.module_path }}").render(Context({"task": pay})) == pay.module_path
+
+
+@pytest.mark.parametrize("decorator", [retry_transaction, once("k"), idempotent_view()], ids=["retry", "once", "view"])
+def test_a_decorator_of_functions_refuses_a_task(decorator):
+    with pytest.raises(InvalidType):
+        decorator(pay)
 
 
 @pytest.mark.parametrize(
