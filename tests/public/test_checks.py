@@ -143,6 +143,15 @@ def test_e005_a_route_with_an_unknown_scheme(url, expected):
     assert "secret" not in str(found)
 
 
+def test_e005_a_route_that_urllib_cannot_read_is_told_without_its_password():
+    pytest.importorskip("confluent_kafka")
+    with override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"t": "kafka://user:secret[x@host:9092"}}}):
+        (found,) = checks.check_settings()
+    assert found.id == "jobqueue.E005"
+    assert "JOBQUEUE['OUTBOX']['ROUTES']['t'] is not a URL that can be read" in found.msg
+    assert "secret" not in str(found)
+
+
 def test_a_broker_that_is_not_installed_here_is_a_warning(monkeypatch):
     monkeypatch.setitem(sys.modules, "kombu", None)
     with override_settings(JOBQUEUE={"OUTBOX": {"ROUTES": {"t": "amqp://h", "u": "amqpp://h"}}}):
