@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from django.db import IntegrityError, connections, models
+from django.db import Error, IntegrityError, connections, models
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -19,6 +19,8 @@ from jobqueue.validation import check_int, check_key
 
 N_MAX = 10_000
 _ROUNDS = 8
+#: rows of one statement that looks for locks
+_KEYS = 1000
 
 
 class _Short(Exception):
@@ -107,7 +109,7 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
     queryset = request.queryset
     rows = vendor(request.using).locks.lock_first(queryset, request.n, skip_locked=skip_locked)
     if skip_locked and not request.skip_locked and len(rows) < request.n:
-        if request.nowait and queryset.exclude(pk__in=[row.pk for row in rows]).exists():
+        if request.nowait and _any_locked(queryset.exclude(pk__in=[row.pk for row in rows]), request.using):
             raise LockNotAcquired(
                 f"{len(rows)} of {request.n} rows are free, and other transactions have locked more, which may become "
                 "free again. Nothing was handed out; try again later, or let the call wait (nowait=False)."
@@ -126,6 +128,25 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
             )
         _show(queryset.model, rows, request.changes, using=request.using)
     return rows
+
+
+def _any_locked(rows: models.QuerySet[M], using: str) -> bool:
+    """Whether another transaction has locked one of `rows`. Raises _Overtaken if one of them has just become free.
+
+    An older snapshot shows rows that others have taken since: only a read that locks tells these from locked ones.
+    """
+    keys = list(rows.order_by("pk").values_list("pk", flat=True))
+    locks = vendor(using).locks
+    for begin in range(0, len(keys), _KEYS):
+        some = vendor(using).force_index(rows.order_by().filter(pk__in=keys[begin : begin + _KEYS]), "PRIMARY")
+        try:
+            if list(locks.lock_own(some, skip_locked=False, nowait=True).values_list("pk", flat=True)):
+                raise _Overtaken
+        except Error as error:
+            if not locks.is_lock_timeout(error):
+                raise
+            return True
+    return False
 
 
 def _each_once(rows: list[M], n: int) -> list[M]:

@@ -23,6 +23,7 @@ from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Expires, JobTask
 from jobqueue.tasks.findable import misplaced, warn_if_lost
+from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
@@ -72,6 +73,12 @@ class JobQueueBackend(BaseTaskBackend):
             check_queue(task.queue_name)
         except (InvalidType, InvalidValue) as error:
             raise InvalidTask(str(error)) from None
+        move_to = getattr(task, "move_to", None)
+        if move_to is not None and self.queues and move_to not in self.queues:
+            raise InvalidTask(
+                f"task {task.module_path}: move_to is {move_to!r}, which is not in QUEUES of TASKS[{self.alias!r}] "
+                f"({', '.join(sorted(self.queues))}). Add it there, or name one of them."
+            )
         if len(task.module_path) > TASK_CHARS:
             raise InvalidTask(f"the path {task.module_path[:60]}... has more than {TASK_CHARS} characters.")
 
@@ -131,6 +138,8 @@ class JobQueueBackend(BaseTaskBackend):
             registry.add_task(task.module_path, task)
         payload = payload_of(task, args, kwargs)
         job = self._job(task, payload)
+        warn_of_own_copy(task, payload)
+        warn_of_repeated_delivery(task, keyed=job.dedupe_key is not None)
         warn_if_lost(task)
         return task, payload, job
 
@@ -168,7 +177,8 @@ class JobQueueBackend(BaseTaskBackend):
             dedupe_key=_key(task, "dedupe_key", payload),
             ordering_key=_key(task, "ordering_key", payload),
             lease_seconds=own["lease_seconds"],
-            options=own_options(task),
+            options=own_options(task, job.run_at),
+            dependency=getattr(task, "dependency", None),
         )
 
     def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:

@@ -1,15 +1,19 @@
-"""Exponential back-off with jitter: how long to wait before the next attempt."""
+"""How long to wait before the next attempt: exponential back-off, tables, functions, and what a service asks for."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol, TypeAlias
 
 from jobqueue.conf import load
+from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.validation import check_seconds
+from jobqueue.failures.known import classes
+from jobqueue.validation import signature_of
 
 
 class Uniform(Protocol):
@@ -58,27 +62,118 @@ def default_backoff() -> Backoff:
     return Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
 
 
-#: a Backoff, a number of seconds (with jitter of a fifth), or a function of (failures, error) that returns seconds
-Wait: TypeAlias = Backoff | float | Callable[[int, BaseException], float]
+#: a Backoff; seconds, or a table of seconds whose last value repeats (both with jitter of a fifth); or a function of
+#: (failures, error), or of (exception, task_result), that returns seconds
+Wait: TypeAlias = Backoff | float | timedelta | Sequence[float | timedelta | str] | Callable[..., float]
 
 _JITTER = 0.2
+#: parameters of the form proposed for Django Tasks
+_DJANGO = {"exception", "task_result"}
 
 
-def check_wait(wait: object) -> None:
-    """Raise InvalidType or InvalidValue for what wait_seconds() cannot use."""
-    if isinstance(wait, (int, float)) and not isinstance(wait, bool):
-        check_seconds(wait, "backoff", zero=True)
-    elif not isinstance(wait, Backoff) and (isinstance(wait, type) or not callable(wait)):
-        raise InvalidType(
-            "backoff must be a jobqueue.backoff.Backoff, a number of seconds or a function of (failures, error), "
-            f"got {wait!r:.80}."
-        )
+def checked_wait(wait: object) -> Backoff | float | tuple[float, ...] | Callable[..., float]:
+    """`wait` as next_wait() takes it. Raises InvalidType or InvalidValue for what it cannot use."""
+    if isinstance(wait, Backoff) or (callable(wait) and not isinstance(wait, type)):
+        return wait
+    if isinstance(wait, (tuple, list)):
+        if not wait:
+            raise InvalidValue("backoff is an empty table. Nothing was written; give it at least one wait in seconds.")
+        return tuple(to_seconds(step, "a wait of backoff", zero=True) for step in wait)
+    if isinstance(wait, (int, float, timedelta)) and not isinstance(wait, bool):
+        return to_seconds(wait, "backoff", zero=True)
+    raise InvalidType(
+        "backoff must be a jobqueue.backoff.Backoff, seconds, a table of seconds, or a function of (failures, error) "
+        f"or (exception, task_result), got {wait!r:.80}."
+    )
 
 
-def wait_seconds(wait: Wait, failures: int, error: BaseException, rng: Uniform = random) -> float:
-    """Seconds to wait after `failures` failures. Raises what a function raises; InvalidValue for its result."""
-    if isinstance(wait, Backoff):
-        return wait.delay_seconds(failures, rng)
-    if isinstance(wait, (int, float)):
-        return wait * rng.uniform(1 - _JITTER, 1 + _JITTER)
-    return check_seconds(wait(failures, error), "what backoff() returned", zero=True)
+def wait_seconds(
+    wait: Wait,
+    failures: int,
+    error: BaseException,
+    task_result: Callable[[], object] = lambda: None,
+    rng: Uniform = random,
+) -> float:
+    """Seconds to wait after `failures` failures. Raises what a function raises; InvalidValue for its result.
+
+    `task_result` is called for a function that has a parameter of this name.
+    """
+    found = checked_wait(wait)
+    if isinstance(found, Backoff):
+        return found.delay_seconds(failures, rng)
+    if isinstance(found, tuple):
+        found = found[min(max(failures, 1), len(found)) - 1]
+    if isinstance(found, float):
+        return found * rng.uniform(1 - _JITTER, 1 + _JITTER)
+    if takes_task_result(found):
+        answer: object = found(exception=error, task_result=task_result())
+    else:
+        answer = found(failures, error)
+    return to_seconds(answer, "what backoff() returned", zero=True)
+
+
+def least_wait(wait: Wait) -> float:
+    """The shortest that the first wait can be, in seconds; 0 for a function, which may return anything."""
+    found = checked_wait(wait)
+    if isinstance(found, Backoff):
+        return min(found.cap_seconds, found.base_seconds) * (1 - found.jitter)
+    if isinstance(found, tuple):
+        found = found[0]
+    return found * (1 - _JITTER) if isinstance(found, float) else 0.0
+
+
+def takes_task_result(function: Callable[..., object]) -> bool:
+    """Whether a back-off function has the form proposed for Django Tasks: its parameters have these names."""
+    signature = signature_of(function, follow_wrapped=True)
+    return signature is not None and set(signature.parameters) >= _DJANGO
+
+
+# Through the base class: a subclass may have a property of this name, which raises.
+_CAUSE = BaseException.__dict__["__cause__"]
+#: libraries whose HTTP errors are asked for Retry-After
+_HTTP = {"requests", "httpx", "urllib", "aiohttp"}
+#: a service may not put a job off for longer
+RETRY_AFTER_MAX = 86400.0
+_CHAIN = 5
+
+
+def retry_after(error: BaseException) -> float | None:
+    """The seconds that Retry-After asks for in an HTTP error of requests, httpx, urllib or aiohttp, or None.
+
+    The error itself, or one that it was raised from. Between 0 and RETRY_AFTER_MAX.
+    """
+    found: BaseException | None = error
+    for _ in range(_CHAIN):
+        if found is None:
+            return None
+        if any(path.partition(".")[0] in _HTTP for _, path in classes(found)):
+            try:
+                headers: Any = getattr(getattr(found, "response", None), "headers", None)
+                headers = headers if headers is not None else getattr(found, "headers", None)
+                seconds = None if headers is None else _asked(headers.get("Retry-After"), headers.get("Date"))
+            except BaseException:
+                seconds = None  # an object of another library, which may raise anything
+            if seconds is not None:
+                return min(max(seconds, 0.0), RETRY_AFTER_MAX)
+        found = _CAUSE.__get__(found)
+    return None
+
+
+def _asked(value: object, date: object) -> float | None:
+    if not isinstance(value, str):
+        return None
+    if value.strip().isdecimal():
+        return float(value[:18])
+    until = _instant(value)
+    if until is None:
+        return None
+    # By the clock of the service, if it tells the time.
+    return (until - (_instant(date) or datetime.now(UTC))).total_seconds()
+
+
+def _instant(value: object) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(value) if isinstance(value, str) else None
+    except (TypeError, ValueError):
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found

@@ -23,10 +23,13 @@ from jobqueue import conf
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import WrongSettings
+from jobqueue.failures.project import all_task_causes, missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
 from jobqueue.tasks.findable import unfindable
+from jobqueue.tasks.nesting import nesting_problems
+from jobqueue.tasks.policy import policy_problems
 from jobqueue.tasks.setting import entry_problems, unused_problem
 from jobqueue.wakeup.redis_server import find_server
 
@@ -43,6 +46,8 @@ def register() -> None:
     checks.register(check_settings, "jobqueue")
     checks.register(check_tasks, "jobqueue")
     checks.register(check_task_modules, "jobqueue")
+    checks.register(check_causes, "jobqueue")
+    checks.register(check_nesting, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
@@ -94,9 +99,11 @@ def _redis_problems(found: conf.Settings) -> Iterator[Problem]:
 
 
 def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
-    """W028 no backend in TASKS is ours, so tasks do not become jobs; E021 a wrong value in an entry of ours."""
+    """W028 no backend in TASKS is ours, so tasks do not become jobs; E021 a wrong value in an entry of ours; E022 the
+    retry policy of a task cannot work with the settings.
+    """
     problem = unused_problem()
-    return _messages([problem] if problem else entry_problems())
+    return _messages([problem] if problem else [*entry_problems(), *policy_problems(_conf())])
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
@@ -140,6 +147,22 @@ def check_database(
 def check_task_modules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """W030 workers do not import the module of a task."""
     return _messages(Problem("W030", text, hint) for text, hint in unfindable())
+
+
+def check_causes(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """E007 a rule for a cause names no exception class."""
+    rules = {"JOBQUEUE: CAUSES": _conf().causes}
+    rules |= {f"causes of {task}": causes for task, causes in all_task_causes().items()}
+    wrong = [(where, path, text) for where, paths in rules.items() for path in paths if (text := missing_class(path))]
+    return _messages(
+        Problem("E007", f"{where}: {path!r}: {text}.", "The rule would never apply. Correct the path.")
+        for where, path, text in wrong
+    )
+
+
+def check_nesting(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """W031 a library repeats the calls of a task, W032 a task names a dependency that has no settings."""
+    return _messages(nesting_problems(_conf()))
 
 
 def _conf() -> conf.Settings:
@@ -202,6 +225,12 @@ def _missing_indexes(alias: str) -> Iterator[Problem]:
             "E012",
             f"The index {name} is missing on {table}: claims would read and lock far more rows than they take.",
             "It was dropped; create it again as docs/reference/sql.md shows.",
+        )
+    if not vendor(alias).indexes_end_with_key and "ix_dead" not in present:
+        yield Problem(
+            "W033",
+            f"The index ix_dead is missing on {table}: a redrive reads every job between two dead letters.",
+            "It was dropped; create it again as docs/reference/schema.md shows.",
         )
 
 

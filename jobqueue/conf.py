@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeGuard, TypeVar
-from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
 from django.core import mail
 from django.core.signals import setting_changed
 
 from jobqueue.exceptions import InvalidValue, WrongSettings
-from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean
+from jobqueue.failures import FailureCause
+from jobqueue.failures.dependencies import DependencySettings, read_dependencies
+from jobqueue.failures.project import read_setting
+from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean, is_redis_url
 
 T = TypeVar("T")
 #: before an alias of CACHES, where a Redis URL is allowed too
@@ -55,18 +57,6 @@ def _seconds(high: int, *, zero: bool = False) -> Rule:
 
 def _one_of(*choices: str) -> Rule:
     return Rule(lambda value: value in choices, " or ".join(map(repr, choices)))
-
-
-def is_redis_url(value: object) -> TypeGuard[str]:
-    """Whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
-    if not isinstance(value, str):
-        return False
-    try:
-        parts = urlsplit(value)
-        located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
-    except ValueError:
-        return False
-    return parts.scheme in ("redis", "rediss", "unix") and located
 
 
 def _is_redis(value: object) -> bool:
@@ -126,6 +116,7 @@ class Settings:
     lease_seconds: float = _key(60.0, _SECONDS)  # a claim lasts this long without a heartbeat
     heartbeat_seconds: float | None = _key(None, _SECONDS, optional=True)  # None = lease_seconds / 4
     max_attempts: int = _key(25, _COUNT)  # failed or lost runs before a job is FAILED, unless job or queue differ
+    quarantine_crashes: int | None = _key(None, _COUNT, optional=True)  # lost runs of a job; None = its max_attempts
     max_payload_bytes: int = _key(1_048_576, _COUNT)  # enqueue refuses a longer encoded payload
     max_result_bytes: int = _key(1_048_576, _COUNT)  # a longer encoded result ends the job FAILED (cause FORMAT)
     # How long a finished job keeps its dedupe key; None = until it is deleted.
@@ -136,15 +127,18 @@ class Settings:
     # A job that runs longer gets SoftTimeout, or has its process killed; a task may set its own limits.
     timeout_seconds: float | None = _key(None, _SECONDS, optional=True)
     hard_timeout_seconds: float | None = _key(None, _SECONDS, optional=True)
-    # The key of a FAILED job waits for the job ("block"), for resume() ("halt"), or does not wait ("skip").
-    on_key_failure: str = _key("block", _JOB_POLICY)
+    on_key_failure: str = _key("block", _JOB_POLICY)  # a key after a FAILED job: block, halt until resume(), or skip
     log_lines: int = _key(100, _LINES)  # newest log lines kept of a failed attempt; 0 = none
     worker_silent_seconds: float = _key(60.0, _SECONDS)  # a worker row without a heartbeat for so long is dead
     # How idle workers learn of a commit: "auto" = NOTIFY on PostgreSQL, "off" = polling, or Redis as in REDIS_URL.
     wakeup: str = _key("auto", _WAKEUP)
     lock_metrics_seconds: float | None = _key(86_400.0, _AGE, optional=True)  # age of deletion; None = no statistics
+    redrive_retention_seconds: float | None = _key(7_776_000.0, _AGE, optional=True)  # of ended redrives; None = kept
     # For redis_lock(): a redis:// URL, or cache:ALIAS; None = WAKEUP, if it is one of these.
     redis_url: str | None = _key(None, _REDIS_URL, optional=True)
+    # class path -> the cause of exceptions of this class and its subclasses; precedes the rules of the package
+    causes: Mapping[str, FailureCause] = field(default_factory=dict, metadata={"rule": _MAPPING})
+    dependencies: Mapping[str, DependencySettings] = field(default_factory=dict, metadata={"rule": _MAPPING})  # by name
     queues: Mapping[str, QueueSettings] = field(default_factory=dict, metadata={"rule": _MAPPING})  # by queue name
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": _MAPPING._replace(optional=True)})
@@ -180,6 +174,14 @@ class Settings:
         return own.max_attempts if own and own.max_attempts else self.max_attempts
 
 
+_READERS: dict[str, Callable[[Mapping[object, object]], tuple[Any, list[str]]]] = {
+    "queues": lambda raw: _read_queues(raw),
+    "outbox": lambda raw: _read_outbox(raw),
+    "causes": read_setting,
+    "dependencies": read_dependencies,
+}
+
+
 @cache
 def load() -> Settings:
     """The settings of this process. Raises WrongSettings with a list of everything that is wrong."""
@@ -194,12 +196,10 @@ def read(raw: object) -> tuple[Settings, list[str]]:
     if not isinstance(raw, Mapping):
         return Settings(), [f"must be a dict, is {type(raw).__name__}"]
     values, problems = _values(Settings, raw)
-    if "queues" in values:
-        values["queues"], found = _read_queues(values["queues"])
-        problems += found
-    if values.get("outbox") is not None:
-        values["outbox"], found = _read_outbox(values["outbox"])
-        problems += found
+    for name, reader in _READERS.items():
+        if values.get(name) is not None:
+            values[name], found = reader(values[name])
+            problems += found
     result = Settings(**values)
     # Two values are compared only if both are right: the default of a wrong one says nothing.
     right = not {"LEASE_SECONDS", "HEARTBEAT_SECONDS"} & set(raw) - {name.upper() for name in values}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
-from jobqueue.exceptions import InvalidValue
-from jobqueue.validation import SECONDS_MAX
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.validation import SECONDS_MAX, check_seconds
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)/(\d*)(s|m|h|d)", re.ASCII)
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)
 
 
@@ -22,6 +24,34 @@ def parse_seconds(text: str, *, zero: bool = False) -> float:
     if seconds == 0 and not zero:
         raise InvalidValue(f"{text!r}: the duration must be above 0")
     return seconds
+
+
+def to_seconds(given: object, what: str, *, zero: bool = False) -> float:
+    """The seconds of a number, a timedelta, or a text as in parse_seconds(). Raises InvalidType and InvalidValue."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    elif isinstance(given, str):
+        try:
+            return parse_seconds(given, zero=zero)
+        except InvalidValue as error:
+            raise InvalidValue(f"{what}: {error}. Nothing was written.") from None
+    return check_seconds(given, what, zero=zero)
+
+
+def parse_rate(given: object, what: str = "rate") -> float:
+    """The number per second of a rate such as "10/s", "100/m", "5/h" or "5/30s". Raises InvalidType, InvalidValue."""
+    if not isinstance(given, str):
+        raise InvalidType(f"{what} is a text such as '10/s', got {type(given).__name__}. Nothing was written.")
+    match = _RATE.fullmatch(given.strip()) if len(given) <= 20 else None
+    number = float(match[1]) if match else 0.0
+    seconds = float(match[2] or 1) * _UNITS[match[3]] if match else 0.0
+    if not number or not seconds or seconds > SECONDS_MAX:
+        raise InvalidValue(
+            f"{what}={given[:40]!r} is not a rate; write 10/s, 100/m, 5/h or 5/30s. Nothing was written."
+        )
+    if seconds / number > SECONDS_MAX:
+        raise InvalidValue(f"{what}={given!r} is less than one in a year; check the unit. Nothing was written.")
+    return number / seconds
 
 
 def format_seconds(seconds: float) -> str:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db.utils import DatabaseError
 
 
 class JobQueueError(Exception):
-    """The base class of all exceptions of the package; never raised itself."""
+    """The base class of all exceptions of the package; never raised itself. All can be pickled and copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The constructors of some take other arguments than their message, which is all that BaseException keeps.
+        found: Any = super().__reduce__()
+        kind, args, *state = found
+        return _restored, (kind, *args), *state
+
+
+def _restored(kind: type[JobQueueError], *args: object) -> JobQueueError:
+    """An exception as it was, made without its constructor; BaseException keeps `args`."""
+    return kind.__new__(kind, *args)
 
 
 class InvalidValue(JobQueueError, ValueError):
@@ -47,6 +62,12 @@ class UnknownMethod(JobQueueError, AttributeError):
     """A task has no such method. The message says what to write instead of the method of another task queue."""
 
 
+class MissingKey(JobQueueError, KeyError):
+    """The payload of a raw row has no such key. Raised by payload[key] in a handler; the cause is FORMAT."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its text
+
+
 class PayloadTooLarge(PayloadError):
     """The encoded payload is longer than JOBQUEUE["MAX_PAYLOAD_BYTES"]. Nothing was written."""
 
@@ -73,6 +94,57 @@ class LeaseLost(JobQueueError):
 
 class JobCanceled(JobQueueError):
     """Raised by a job that stops for a cancel request: the job ends CANCELED. Also the error in a canceled result."""
+
+
+class Retry(JobQueueError):
+    """Raised by a job: the attempt failed and another one follows, whatever retry_on and no_retry_on say.
+
+    It begins `after_seconds` from now (a number, a timedelta, or text such as "5m"; None: after the task's back-off).
+    max_attempts still applies. Inside finish(), it undoes the block, as Snooze and Discard do. Raises InvalidType and
+    InvalidValue for anything else.
+    """
+
+    def __init__(self, after_seconds: float | timedelta | str | None = None) -> None:
+        self.after_seconds = None if after_seconds is None else _delay(after_seconds, "Retry")
+        after = "after the back-off" if self.after_seconds is None else f"in {self.after_seconds:g} s"
+        super().__init__(f"the job asked to be tried again {after}")
+
+
+class Snooze(JobQueueError):
+    """Raised by a job: run it again in `after_seconds` (as in Retry), without using an attempt."""
+
+    def __init__(self, after_seconds: float | timedelta | str) -> None:
+        self.after_seconds = _delay(after_seconds, "Snooze")
+        super().__init__(f"the job asked to run again in {self.after_seconds:g} s; no attempt was used")
+
+
+class Discard(JobQueueError):
+    """Raised by a job that is not needed any more: it ends CANCELED, and last_error is `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str):
+            raise InvalidType(f"the reason of a Discard must be a str, got {type(reason).__name__}.")
+        self.reason = reason.strip() or "discarded without a reason"
+        super().__init__(self.reason)
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+_DELAY_MAX = 366 * 86400  # as jobqueue.validation.SECONDS_MAX, which this module must not import
+
+
+def _delay(given: object, what: str) -> float:
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    elif isinstance(given, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", given.strip(), re.ASCII)):
+        given = float(found[1]) * _UNITS[found[2]]
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        raise InvalidType(f"{what}(after_seconds) must be a number of seconds, a timedelta or text such as '5m'.")
+    if isinstance(given, str) or not (0 <= given <= _DELAY_MAX and math.isfinite(given)):
+        raise InvalidValue(
+            f"{what}(after_seconds={given!r:.40}): it must be a duration between 0 and {_DELAY_MAX} seconds. "
+            "The attempt fails with this error; correct the call."
+        )
+    return float(given)
 
 
 class JobExpired(JobQueueError):

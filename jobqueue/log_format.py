@@ -52,7 +52,8 @@ def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) ->
         f"try {facts['attempt']}/{facts['max_attempts']}  wait {format_seconds(facts['wait_seconds'])}  "
         f"ran {format_seconds(facts['run_seconds'])}{_next(facts)}"
     )
-    line += "" if error is None else f"  {summary(error)}"
+    if error is not None and outcome != RunOutcome.SNOOZED:
+        line += f"  {error}" if outcome == RunOutcome.DISCARDED else f"  {summary(error)}"
     extra = {
         "event": outcome,
         "job_id": facts["job_id"],
@@ -75,7 +76,7 @@ def _next(facts: dict[str, Any]) -> str:
     if facts["outcome"] == RunOutcome.DEAD:
         return "  no attempts left" if facts["attempt"] >= facts["max_attempts"] else "  not retried"
     delay = facts.get("delay_seconds")
-    if facts["outcome"] in (RunOutcome.RETRY, RunOutcome.PARKED) and delay is not None:
+    if facts["outcome"] in (RunOutcome.RETRY, RunOutcome.SNOOZED, RunOutcome.PARKED) and delay is not None:
         return f"  again in {format_seconds(delay)}"
     return ""
 

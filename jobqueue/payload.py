@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from jobqueue.exceptions import PayloadError, PayloadTooLarge
+from jobqueue.exceptions import MissingKey, PayloadError, PayloadTooLarge
 from jobqueue.validation import shown
 
 JSON: TypeAlias = Any
@@ -24,6 +24,23 @@ INT_LOW, INT_HIGH = -(2**63), 2**64 - 1
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _scan: Callable[[str | bytes, int], tuple[JSON, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+class _Fields(dict[str, JSON]):
+    """The payload of a handler's job, if it is an object. Its other methods are those of a dict."""
+
+    def __missing__(self, key: object) -> JSON:
+        has = ", ".join(map(repr, list(self)[:10])) or "none"
+        raise MissingKey(
+            f"the payload has no key {key!r:.80}; its keys are {has:.200}. Correct the program that adds it."
+        )
+
+
+def readable(payload: JSON) -> JSON:
+    """A decoded payload for a handler: payload[key] raises MissingKey. Raises the PayloadError that decoding found."""
+    if isinstance(payload, PayloadError):
+        raise payload
+    return _Fields(payload) if type(payload) is dict else payload
 
 
 class _Refused(Exception):

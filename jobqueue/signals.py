@@ -20,6 +20,7 @@ job_failed = Signal()  # job_id, queue, task, attempt, worker, cause, delay_seco
 job_dead = Signal()  # job_id, queue, task, attempt, worker, cause, using: FAILED, no attempt left
 job_canceled = Signal()  # job_id, queue, task, using
 job_parked = Signal()  # job_id, queue, task, reason, using: READY again without using an attempt
+job_snoozed = Signal()  # job_id, queue, task, attempt, worker, delay_seconds, using: the job raised Snooze
 job_reaped = Signal()  # job_id, queue, task, attempt, worker, using: its lease expired
 lease_lost = Signal()  # job_id, queue, task, attempt, worker, verb, using: a former holder was refused
 # After a deadlock, a lock wait or a lost connection; the transaction is run again.
@@ -48,6 +49,8 @@ class RunOutcome(StrEnum):
     RETRY = "retry"  # it failed and will run again
     DEAD = "dead"  # it failed and no attempt is left
     CANCELED = "canceled"
+    SNOOZED = "snoozed"  # the job asked to run later, without using an attempt
+    DISCARDED = "discarded"  # the job asked to be canceled
     PARKED = "parked"  # READY again without using an attempt
     LOST = "lost"  # its lease ended during the run
 

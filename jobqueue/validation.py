@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from typing import Any, TypeGuard
+from urllib.parse import urlsplit
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 
@@ -20,6 +24,12 @@ TOPIC_CHARS = 255
 INT_MAX = 2**31 - 1
 # More than a year is a mistake of units. On MySQL, NOW + a huge interval is NULL, a lease that is never reaped.
 SECONDS_MAX = 366 * 86400
+#: Python 3.14 and later evaluate annotations when they are read, and fail at names that type checkers alone import
+AS_WRITTEN: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    AS_WRITTEN["annotation_format"] = Format.STRING
 
 
 def check_queue(queue: object) -> str:
@@ -106,6 +116,18 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
     return utc
 
 
+def is_redis_url(value: object) -> TypeGuard[str]:
+    """Whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value)
+        located = parts.port != 0 and bool(parts.path if parts.scheme == "unix" else parts.hostname)
+    except ValueError:
+        return False
+    return parts.scheme in ("redis", "rediss", "unix") and located
+
+
 def check_worker(name: object) -> str:
     """`name` if it can be stored as locked_by: 1 to 128 printable characters."""
     worker = _text(name, "worker")
@@ -137,6 +159,11 @@ def check_topic(topic: object) -> str:
     return name
 
 
+def check_text(value: object, what: str) -> str:
+    """`value` if it is a str that every database can store."""
+    return _text(value, what)
+
+
 def check_id(number: object, what: str = "a job id") -> int:
     """The int of an id given as int or as its decimal str."""
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 20:
@@ -152,6 +179,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     longer = [name for name in by_lower if len(given) > 2 and name.startswith(given)]
     near = [*get_close_matches(given, by_lower, n=1, cutoff=0.7), *sorted(longer)]
     return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+
+
+def signature_of(func: Callable[..., object], *, follow_wrapped: bool = False) -> inspect.Signature | None:
+    """The parameters of `func`, with annotations that are not evaluated; None if they cannot be known."""
+    try:
+        return inspect.signature(func, follow_wrapped=follow_wrapped, **AS_WRITTEN)
+    except Exception:  # a __signature__ of the project may raise anything
+        return None
 
 
 def shown(value: float) -> str:

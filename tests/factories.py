@@ -155,4 +155,4 @@ def settle_run(lease, error=None):
             attempt.find()
             raise error
         outcome = attempt.outcome()
-    assert settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0)) == []
+    assert settle([outcome], SimpleNamespace(finished=0, failed=0, lost=0, snoozed=0, discarded=0)) == []

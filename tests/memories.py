@@ -1,6 +1,7 @@
 """What a process of the package remembers: forgotten before each test, so that no test depends on those before it."""
 
 from jobqueue import wakeup
+from jobqueue.failures import crash_policies, project
 from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
@@ -18,7 +19,14 @@ MEMORIES = (
     timed._warned,
     wakeup._notified_at,
 )
-REGISTRIES = ((registry, "_tasks"), (registry, "_aliases"), (registry, "_handlers"), (versions, "_upcasters"))
+REGISTRIES = (
+    (registry, "_tasks"),
+    (registry, "_aliases"),
+    (registry, "_handlers"),
+    (versions, "_upcasters"),
+    (project, "_of_tasks"),
+    (crash_policies, "_of_tasks"),
+)
 
 
 def reset():

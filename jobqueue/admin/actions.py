@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 from django.contrib import admin, messages
 from django.db import Error
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import transitions
+from jobqueue.admin.redrive_form import form_of
+from jobqueue.admin.redrive_page import show
 from jobqueue.admin.verb_admin import VerbAdmin
 from jobqueue.conf import load
+from jobqueue.dead_letters.alone import request_alone
+from jobqueue.dead_letters.filtering import IDS_MAX
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 
@@ -53,13 +57,35 @@ def release(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     apply(model_admin, request, queryset, "release", transitions.release_held, _released, allowed=("PROCESSING",))
 
 
-ALL = (retry, cancel, discard, release)
+@admin.action(description=_("Run alone (each in a process of its own)"), permissions=["retry"])
+def run_alone(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Have a worker run FAILED, CANCELED and held jobs, one after another, in a process for each."""
+    apply(model_admin, request, queryset, "run alone", request_alone, _requested, allowed=("FAILED", "CANCELED"))
+
+
+@admin.action(description=_("Redrive (canary, rate, limit; shows a preview first)"), permissions=["redrive"])
+def redrive(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+    """Show the page that starts a redrive, filled with the chosen dead letters."""
+    dead = queryset.filter(status=Job.Status.FAILED).order_by("pk").values_list("pk", flat=True)
+    ids = list(dead[: IDS_MAX + 1])
+    if not ids:
+        model_admin.message_user(request, gettext("No chosen row is a dead letter."), messages.WARNING)
+        return None
+    if len(ids) > IDS_MAX:
+        more = gettext("Only the first %(n)d dead letters were taken; choose more of them by a filter.")
+        model_admin.message_user(request, more % {"n": IDS_MAX}, messages.WARNING)
+    form = form_of({"job_ids": " ".join(map(str, ids[:IDS_MAX]))})
+    return show(request, model_admin.admin_site, form)
+
+
+ALL = (retry, cancel, discard, release, run_alone, redrive)
 #: labels of the buttons on a job's page
 BUTTONS: dict[str, StrOrPromise] = {
     "retry": _("Retry now"),
     "cancel": _("Cancel"),
     "discard": _("Discard"),
     "release": _("Release lease"),
+    "run_alone": _("Run alone"),
 }
 
 
@@ -94,7 +120,7 @@ def apply(
     finally:
         # Rows that were changed before an error are recorded too.
         model_admin.log_verb(request, [(row_id, f"{name} (was {state})") for row_id, state in changed])
-    said = [*(told(changed) if changed else ()), *_left(model_admin, refused, allowed)]
+    said = [*(told(changed) if changed else ()), *_left(model_admin, name, refused, allowed)]
     if len(rows) > ACTION_MAX:
         more = gettext("Only the first %(n)d were processed; repeat the action for the others.")
         said.append(more % {"n": ACTION_MAX})
@@ -104,7 +130,7 @@ def apply(
         model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
 
 
-def _left(model_admin: VerbAdmin, refused: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
+def _left(model_admin: VerbAdmin, name: str, refused: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
     """Why rows were not changed."""
     states = [state for state in refused if state not in allowed]
     if states:
@@ -115,11 +141,7 @@ def _left(model_admin: VerbAdmin, refused: Sequence[str], allowed: Sequence[str]
             len(states),
         ) % {"n": len(states), "states": words}
     if others := len(refused) - len(states):
-        yield ngettext(
-            "%(n)d was not changed: another job has its dedupe key, or its state has just changed.",
-            "%(n)d were not changed: other jobs have their dedupe keys, or their states have just changed.",
-            others,
-        ) % {"n": others}
+        yield model_admin.unchanged(name, others)
 
 
 def _retried(changed: Changed) -> Iterator[str]:
@@ -133,6 +155,14 @@ def _retried(changed: Changed) -> Iterator[str]:
             "%(n)d jobs will run when the earlier jobs of their ordering keys have ended.",
             waiting,
         ) % {"n": waiting}
+
+
+def _requested(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "%(n)d job is to run in a process of its own; the page of redrives shows the result.",
+        "%(n)d jobs are to run, each in a process of its own; the page of redrives shows the results.",
+        len(changed),
+    ) % {"n": len(changed)}
 
 
 def _canceled(changed: Changed) -> Iterator[str]:

@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.filters import CAUSES
+from jobqueue.admin.filters import CAUSES, REQUESTED
 from jobqueue.admin.formatting import (
     NOTHING,
     badge,
@@ -24,6 +24,7 @@ from jobqueue.admin.formatting import (
     name_of,
     plain,
     relative,
+    same_failure,
     short_class,
     short_task,
     short_worker,
@@ -108,6 +109,16 @@ class JobColumns:
     def cause_word(self, job: ShownJob) -> str:
         return str(CAUSES.get(job.cause, plain(job.cause or NOTHING)))
 
+    @admin.display(description=_("fingerprint of the failure"))
+    def failure_kind(self, job: ShownJob) -> str:
+        """The fingerprint, as a link to the dead letters that have the same."""
+        return same_failure(job.fingerprint) if job.fingerprint else NOTHING
+
+    @admin.display(description=_("note on such failures"))
+    def failure_note(self, job: ShownJob) -> str:
+        """What JobAdmin.get_object() has found."""
+        return getattr(job, "failure_note", NOTHING)
+
     @admin.display(description=_("progress"))
     def progress_text(self, job: ShownJob) -> str:
         """The last progress report, such as "3 / 10 (30 %)"."""
@@ -171,7 +182,7 @@ def _cells(attempt: JobAttempt) -> tuple[object, ...]:
         NOTHING if attempt.started_at is None else stamp(attempt.started_at),
         stamp(attempt.ended_at),
         plain(attempt.worker or NOTHING),
-        CAUSES.get(attempt.cause, plain(attempt.cause)),
+        (CAUSES | REQUESTED).get(attempt.cause, plain(attempt.cause)),
         plain(error_note(tail), 300) or NOTHING,
         format_html("{}{}", block(tail), log),
     )

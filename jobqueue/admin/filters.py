@@ -15,7 +15,8 @@ from jobqueue.admin.readonly import ConditionFilter
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 from jobqueue.failures import FailureCause
-from jobqueue.models import Job
+from jobqueue.models import Job, JobAttempt
+from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions.claiming.candidates import queue_names
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ CAUSES: dict[str, StrOrPromise] = {
     FailureCause.EXPIRED: _("expired"),
     FailureCause.UNKNOWN: _("unknown"),
 }
+#: what an attempt may have besides
+REQUESTED: dict[str, StrOrPromise] = {JobAttempt.SNOOZED: _("snoozed"), JobAttempt.DISCARDED: _("discarded")}
 _READY = {"status": Job.Status.READY}
 _RUNNING = {"status": Job.Status.PROCESSING}
 
@@ -45,6 +48,7 @@ class StateFilter(ConditionFilter):
     conditions = {
         "ready": {**_READY, "run_at__lte": UtcNow()},
         "scheduled": {**_READY, "run_at__gt": UtcNow()},
+        "held": {**_READY, "gate": HELD_GATE},
         "running": _RUNNING,
         "expired": {**_RUNNING, "lock_until__lt": UtcNow()},
         **{state: {"status": status} for status, state in ENDED.items()},
@@ -78,3 +82,21 @@ class QueueFilter(SimpleListFilter):
             return queryset
         # No queue name contains NUL, and PostgreSQL's driver raises an error for it.
         return queryset.none() if "\x00" in value else queryset.filter(queue=value)
+
+
+class FingerprintFilter(SimpleListFilter):
+    """The dead letters of one kind of failure, chosen by a link; shown while it is chosen."""
+
+    title = _("fingerprint of the failure")
+    parameter_name = "fingerprint"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, StrOrPromise]]:
+        value = self.value()
+        return [] if value is None else [(value, plain(value, 40))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        value = self.value()
+        if value is None:
+            return queryset
+        known = len(value) == 16 and value.isascii() and value.isalnum()
+        return queryset.filter(status=Job.Status.FAILED, fingerprint=value) if known else queryset.none()

@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import Model
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -176,3 +178,14 @@ def key_of(model: type[Model], field: str) -> Callable[..., str]:
 def json_of(model: type[Model], field: str) -> Callable[..., str]:
     """A column that shows a value as indented JSON."""
     return _column(model, field, lambda value, now: pretty(value))
+
+
+def same_failure(fingerprint: str) -> str:
+    """A fingerprint, as a link to the dead letters that have it."""
+    page = reverse("admin:jobqueue_job_changelist")
+    return format_html('<a href="{}?{}">{}</a>', page, urlencode({"fingerprint": fingerprint}), plain(fingerprint))
+
+
+def job_link(job_id: int) -> str:
+    """The id of a job, as a link to its page."""
+    return format_html('<a href="{}">{}</a>', reverse("admin:jobqueue_job_change", args=[job_id]), job_id)

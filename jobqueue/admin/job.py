@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin import actions
 from jobqueue.admin.actions import BUTTONS
 from jobqueue.admin.columns import JobColumns
-from jobqueue.admin.filters import CauseFilter, QueueFilter, StateFilter
+from jobqueue.admin.failure_note import note_block
+from jobqueue.admin.filters import CauseFilter, FingerprintFilter, QueueFilter, StateFilter
 from jobqueue.admin.formatting import short_task
-from jobqueue.admin.job_states import LABELS, STATE_OF, VERBS, state_of
+from jobqueue.admin.job_states import LABELS, STATE_OF, state_of, verbs_of
 from jobqueue.admin.verb_admin import VerbAdmin, VerbList, needs
 from jobqueue.conf import load
 from jobqueue.maintenance.worker_rows import is_any_alive
@@ -24,6 +25,8 @@ from jobqueue.ordering import SCHEDULED
 from jobqueue.transitions.claiming.candidates import queue_names
 
 if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
     from jobqueue.admin.job_states import ShownJob
 
 #: queues in which a dedupe key is searched; each costs an index seek
@@ -33,8 +36,11 @@ _OPTIONAL = {
     "progress_text": "progress",
     "dedupe": "dedupe_key",
     "order_key": "ordering_key",
+    "dependency": "dependency",
     "reason": "wait_reason",
     "cause_word": "cause",
+    "failure_kind": "fingerprint",
+    "failure_note": "fingerprint",
     "error_text": "last_error",
     "attempts_table": "last_error",
     "expires": "expires_at",
@@ -69,13 +75,27 @@ class JobAdmin(JobColumns, VerbAdmin):
 
     list_display = ("id", "state", "queue_and_priority", "task_and_note", "when_and_worker", "attempt_of")
     list_defer = ("payload", "result", "last_error")
-    list_filter = (StateFilter, QueueFilter, CauseFilter)
+    list_filter = (StateFilter, QueueFilter, CauseFilter, FingerprintFilter)
     actions = actions.ALL
     search_fields = ("id",)
     search_help_text = _("Exact job id or dedupe key")
     fieldsets = (
-        (None, {"fields": (*_STATE, "priority", "attempt_of", "progress_text", "dedupe", "order_key", "reason")}),
-        (_("Failure"), {"fields": ("cause_word", "error_text", "attempts_table")}),
+        (
+            None,
+            {
+                "fields": (
+                    *_STATE,
+                    "priority",
+                    "attempt_of",
+                    "progress_text",
+                    "dedupe",
+                    "order_key",
+                    "dependency",
+                    "reason",
+                )
+            },
+        ),
+        (_("Failure"), {"fields": ("cause_word", "failure_kind", "failure_note", "error_text", "attempts_table")}),
         (_("Times"), {"fields": ("created", "due_at", "expires", "started", "finished", "updated")}),
         (_("Lease"), {"fields": ("held_by", "leased_at", "leased_until", "ran_by")}),
         (_("Internals"), {"classes": ("collapse",), "fields": ("fence", "gate", "epoch", "crashes", "options_json")}),
@@ -85,6 +105,7 @@ class JobAdmin(JobColumns, VerbAdmin):
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
+    has_redrive_permission = needs("redrive_jobs")
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """The parts of the page, without fields that are empty for this job."""
@@ -98,11 +119,30 @@ class JobAdmin(JobColumns, VerbAdmin):
         ]
         return [(title, options) for title, options in parts if options["fields"]]
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
+        """The job, with the note on its failure as this user may see it."""
+        found = super().get_object(request, object_id, from_field)
+        if isinstance(found, Job) and found.fingerprint:
+            found.failure_note = note_block(found.fingerprint, request)  # type: ignore[attr-defined]
+        return found
+
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[JobList]:
         return JobList
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
-        return VERBS[state_of(row)]
+        return verbs_of(row)
+
+    def button_label(self, name: str, row: ShownJob) -> StrOrPromise:
+        """A job that has not run yet is not retried."""
+        first_run = name == "retry" and state_of(row) == "scheduled" and not row.attempts
+        return _("Run now") if first_run else super().button_label(name, row)
+
+    def unchanged(self, name: str, count: int) -> str:
+        return ngettext(
+            "%(n)d was not changed: another job has its dedupe key, or its state has just changed.",
+            "%(n)d were not changed: other jobs have their dedupe keys, or their states have just changed.",
+            count,
+        ) % {"n": count}
 
     def label_of(self, row: Job) -> str:
         return short_task(row.task) if row.task else row.queue

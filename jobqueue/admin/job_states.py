@@ -9,7 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import plain, span
 from jobqueue.conf import load
+from jobqueue.dead_letters.alone import is_requested
 from jobqueue.models import Job, LaneEntry
+from jobqueue.models.job import HELD_GATE, QUARANTINED
 from jobqueue.ordering import SCHEDULED
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 LABELS: dict[str, StrOrPromise] = {
     "ready": _("ready"),
     "scheduled": _("scheduled"),
+    "held": _("held"),
     "running": _("running"),
     "expired": _("lease expired"),
     "failed": _("failed"),
@@ -37,6 +40,7 @@ STATE_OF = {Job.Status.READY: "ready", Job.Status.PROCESSING: "running", **ENDED
 VERBS: dict[str, tuple[str, ...]] = {
     "ready": ("cancel", "discard"),
     "scheduled": ("retry", "cancel", "discard"),
+    "held": ("retry", "run_alone", "cancel", "discard"),
     "running": ("cancel", "release"),
     "expired": ("cancel", "release"),
     "failed": ("retry", "discard"),
@@ -45,8 +49,16 @@ VERBS: dict[str, tuple[str, ...]] = {
 }
 
 
+def verbs_of(job: ShownJob) -> tuple[str, ...]:
+    """The verbs whose buttons its page has."""
+    quarantined = job.status == Job.Status.FAILED and job.wait_reason == QUARANTINED
+    return (*VERBS[state_of(job)], *(["run_alone"] if quarantined else []))
+
+
 def state_of(job: ShownJob) -> str:
     """The key in LABELS of a job."""
+    if job.status == Job.Status.READY and job.gate == HELD_GATE:
+        return "held"
     if job.status == Job.Status.READY:
         return "scheduled" if job.run_at > job.now else "ready"
     if job.status == Job.Status.PROCESSING:
@@ -72,6 +84,13 @@ def what_next(job: ShownJob) -> str:
     if state == "running":
         text = gettext("Its worker renews the lease while the job runs. Without renewal the lease ends in %(time)s.")
         return text % {"time": span((job.lock_until - job.now).total_seconds())}
+    if state in ("held", "failed") and is_requested(job.pk, using=load().database):
+        text = gettext("The next free worker of queue %(queue)s runs it alone, in a process of its own.")
+        return text % {"queue": plain(job.queue)}
+    if state == "held":
+        return gettext("Nothing, until it is retried or discarded: its worker process died, or its lease ran out.")
+    if state == "failed" and job.wait_reason == QUARANTINED:
+        return gettext("Nothing, until it is retried or discarded. It killed its workers: run it alone.")
     if state == "failed" and _blocks_its_key(job):
         return gettext("Nothing, until it is retried or discarded. Later jobs of its ordering key wait for that.")
     if state == "failed":

@@ -154,6 +154,16 @@ class OutboxEventAdmin(VerbAdmin):
         """Retry and discard for dead letters, skip for events without a route and a subscriber."""
         return {"dead_letter": ("retry", "discard"), "unrouted": ("skip",)}.get(state_of(row), ())
 
+    def unchanged(self, name: str, count: int) -> str:
+        """A dead letter may be one for which no event waits: nothing to skip."""
+        if name != "skip":
+            return super().unchanged(name, count)
+        return ngettext(
+            "%(n)d was not changed: no later event waits for it, or its state has just changed.",
+            "%(n)d were not changed: no later events wait for them, or their states have just changed.",
+            count,
+        ) % {"n": count}
+
     def states_of(self, rows: QuerySet[ShownEvent]) -> list[tuple[int, str]]:
         every: QuerySet[Any] = rows
         if "error_tail" not in rows.query.annotations:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import SuspiciousOperation
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Right
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import ngettext
 
-from jobqueue.admin.readonly import NewestFirst, ReadOnlyAdmin
+from jobqueue.admin.readonly import NewestFirst, ReadOnlyAdmin, check_selected
 from jobqueue.validation import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -52,6 +51,18 @@ class VerbAdmin(ReadOnlyAdmin):
     def verbs_for(self, row: Any) -> tuple[str, ...]:
         """The verbs that can change this row now; the functions they call check that again."""
         raise NotImplementedError
+
+    def button_label(self, name: str, row: Any) -> StrOrPromise:
+        """The label of the button for a verb on the page of this row."""
+        return self.button_labels[name]
+
+    def unchanged(self, name: str, count: int) -> str:
+        """Why a verb has not changed `count` rows whose state allows it."""
+        return ngettext(
+            "%(n)d was not changed: its state has just changed.",
+            "%(n)d were not changed: their states have just changed.",
+            count,
+        ) % {"n": count}
 
     def states_of(self, rows: QuerySet[Any]) -> list[tuple[int, str]]:
         """The primary key of each row, and its state for the history and for messages."""
@@ -109,16 +120,14 @@ class VerbAdmin(ReadOnlyAdmin):
         """Show a button for each verb that can change this row now and that this user may use."""
         row = context.get("original")
         verbs = self.verbs_for(row) if row is not None else ()
-        context["verbs"] = [(name, self.button_labels[name]) for name in verbs if name in context["permitted"]]
+        context["verbs"] = [(name, self.button_label(name, row)) for name in verbs if name in context["permitted"]]
         return super().render_change_form(request, context, *args, **kwargs)
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
         """Run the action; return to the page of the row if the button on that page was used."""
-        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in chosen):
-            raise SuspiciousOperation("a selected id is not a number")
+        chosen = check_selected(request)
         response = super().response_action(request, queryset, *args, **kwargs)
         if response is not None and "jobqueue_page" in request.POST and len(chosen) == 1:
             page = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import NOTHING, badge, moment_of, name_of, plain, relative
+from jobqueue.admin.formatting import NOTHING, badge, json_of, moment_of, name_of, plain, relative
 from jobqueue.admin.readonly import Facts, ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
@@ -47,6 +47,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         "served",
         "concurrency",
         "version",
+        "retry_counts",
         "started",
         "heartbeat",
         "stopped",
@@ -56,7 +57,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     worker_name, host_name = name_of(Worker, "name"), name_of(Worker, "host")
     served, reason = name_of(Worker, "queues"), name_of(Worker, "stop_reason")
     started, stopped = moment_of(Worker, "started_at"), moment_of(Worker, "stopped_at")
-    heartbeat = moment_of(Worker, "heartbeat_at")
+    heartbeat, retry_counts = moment_of(Worker, "heartbeat_at"), json_of(Worker, "retries")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """The workers, with the number of leases that each holds, counted by index ix_worker."""

@@ -16,8 +16,8 @@ from jobqueue.db.alias import alias_of
 from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
 
-#: exit statuses: wrong usage, no usable database, wrong settings, and what was looked for exists
-USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 2, 3, 4, 5
+#: exit statuses: no such id, wrong usage, no usable database, wrong settings, and what was looked for exists
+NO_SUCH_ID, USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 1, 2, 3, 4, 5
 ENV_PREFIX = "JOBQUEUE_WORKER_"
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 

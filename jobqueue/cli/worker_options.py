@@ -100,7 +100,8 @@ def _declare_upkeep(parser: ArgumentParser) -> None:
     add("--poll", type=duration_range, default=(0.05, 0.2), metavar="50ms..200ms", help="idle wait, chosen at random")
     add("--lease", type=duration, default=None, metavar="60s", help="length (default: JOBQUEUE['LEASE_SECONDS'])")
     add("--heartbeat", type=duration, default=None, metavar="15s", help="time between renewals (default: lease / 4)")
-    add("--no-reaper", action="store_true", help="leave expired leases to other workers and reap_leases")
+    others = "leave expired leases, redrives and old rows to other workers and reap_leases"
+    add("--no-reaper", action="store_true", help=others)
     add = parser.add_argument_group("operation").add_argument
     add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")

@@ -27,6 +27,7 @@ from jobqueue.db.callers_transaction import in_manual_transaction, in_open_trans
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.payload import JSON
+from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded
@@ -44,7 +45,8 @@ class JobContext:
     lease: Lease
     asked_to_stop: Callable[[], bool] = lambda: False
     finishing: bool = False  # a finish() has reached its commit
-    finished: bool = False  # and the commit succeeded
+    finished: bool = False  # and the commit succeeded; or the job called a verb that has settled it
+    settled: RunOutcome = RunOutcome.OK  # how that verb has settled it
     result: Encoded | None = None  # what finish() has stored, as JSON
     log: JobLog | None = None  # None until the first line
     _until: datetime | None = None
@@ -157,6 +159,11 @@ class JobContext:
             # Whatever raises from here on, the commit may have happened.
             self.result, self.finishing = stored, True
         self._finish_with(alias)
+
+    def was_settled(self, lease: Lease, outcome: RunOutcome) -> None:
+        """Record that a verb which the job called has ended `lease`, if it is the job's own."""
+        if (lease.job_id, lease.fence) == (self.lease.job_id, self.lease.fence):
+            self.finished, self.settled = True, outcome
 
     def _finish_with(self, alias: str) -> None:
         finish = partial(setattr, self, "finished", True)

@@ -76,6 +76,8 @@ class Dialect(Seeks):
     notifies = False
     #: an UPDATE of an indexed column adds an entry to every index, and every search for the row reads the old ones too
     copies_updated_rows = False
+    #: an index keeps rows that are equal in its columns in the order of their primary key
+    indexes_end_with_key = True
     #: in_transaction() costs a round trip
     asks_for_transaction = False
 
@@ -118,7 +120,7 @@ class Dialect(Seeks):
 
     # ---- hints, and rows found by key
     #: an integer column that no index may be used for
-    unindexed_sql = "%(expressions)s"
+    unindexed_sql = "(%(expressions)s + 0)"
     #: an integer to compare a column with, if the plan must not depend on how many rows the statistics say have it
     unestimated_sql = "%d"
     #: suffix of a read that sees the newest committed row and locks only its index entry
@@ -129,6 +131,10 @@ class Dialect(Seeks):
     def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
         return queryset
+
+    def walk_by(self, queryset: Q, index: str) -> Q:
+        """As force_index(), and also where a range of the primary key could be walked instead."""
+        return self.force_index(queryset, index)
 
     def lock_rows(self, queryset: Q) -> Q:
         """The same rows, locked; rows that another transaction has locked are left out."""

@@ -74,7 +74,10 @@ class Unindexed(VendorFunc):
     """The value of an integer column, written so that no index on it can be used in a WHERE.
 
     InnoDB locks every row an UPDATE reads on its way. With few rows in the table, MariaDB and MySQL may find
-    `id = 7 AND status = 1` through an index on status, and then wait for every other row in that state.
+    `id = 7 AND status = 1` through an index on status, and then wait for every other row in that state. PostgreSQL uses
+    such an index where its statistics say that no row has the status; it has an entry for each row that had the status
+    since the oldest open snapshot. SQLite, which nobody analyzes, prefers it to a list of ids, and reads all jobs that
+    wait.
     """
 
     template_name = "unindexed_sql"

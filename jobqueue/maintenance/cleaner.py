@@ -13,7 +13,16 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import IdempotencyRecord, LockFinding, LockStat, OrderingKey, OutboxEvent, OutboxKey, RedoneStat
+from jobqueue.models import (
+    IdempotencyRecord,
+    LockFinding,
+    LockStat,
+    OrderingKey,
+    OutboxEvent,
+    OutboxKey,
+    RedoneStat,
+    Redrive,
+)
 
 #: batches of one pass; the rest is left for the next pass
 BATCHES_MAX = 100
@@ -85,4 +94,17 @@ LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _loc
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
 REDONE_STATS = Cleaner("redone_figures", RedoneStat, "last_seen_at", "ix_redone_stat_age", _lock_stat_seconds)
 ORDERING_KEYS = Cleaner("ordering_keys", OrderingKey, "created_at", "ix_ordering_key_age", _key_seconds)
-CLEANERS = (OUTBOX_EVENTS, OUTBOX_KEYS, IDEMPOTENCY_RECORDS, LOCK_STATS, LOCK_FINDINGS, REDONE_STATS, ORDERING_KEYS)
+#: those under way stay: their ended_at is NULL
+REDRIVES = Cleaner(
+    "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
+)
+CLEANERS = (
+    OUTBOX_EVENTS,
+    OUTBOX_KEYS,
+    IDEMPOTENCY_RECORDS,
+    LOCK_STATS,
+    LOCK_FINDINGS,
+    REDONE_STATS,
+    ORDERING_KEYS,
+    REDRIVES,
+)

@@ -18,10 +18,12 @@ from jobqueue.db.prepared import Prepared, prepare_change
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import Worker
+from jobqueue.payload import JSON
 from jobqueue.signals import send, worker_started, worker_stopped
 
 SILENT = "silent: no heartbeat"
 HEARTBEATS_MISSED = 3  # a worker may miss so many of its own heartbeats, however long they are
+QUEUES_BYTES = 1000  # of the names of a worker's queues
 _SECONDS = Slot("seconds", FloatField())
 
 
@@ -42,7 +44,7 @@ def register(
         pid=os.getpid(),
         supervisor_pid=supervisor_pid,
         boot_id=boot_id,
-        queues=storable(queues, 1000),
+        queues=storable(queues, QUEUES_BYTES),
         concurrency=concurrency,
         version=jobqueue.__version__,
         heartbeat_seconds=heartbeat_seconds,
@@ -56,12 +58,24 @@ def register(
     send(worker_started, Worker, name=name, using=using)
 
 
+def was_cut(queues: str) -> bool:
+    """Whether the names of a worker's queues may have been too long to be stored as a whole."""
+    # Up to three bytes of a character are left out on each side of the mark.
+    return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
+
+
 def renew(names: Sequence[str], *, using: str) -> None:
     """Renew the heartbeats of these workers, also of those that were marked as silent."""
     rows = Worker.objects.using(using).filter(name__in=names)
     retry_transient("housekeeping", lambda: rows.update(heartbeat_at=UtcNow()), using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
     retry_transient("housekeeping", lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
+
+
+def note_retries(name: str, retries: JSON, *, using: str) -> None:
+    """Store the counts of runs and retries of a worker's process."""
+    rows = Worker.objects.using(using).filter(name=name)
+    retry_transient("housekeeping", lambda: rows.update(retries=retries), using=using)
 
 
 def retire(name: str, reason: str, *, using: str) -> None:

@@ -20,6 +20,26 @@ class AddIndexWhereUpdatesStay(migrations.AddIndex):
             super().database_backwards(app_label, schema_editor, from_state, to_state)
 
 
+class AddIndexOfDeadLetters(migrations.RunSQL):
+    """An index of FAILED jobs by their ids, where ix_lease does not have them in this order.
+
+    It has an entry of no other job, so claims and acks do not write to it.
+    """
+
+    def __init__(self):
+        # In this form, because indexes on the status can then not serve the condition.
+        create = "CREATE INDEX ix_dead ON job_queue (id) WHERE (status + 0) = 3"
+        super().__init__(create, "DROP INDEX ix_dead")
+
+    def database_forwards(self, app_label, schema_editor, from_state, to_state):
+        if not vendor_of(schema_editor.connection).indexes_end_with_key:
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label, schema_editor, from_state, to_state):
+        if not vendor_of(schema_editor.connection).indexes_end_with_key:
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
+
+
 class Migration(migrations.Migration):
 
     initial = True
@@ -41,6 +61,7 @@ class Migration(migrations.Migration):
                 ('result', fields.PayloadField(null=True, verbose_name='result')),
                 ('last_error', fields.ErrorField(null=True, verbose_name='last error')),
                 ('cause', fields.NameField(max_length=16, null=True, verbose_name='cause')),
+                ('fingerprint', fields.NameField(max_length=16, null=True, verbose_name='fingerprint')),
                 ('locked_by', fields.NameField(max_length=128, null=True, verbose_name='locked by')),
                 ('lock_token', fields.TokenField(null=True, verbose_name='lock token')),
                 ('locked_at', fields.UtcDateTimeField(null=True, verbose_name='locked at')),
@@ -54,6 +75,7 @@ class Migration(migrations.Migration):
                 ('released_key', fields.KeyField(null=True, verbose_name='released key')),
                 ('ordering_key', fields.KeyField(null=True, verbose_name='ordering key')),
                 ('task', fields.NameField(max_length=255, null=True, verbose_name='task')),
+                ('dependency', fields.NameField(max_length=64, null=True, verbose_name='dependency')),
                 ('gate', fields.TinyIntegerField(db_default=0, verbose_name='gate')),
                 ('wait_reason', fields.NameField(max_length=200, null=True, verbose_name='wait reason')),
                 ('allowance', models.IntegerField(null=True, verbose_name='allowance')),
@@ -86,6 +108,7 @@ class Migration(migrations.Migration):
                 ('started_at', fields.UtcDateTimeField(null=True, verbose_name='started at')),
                 ('ended_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='ended at')),
                 ('cause', fields.NameField(max_length=16, verbose_name='cause')),
+                ('fingerprint', fields.NameField(max_length=16, null=True, verbose_name='fingerprint')),
                 ('error_class', fields.NameField(default='', max_length=255, verbose_name='error class')),
                 ('error', fields.ErrorField(verbose_name='error')),
                 ('log', fields.ErrorField(null=True, verbose_name='log')),
@@ -140,6 +163,7 @@ class Migration(migrations.Migration):
                 ('started_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='started at')),
                 ('heartbeat_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last heartbeat')),
                 ('heartbeat_seconds', models.FloatField(null=True, verbose_name='seconds between heartbeats')),
+                ('retries', fields.PayloadField(null=True, verbose_name='retries by task')),
                 ('stopped_at', fields.UtcDateTimeField(null=True, verbose_name='stopped at')),
                 ('stop_reason', fields.NameField(default='', max_length=200, verbose_name='stop reason')),
             ],
@@ -337,8 +361,58 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['created_at'], name='ix_outbox_key_age')],
             },
         ),
+        migrations.CreateModel(
+            name='Redrive',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('phase', fields.NameField(choices=[('canary', 'canary'), ('running', 'running'), ('done', 'done'), ('stopped', 'stopped')], max_length=16, verbose_name='state')),
+                ('reason', fields.NameField(default='', max_length=200, verbose_name='reason')),
+                ('filters', models.JSONField(verbose_name='filter')),
+                ('job_limit', models.BigIntegerField(null=True, verbose_name='limit')),
+                ('per_second', models.FloatField(null=True, verbose_name='jobs per second')),
+                ('canary', models.IntegerField(default=0, verbose_name='canary')),
+                ('alone', models.BooleanField(default=False, verbose_name='alone')),
+                ('canaries', models.JSONField(default=list, verbose_name='jobs of the canary')),
+                ('matched', models.BigIntegerField(verbose_name='matched')),
+                ('redriven', models.BigIntegerField(default=0, verbose_name='redriven')),
+                ('skipped', models.BigIntegerField(default=0, verbose_name='skipped')),
+                ('pending', models.JSONField(default=list, verbose_name='next jobs')),
+                ('after_id', models.BigIntegerField(default=0, verbose_name='last job')),
+                ('until_id', models.BigIntegerField(verbose_name='newest job')),
+                ('paced_at', fields.UtcDateTimeField(null=True, verbose_name='paced until')),
+                ('due_at', fields.UtcDateTimeField(db_default=UtcNow(), null=True, verbose_name='next step at')),
+                ('steps', models.IntegerField(default=0, verbose_name='steps')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('updated_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='updated at')),
+                ('ended_at', fields.UtcDateTimeField(null=True, verbose_name='ended at')),
+            ],
+            options={
+                'verbose_name': 'redrive',
+                'verbose_name_plural': 'redrives',
+                'db_table': 'job_redrive',
+                'default_permissions': ('view',),
+                'permissions': [('redrive_jobs', 'Can redrive dead letters')],
+                'indexes': [models.Index(fields=['due_at'], name='ix_redrive_due'), models.Index(fields=['ended_at'], name='ix_redrive_ended')],
+            },
+        ),
+        migrations.CreateModel(
+            name='FailureNote',
+            fields=[
+                ('fingerprint', fields.NameField(max_length=16, primary_key=True, serialize=False, verbose_name='fingerprint of the failure')),
+                ('note', fields.ErrorField(verbose_name='note')),
+                ('author', fields.NameField(default='', max_length=150, verbose_name='written by')),
+                ('updated_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='updated at')),
+            ],
+            options={
+                'verbose_name': 'note on a failure',
+                'verbose_name_plural': 'notes on failures',
+                'db_table': 'job_failure_note',
+                'default_permissions': ('view', 'change'),
+            },
+        ),
         AddIndexWhereUpdatesStay(
             model_name='lockrow',
             index=models.Index(fields=['expires_at'], name='ix_lock_expiry'),
         ),
+        AddIndexOfDeadLetters(),
     ]

@@ -15,17 +15,20 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
     )
 
 from jobqueue.models.counter import CounterShard
+from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
 from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
+from jobqueue.models.redrive import Redrive
 from jobqueue.models.worker import Worker
 
 __all__ = [
     "Allocation",
     "CounterShard",
+    "FailureNote",
     "FenceFloor",
     "IdempotencyRecord",
     "Job",
@@ -39,5 +42,6 @@ __all__ = [
     "OutboxEvent",
     "OutboxKey",
     "RedoneStat",
+    "Redrive",
     "Worker",
 ]

@@ -21,6 +21,14 @@ from jobqueue.db.fields import (
     UtcDateTimeField,
 )
 
+DEPENDENCY_CHARS = 64
+#: the gate of a job that waits for retry() or discard() after a crash (on_crash="hold"), and its wait_reason
+HELD_GATE, HELD_REASON = 2, "held: its worker process died, or its lease ran out"
+#: the wait_reason of a held job whose run in a process of its own was interrupted, as by a deploy
+ALONE_REASON = "held: it is to run in a process of its own"
+#: the wait_reason of a FAILED job that has killed as many workers as it may
+QUARANTINED = "quarantined"
+
 
 def _lease(*, given: bool) -> Q:
     columns = ("locked_by", "lock_token", "locked_at", "lock_until")
@@ -74,6 +82,8 @@ class Job(models.Model):
     result = PayloadField(_("result"), null=True)
     last_error = ErrorField(_("last error"), null=True)
     cause = NameField(_("cause"), max_length=16, null=True)
+    # Equal for failures of the same kind: failures/grouping.py. NULL if plain SQL wrote the failure.
+    fingerprint = NameField(_("fingerprint"), max_length=16, null=True)
 
     locked_by = NameField(_("locked by"), max_length=128, null=True)
     lock_token = TokenField(_("lock token"), null=True)
@@ -98,6 +108,8 @@ class Job(models.Model):
     ordering_key = KeyField(_("ordering key"), null=True)
 
     task = NameField(_("task"), max_length=255, null=True)
+    # The outside service that its run needs.
+    dependency = NameField(_("dependency"), max_length=DEPENDENCY_CHARS, null=True)
     gate = TinyIntegerField(_("gate"), db_default=0)
     wait_reason = NameField(_("wait reason"), max_length=200, null=True)
 
@@ -157,7 +169,13 @@ FREE_KEY = (Job.Status.DONE, Job.Status.CANCELED)
 
 
 class JobAttempt(models.Model):
-    """One failed or lost attempt. Successful jobs write no row: their one attempt is on the job itself."""
+    """One failed or lost attempt, or a run that the job ended by Snooze or Discard (the newest snooze of an attempt).
+
+    Successful jobs write no row: their one attempt is on the job itself.
+    """
+
+    #: `cause` of the runs that used no attempt; of others it is a FailureCause
+    SNOOZED, DISCARDED = "snoozed", "discarded"
 
     id = UnsignedBigAutoField(primary_key=True)
     job_id = JobIdField(_("job"))
@@ -167,6 +185,7 @@ class JobAttempt(models.Model):
     started_at = UtcDateTimeField(_("started at"), null=True)
     ended_at = UtcDateTimeField(_("ended at"), db_default=UtcNow())
     cause = NameField(_("cause"), max_length=16)
+    fingerprint = NameField(_("fingerprint"), max_length=16, null=True)
     error_class = NameField(_("error class"), max_length=255, default="")
     error = ErrorField(_("error"))
     # What the attempt has logged, capped; NULL when it logged nothing or logs are not kept.

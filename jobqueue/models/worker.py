@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.fields import NameField, UnsignedBigAutoField, UtcDateTimeField
+from jobqueue.db.fields import NameField, PayloadField, UnsignedBigAutoField, UtcDateTimeField
 
 
 class Worker(models.Model):
@@ -26,6 +26,8 @@ class Worker(models.Model):
     heartbeat_at = UtcDateTimeField(_("last heartbeat"), db_default=UtcNow())
     # How far apart its heartbeats are; NULL for workers of older versions.
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"), null=True)
+    # How far retries multiply, by task: the counts of its process since the start of the command.
+    retries = PayloadField(_("retries by task"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

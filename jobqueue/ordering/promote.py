@@ -79,7 +79,12 @@ def promote_next(keys: Iterable[tuple[str, bytes | None]], *, using: str) -> Non
         _promote_or_log(found, using)
     elif connections[using].in_atomic_block:
         _pending(using).update(found)
-        transaction.on_commit(partial(_promote_pending, using), using=using, robust=True)
+
+        def promote_pending() -> None:
+            _promote_pending(using)
+
+        # A function, not a partial: Django names a robust hook that raises by its __qualname__.
+        transaction.on_commit(promote_pending, using=using, robust=True)
     # Else autocommit was turned off by hand, and Django does not see the commit: the sweep will find them.
 
 

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from django.db import Error, connections, transaction
 
@@ -15,7 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
-from jobqueue.outbox import statements
+from jobqueue.outbox import statements, unrouted
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
@@ -99,11 +100,13 @@ class Delivery:
             else:
                 self._routes.down.note_up(destination)
         if pause:
-            self._put_off([event for event in events if event.id in self._batch.left], pause)
+            write = partial(statements.put_off, reason=self._routes.down.reason(destination))
+            self._put_off([event for event in events if event.id in self._batch.left], pause, write)
         if time.monotonic() - self._last_mark > MARK_SECONDS:
             self._mark()
 
     def _send_watched(self, destination: Destination, events: Sequence[Event]) -> None:
+        self._log.sending(events)
         with self._watch.over(self._batch, events) as sending:
             if destination.in_database:
                 self._send_in_transaction(destination, events, sending)
@@ -181,12 +184,11 @@ class Delivery:
 
     def _park(self, events: Sequence[Event]) -> None:
         self._put_off(events, PARK_SECONDS * random.uniform(0.8, 1.2), statements.park)
-        if self._log.may_tell_unrouted({event.topic for event in events}):
-            self._log.unrouted(self._routes.unrouted(self._topics))
+        if self._log.may_tell_unrouted(events):
+            found = self._routes.unrouted(self._topics, known=events)
+            self._log.unrouted_met(found, events, unrouted.next_ids(found, using=self._using))
 
-    def _put_off(
-        self, events: Sequence[Event], seconds: float, write: Callable[..., object] = statements.release
-    ) -> None:
+    def _put_off(self, events: Sequence[Event], seconds: float, write: Callable[..., object]) -> None:
         ids = [event.id for event in events]
         write(ids, self._batch.token, using=self._using, delay_seconds=seconds)
         self._batch.left.difference_update(ids)

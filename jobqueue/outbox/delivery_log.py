@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from jobqueue.failures import summary
 from jobqueue.outbox.event import Event
@@ -13,7 +14,9 @@ from jobqueue.outbox.unrouted import Unrouted
 
 logger = logging.getLogger("jobqueue.outbox")
 
-
+#: called with the topic and the number of the attempt of each delivery
+Observer: TypeAlias = Callable[[str, int], None]
+_observers: list[Observer] = []
 #: how often a relay logs the events of a topic without a route and a subscriber
 UNROUTED_SECONDS = 60.0
 _WAY_OUT = (
@@ -22,12 +25,25 @@ _WAY_OUT = (
 )
 
 
+def observe_deliveries(observer: Observer) -> None:
+    """Call `observer` before each delivery in this process and its forks. It must not use the database, nor raise."""
+    if observer not in _observers:
+        _observers.append(observer)
+
+
 class DeliveryLog:
     """Counts and logs the outcomes of one relay."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(delivered=0, failed=0, dead_lettered=0, put_off=0, lost=0)
-        self._unrouted_told: dict[str, float] = {}
+        #: topic -> since when its unrouted events are not logged, but for events up to this id; 0: it was logged then
+        self._quiet: dict[str, tuple[float, int]] = {}
+
+    def sending(self, events: Sequence[Event]) -> None:
+        """Report the deliveries that begin now to observers."""
+        for observer in _observers:
+            for event in events:
+                observer(event.topic, event.attempt)
 
     def failed(self, event: Event, error: BaseException | str, delay_seconds: float | None, level: int) -> None:
         """Count and log a failed attempt; delay_seconds None: the event is a dead letter now."""
@@ -41,16 +57,33 @@ class DeliveryLog:
         self.counts["dead_lettered"] += 1
         logger.error("event %d (%r) becomes a dead letter: %s", event.id, event.topic, summary(problem))
 
-    def may_tell_unrouted(self, topics: Collection[str]) -> bool:
-        """Whether one of the topics was not logged by unrouted() within UNROUTED_SECONDS."""
+    def may_tell_unrouted(self, events: Sequence[Event]) -> bool:
+        """Whether unrouted() may log something about one of these events, which this relay has met."""
         oldest = time.monotonic() - UNROUTED_SECONDS
-        return any(self._unrouted_told.get(topic, oldest) <= oldest for topic in topics)
+        self._quiet = {topic: quiet for topic, quiet in self._quiet.items() if quiet[0] > oldest}
+        return any(event.id <= self._quiet.get(event.topic, (0.0, event.id))[1] for event in events)
 
     def unrouted(self, found: Sequence[Unrouted]) -> None:
         """Log the waiting events that have no route and no subscriber in this process, and those behind them."""
-        self._unrouted_told = dict.fromkeys((each.topic for each in found), time.monotonic())
         for each in found:
             logger.warning("no route and no subscriber for %s. " + _WAY_OUT, each, min(each.ids))
+            self._quiet[each.topic] = time.monotonic(), 0
+
+    def unrouted_met(self, found: Sequence[Unrouted], events: Sequence[Event], next_ids: Mapping[str, int]) -> None:
+        """Do the same for topics that were not logged within UNROUTED_SECONDS, if this relay has met their next events.
+
+        Of several relays, the one that meets it logs the topic. `events` are those that this relay has just met.
+        """
+        met = {event.id for event in events}
+        for each in found:
+            since, but_for = self._quiet.get(each.topic, (time.monotonic(), -1))
+            if but_for == 0:
+                continue
+            next_id = next_ids.get(each.topic)
+            if next_id is None or next_id in met:
+                self.unrouted([each])
+            else:
+                self._quiet[each.topic] = since, next_id
 
     def lost(self, count: int) -> None:
         """Count and log events whose lease ended before they were sent."""

@@ -10,6 +10,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
+from jobqueue.outbox.event import Event
 
 LOWEST = -(2**63)
 #: the most lanes that one statement reads
@@ -21,6 +22,11 @@ CURSOR_SECONDS = 1.0
 def key_lane(key: bytes) -> int:
     """1 to 2**63 - 1. Two keys with the same number (one pair in 10**19) wait for each other needlessly."""
     return _number(b"k" + key)
+
+
+def lane_of(event: Event) -> int:
+    """The lane of an event that was not skipped."""
+    return topic_lane(event.topic) if event.key_bytes is None else key_lane(event.key_bytes)
 
 
 def topic_lane(topic: str) -> int:

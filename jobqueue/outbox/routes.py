@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
+from jobqueue.failures import summary
 from jobqueue.outbox import unrouted
 from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.destinations.redis_stream import SCHEMES, RedisStream
+from jobqueue.outbox.event import Event
 from jobqueue.outbox.subscribers import matches, subscribers_of
 from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.validation import check_queue
@@ -24,24 +26,30 @@ logger = logging.getLogger("jobqueue.outbox")
 SUBSCRIBERS = "subscribers"
 #: waits after a destination could not be reached
 DOWN_PAUSES = Backoff(base_seconds=0.5, cap_seconds=30.0)
+#: failures in a row, when the pause ends, and why: of a destination that takes events
+_UP = 0, 0.0, ""
 
 
 class DownTracker:
     """Which destinations could not be reached, and until when they are left alone."""
 
     def __init__(self) -> None:
-        self._down: dict[Destination, tuple[int, float]] = {}
+        self._down: dict[Destination, tuple[int, float, str]] = {}
 
     def pause_seconds(self, destination: Destination) -> float:
         """How long `destination` is still left alone; 0: it may be tried."""
-        _, until = self._down.get(destination, (0, 0.0))
+        _, until, _ = self._down.get(destination, _UP)
         return max(0.0, until - time.monotonic())
+
+    def reason(self, destination: Destination) -> str:
+        """Why `destination` could not be reached; "" if it takes events."""
+        return self._down.get(destination, _UP)[2]
 
     def note_down(self, destination: Destination, error: BaseException) -> float:
         """Record that `destination` could not be reached; the seconds until the next try, longer each time."""
-        failures = self._down.get(destination, (0, 0.0))[0] + 1
+        failures = self._down.get(destination, _UP)[0] + 1
         pause = DOWN_PAUSES.delay_seconds(failures)
-        self._down[destination] = failures, time.monotonic() + pause
+        self._down[destination] = failures, time.monotonic() + pause, summary(error)
         level = logging.WARNING if failures == 1 else logging.DEBUG
         logger.log(level, "a destination cannot be reached (%s); its events wait, trying again in %.1f s", error, pause)
         return pause
@@ -94,9 +102,12 @@ class Routes:
             self._made[name] = made
         return self._made[name]
 
-    def unrouted(self, topics: Collection[str] | None = None) -> list[Unrouted]:
-        """The waiting events of all topics, or of `topics`, that have no destination here, by topic."""
-        return unrouted.find(lambda topic: self.find(topic) is None, using=self._using, topics=topics)
+    def unrouted(self, topics: Collection[str] | None = None, known: Iterable[Event] = ()) -> list[Unrouted]:
+        """The waiting events of all topics, or of `topics`, that have no destination here, by topic.
+
+        `known` are among them, however many keys have waiting events.
+        """
+        return unrouted.find(lambda topic: self.find(topic) is None, using=self._using, topics=topics, known=known)
 
     def close(self) -> None:
         """Close all destinations."""

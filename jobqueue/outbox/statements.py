@@ -11,7 +11,17 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import BigIntegerField, BooleanField, ExpressionWrapper, F, FloatField, Max, Q, QuerySet
+from django.db.models import (
+    BigIntegerField,
+    BooleanField,
+    ExpressionWrapper,
+    F,
+    FloatField,
+    Max,
+    Q,
+    QuerySet,
+    TextField,
+)
 
 from jobqueue.backoff import default_backoff
 from jobqueue.conf import load
@@ -22,22 +32,26 @@ from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
-from jobqueue.failures import describe
+from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.event import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
+_ERROR = Slot("error", TextField())
 #: last_error of an event that waits for a route or a subscriber
 NO_DESTINATION = (
     "no route and no subscriber for this topic. The event waits, without a charge, and its key too. Add a "
     "@subscriber to <app>/tasks.py, route the topic in JOBQUEUE['OUTBOX']['ROUTES'], or skip the event."
 )
+#: last_error of an event whose destination is down; the cause is added
+DESTINATION_DOWN = "the destination cannot be reached. The event waits, without a charge, and its key too: "
 #: what the verbs of a relay write to leased events
 _CHANGES: dict[str, dict[str, object]] = {
     "mark_processed": {"lane": None, "due_at": None, "lock_token": None, "processed_at": UtcNow()},
     "release": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS)},
     "park": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS), "last_error": NO_DESTINATION},
+    "put_off": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS), "last_error": _ERROR},
     "renew": {"due_at": UtcNowPlus(_SECONDS)},
 }
 
@@ -138,16 +152,19 @@ def mark_processed(ids: Collection[int], token: bytes, *, using: str) -> int:
     return _change("mark_processed", ids, token, using)
 
 
-def release(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float = 0.0) -> int:
-    """End the lease of events that were not delivered, without a charge; the number that were still leased.
+def release(ids: Collection[int], token: bytes, *, using: str) -> int:
+    """End the lease of events that were not delivered, without a charge; the number that were still leased."""
+    return _change("release", ids, token, using, seconds=0.0)
 
-    They are due in `delay_seconds`.
-    """
-    return _change("release", ids, token, using, seconds=delay_seconds)
+
+def put_off(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float, reason: str) -> int:
+    """Do the same for events whose destination is down, until `delay_seconds` from now, and note `reason` on them."""
+    text = storable(DESTINATION_DOWN + reason)
+    return _change("put_off", ids, token, using, seconds=delay_seconds, error=text)
 
 
 def park(ids: Collection[int], token: bytes, *, using: str, delay_seconds: float) -> int:
-    """Do the same for events without a route and a subscriber, and note that on them."""
+    """Do the same for events without a route and a subscriber."""
     return _change("park", ids, token, using, seconds=delay_seconds)
 
 
@@ -183,7 +200,7 @@ def _settle(event: Event, token: bytes, error: BaseException | str, changes: dic
         raise EventLeaseLost
 
 
-def _change(verb: str, ids: Collection[int], token: bytes, using: str, **values: float) -> int:
+def _change(verb: str, ids: Collection[int], token: bytes, using: str, **values: float | str) -> int:
     if not ids:
         return 0
     statement = _statement(verb, using)

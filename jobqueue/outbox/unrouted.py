@@ -7,19 +7,23 @@ topic.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import lanes
+from jobqueue.outbox.event import Event
 from jobqueue.outbox.statements import NO_DESTINATION
 
 #: waiting events that are counted, and ids that are named: the cost must not grow with the backlog
 COUNT_MAX, IDS_MAX = 1000, 5
+#: first events of a topic among which next_ids() looks
+NEXT_MAX = 20
 
 
 @dataclass(slots=True)
@@ -58,20 +62,37 @@ def find(
     using: str,
     topics: Collection[str] | None = None,
     limit: int = lanes.WINDOW,
+    known: Iterable[Event] = (),
 ) -> list[Unrouted]:
     """The topics without a destination among the first events of up to `limit` lanes, with the events that wait.
 
     `lacks(topic)` says whether a topic has none in this process; without it, the last relay that had the event decides.
+    `known`: first events of lanes, which may be others than those that are read.
     The cost: one index seek per lane, and up to COUNT_MAX index entries per topic.
     """
     begins = NO_DESTINATION if lacks is None else None
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for event_id, topic, lane in lanes.head_events(using=using, limit=limit, last_error_begins=begins):
+    heads = lanes.head_events(using=using, limit=limit, last_error_begins=begins)
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for event_id, topic, lane in [*heads, *((event.id, event.topic, lanes.lane_of(event)) for event in known)]:
         if (topics is None or topic in topics) and (lacks is None or lacks(topic)):
-            found[topic].append((event_id, lane))
-    read = [_of_topic(topic, heads, using) for topic, heads in sorted(found.items())]
+            found[topic][lane] = min(event_id, found[topic].get(lane, event_id))
+    read = [
+        _of_topic(topic, sorted((first, lane) for lane, first in found[topic].items()), using)
+        for topic in sorted(found)
+    ]
     # Meanwhile somebody may have taken all events of a topic.
     return [each for each in read if each.ids]
+
+
+def next_ids(found: Iterable[Unrouted], *, using: str) -> dict[str, int]:
+    """By topic, the first of these events that relays try again every minute; others may wait for a longer back-off.
+
+    All relays find the same one, so that one of them can speak for all. One read by the primary key.
+    """
+    first = {event_id: each.topic for each in found for event_id in sorted(each.ids)[:NEXT_MAX]}
+    tried = Q(due_at__lte=UtcNow()) | Q(lock_token__isnull=False) | Q(last_error__startswith=NO_DESTINATION)
+    rows = OutboxEvent.objects.using(using).filter(tried, pk__in=first).values_list("pk", flat=True)
+    return {first[event_id]: event_id for event_id in sorted(rows, reverse=True)}
 
 
 def _of_topic(topic: str, heads: Sequence[tuple[int, int]], using: str) -> Unrouted:

@@ -36,6 +36,7 @@ _DEFAULTS = {
     "expires_at": None,
     "options": None,
     "ordering_key": None,
+    "dependency": None,
 }
 
 
@@ -54,6 +55,7 @@ class NewJob:
     expires_at: datetime | None = None
     options: Encoded | None = None
     ordering_key: bytes | None = None
+    dependency: str | None = None
 
     @property
     def gate(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
@@ -21,12 +21,15 @@ from typing import (
     overload,
 )
 
-from jobqueue.backoff import Wait, check_wait
+from jobqueue.backoff import Wait
 from jobqueue.compat import Task, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
+from jobqueue.failures.crash_policies import set_on_crash
+from jobqueue.failures.project import read_causes, set_task_causes
 from jobqueue.tasks import registry
 from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
 from jobqueue.tasks.habits import method_advice
+from jobqueue.tasks.policy import check_own_queue, checked_policy
 from jobqueue.tasks.versions import Upcaster, add_upcaster
 from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
 
@@ -63,6 +66,10 @@ class _Fields(TypedDict, total=False):
     backoff: Wait | None
     retry_on: Errors | None
     no_retry_on: Errors | None
+    retry_until_seconds: float | timedelta | str | None
+    move_after: int | None
+    move_to: str | None
+    dependency: str | None
     lease_seconds: float | None
     timeout_seconds: float | None
     hard_timeout_seconds: float | None
@@ -88,8 +95,10 @@ class TaskFields(_Fields, total=False):
     priority: int
     backend: str
     ack_each: bool
+    on_crash: Literal["retry", "fail", "hold"]
     version: int
     aliases: Sequence[str]
+    causes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,45 +106,51 @@ class JobTask(_Base[P, T], Generic[P, T]):
     """A task. Its fields besides Django's (priority, queue_name, run_after, backend, takes_context):
 
     max_attempts: runs that may end in failure or loss before the job is FAILED (None: the queue's, 25).
-    backoff: the wait between attempts: a Backoff, seconds, or a function of (failures, error) (None: JOBQUEUE's).
+    backoff: the wait between attempts: a Backoff, seconds, a table of seconds, or a function (None: JOBQUEUE's).
     retry_on: only these exceptions are retried (None: all). Lost runs are always retried.
     no_retry_on: these are not retried; takes precedence over retry_on.
+    retry_until_seconds: no retry begins later than this after the job fell due, or was retried by hand.
+    move_after, move_to: after this many failures the job continues in that queue.
+    dependency: the outside service that its runs need; its retries wait while they would be too many of its runs.
     lease_seconds: lease length, if longer than the worker's; for jobs that cannot heartbeat (None: the worker's).
     timeout_seconds: SoftTimeout is raised inside the task after this long (None: JOBQUEUE's, no limit).
     hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; enqueue returns the job that holds the key.
     ordering_key: likewise; jobs of a queue with equal keys run strictly one after another, in the order of enqueue.
     expires: no attempt starts after this: an aware datetime, or seconds from the moment the job is due.
+    on_crash: what follows a lost run: "retry", "fail" (FAILED) or "hold" (it waits for retry() or discard()).
     ack_each: commit the end of each job separately, before its thread starts another one: a crash repeats only what was
         running. Slower; by default ends are written together, a few milliseconds later.
     version: of the arguments; increase it when they change, and add an upcaster().
     aliases: earlier dotted paths of this task, whose jobs it runs.
+    causes: the cause of exceptions by class path, {"app.CardDeclined": "DATA"}; precedes JOBQUEUE["CAUSES"].
     """
 
     max_attempts: int | None = None
     backoff: Wait | None = None
     retry_on: Errors | None = None
     no_retry_on: Errors | None = None
+    retry_until_seconds: float | timedelta | str | None = None
+    move_after: int | None = None
+    move_to: str | None = None
+    dependency: str | None = None
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
     dedupe_key: DedupeKey | None = None
     ordering_key: OrderingKey | None = None
     expires: Expires | None = None
+    on_crash: Literal["retry", "fail", "hold"] = "retry"
     ack_each: bool = False
     version: int = 1
     aliases: Sequence[str] = ()
+    causes: Mapping[str, str] = field(default_factory=dict, hash=False)  # tasks are hashable
 
     def __post_init__(self) -> None:
         check_priority(self.priority)
         check_backend(self.backend, lambda: Task.__post_init__(self))
-        if self.max_attempts is not None:
-            check_int(self.max_attempts, "max_attempts", 1)
-        if self.backoff is not None:
-            check_wait(self.backoff)
-        for name in ("retry_on", "no_retry_on"):
-            # A tuple: isinstance() needs one, and tasks are hashable.
-            object.__setattr__(self, name, _classes(getattr(self, name), name))
+        for name, value in checked_policy(self).items():
+            object.__setattr__(self, name, value)
         for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
             if getattr(self, name) is not None:
                 check_seconds(getattr(self, name), name)
@@ -148,9 +163,14 @@ class JobTask(_Base[P, T], Generic[P, T]):
             raise InvalidType(f"ack_each must be True or False, got {self.ack_each!r}.")
         check_int(self.version, "version", 1)
         object.__setattr__(self, "aliases", _paths(self.aliases))
+        causes = read_causes(self.causes, f"causes of {self.module_path}")
+        object.__setattr__(self, "causes", causes)
         registry.add_task(self.module_path, self)
         for alias in self.aliases:
             registry.add_alias(alias, self)
+        for name in (self.module_path, *self.aliases):
+            set_task_causes(name, causes)
+            set_on_crash(name, self.on_crash)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
         """A copy with other values; None leaves a field unchanged.
@@ -187,18 +207,6 @@ class JobTask(_Base[P, T], Generic[P, T]):
                 f"{self.module_path} is a task, so it cannot be called like its function. Nothing was run or written; "
                 f"{name}.enqueue(...) adds a job, and {name}.call(...) runs the function here and now."
             )
-
-
-def _classes(given: Any, what: str) -> tuple[type[BaseException], ...] | None:
-    if given is None:
-        return None
-    found = (given,) if isinstance(given, type) else given
-    if not isinstance(found, (tuple, list, set, frozenset)) or not found:
-        raise InvalidType(f"{what} must be an exception class or several, got {given!r:.80}.")
-    for kind in found:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise InvalidType(f"{what} must be exception classes, got {kind!r:.80}.")
-    return tuple(found)
 
 
 def _check_expires(given: Any) -> None:
@@ -254,7 +262,7 @@ def task(
     def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
         # Looked up now, so that a wrong alias raises here and not at the first enqueue.
         check_backend(backend, lambda: task_backends[backend])
-        return JobTask(
+        made: JobTask[Any, Any] = JobTask(
             func=func,
             queue_name=queue_name,
             priority=priority,
@@ -263,5 +271,7 @@ def task(
             takes_context=takes_context,
             **ours,
         )
+        check_own_queue(made)
+        return made
 
     return decorate if function is None else decorate(function)

@@ -12,7 +12,7 @@ from jobqueue.validation import did_you_mean
 
 #: fields that only the other of the two takes, and how they are written there
 _IN_USING = {"run_after": ".using(run_after=...) of the task"}
-_IN_TASK = {name: f"@task({name}=...)" for name in ("version", "aliases", "takes_context")}
+_IN_TASK = {name: f"@task({name}=...)" for name in ("version", "aliases", "causes", "on_crash", "takes_context")}
 
 
 class _UnknownBackend(InvalidValue, InvalidTaskBackend):  # type: ignore[valid-type,misc]

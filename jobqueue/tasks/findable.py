@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import resolve_name
-from inspect import getsource, signature
+from inspect import getsource
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from django.conf import settings
 
 from jobqueue.compat import AnyTask, Task, task_backends
 from jobqueue.tasks import registry
+from jobqueue.validation import signature_of
 
 logger = logging.getLogger("jobqueue")
 
@@ -38,11 +39,16 @@ def misplaced(func: Callable[..., object]) -> str | None:
         why = f"{name} is defined inside a function, so it does not exist in a worker"
     elif "<lambda>" in name:
         why = "a lambda has no name by which a worker finds it: write a function"
-    elif "." in name and next(iter(signature(func).parameters), None) in ("self", "cls"):
+    elif "." in name and _first_parameter(func) in ("self", "cls"):
         why = f"{name} is a method, and a worker has no object to call it on: write a function that loads the object"
     else:
         return None
     return f"{why}. Tasks are functions at the top level of {_place(getattr(func, '__module__', None) or '')}."
+
+
+def _first_parameter(func: Callable[..., object]) -> str | None:
+    signature = signature_of(func, follow_wrapped=True)
+    return next(iter(signature.parameters), None) if signature else None
 
 
 def warn_if_lost(task: AnyTask) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isasyncgenfunction, isgeneratorfunction, signature
+from inspect import isasyncgenfunction, isgeneratorfunction
 from traceback import extract_tb
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from django.apps import apps
 from jobqueue.compat import AnyTask, Task
 from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.failures import dotted_path
-from jobqueue.validation import check_int, check_queue
+from jobqueue.validation import check_int, check_queue, signature_of
 
 logger = logging.getLogger("jobqueue")
 F = TypeVar("F", bound=Callable[..., object])
@@ -119,10 +119,9 @@ def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
 
 
 def _check_parameters(queue: str, func: Callable[..., object], given: str) -> None:
-    try:
-        # What is called, and not what a decorator has wrapped.
-        called = signature(func, follow_wrapped=False)
-    except (TypeError, ValueError):
+    # What is called, and not what a decorator has wrapped.
+    called = signature_of(func)
+    if called is None:
         return
     try:
         called.bind(given)

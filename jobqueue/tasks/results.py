@@ -25,8 +25,8 @@ from jobqueue.context.job_context import JobContext
 from jobqueue.context.progress import Progress, read_progress
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
-from jobqueue.failures import FailureCause, dotted_path
+from jobqueue.exceptions import DatabaseBusy, Discard, InvalidType, InvalidValue, JobCanceled, JobExpired, JobQueueError
+from jobqueue.failures import FailureCause, describe, dotted_path
 from jobqueue.models import Job, JobAttempt
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
@@ -128,6 +128,15 @@ def started_result(task: AnyTask, lease: Lease, backend: BaseTaskBackend) -> Job
     )
 
 
+def failed_result(task: AnyTask | None, lease: Lease, error: BaseException) -> JobTaskResult | None:
+    """What a backoff function of (exception, task_result) gets: the last error is that of this attempt."""
+    if task is None:
+        return None
+    result = started_result(task, lease, backend_of(task))
+    result.errors.append(TaskError(exception_class_path=dotted_path(type(error)), traceback=describe(error)))
+    return result
+
+
 def id_of(result_id: object) -> int:
     """The job id in a result id. Raises TaskResultDoesNotExist for anything else."""
     try:
@@ -156,6 +165,7 @@ def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
 
 def _with_history(job: Job, task: AnyTask, alias: str, using: str) -> JobTaskResult:
     history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
+    history = history.exclude(cause__in=(JobAttempt.SNOOZED, JobAttempt.DISCARDED))
     # A job that has never failed has no history, so reading a new one takes one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
@@ -189,6 +199,8 @@ def _errors(job: Job, attempts: Sequence[JobAttempt]) -> list[TaskError]:
     errors = [TaskError(exception_class_path=a.error_class or unknown, traceback=a.error) for a in attempts]
     if job.status == Job.Status.CANCELED and job.cause == FailureCause.EXPIRED:
         errors.append(TaskError(exception_class_path=dotted_path(JobExpired), traceback=job.last_error or ""))
+    elif job.status == Job.Status.CANCELED and job.cause is None and job.last_error:
+        errors.append(TaskError(exception_class_path=dotted_path(Discard), traceback=job.last_error))
     elif job.status == Job.Status.CANCELED:
         errors.append(TaskError(exception_class_path=dotted_path(JobCanceled), traceback="The job was canceled."))
     elif job.status == Job.Status.FAILED and not errors:

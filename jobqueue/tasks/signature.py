@@ -10,7 +10,7 @@ from functools import cache
 from jobqueue.compat import AnyTask
 from jobqueue.exceptions import WrongArguments
 from jobqueue.tasks.habits import option_advice
-from jobqueue.validation import did_you_mean
+from jobqueue.validation import did_you_mean, signature_of
 
 _CONTEXT = object()
 #: fields of a task that using() does not change
@@ -65,17 +65,16 @@ def _signature(func: Callable[..., object]) -> inspect.Signature | None:
     One with parameters of its own, or with a __signature__, takes those.
     """
     try:
-        called = inspect.unwrap(func, stop=lambda outer: not _passes_all_on(outer))
-        return inspect.signature(called, follow_wrapped=False)
-    except (TypeError, ValueError):
+        return signature_of(inspect.unwrap(func, stop=lambda outer: not _passes_all_on(outer)))
+    except ValueError:  # it wraps itself
         return None
 
 
 def _passes_all_on(func: Callable[..., object]) -> bool:
-    if getattr(func, "__signature__", None) is not None:
+    signature = signature_of(func)
+    if signature is None or "__signature__" in getattr(func, "__dict__", ()):
         return False
-    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
-    return [parameter.kind for parameter in parameters] == _PASSES_ALL
+    return [parameter.kind for parameter in signature.parameters.values()] == _PASSES_ALL
 
 
 def _told(task: AnyTask, problem: str) -> str:

@@ -25,8 +25,8 @@ class JobRun:
     """One run of a job, and how it ended.
 
     outcome: "ok"; "retry" = it failed and will run again; "dead" = it failed and no attempt is left; "canceled";
-    "parked" = this process knows no such task; "lost" = its lease ended during the run. `name` is the task's path, or
-    "handler".
+    "snoozed" and "discarded" = the job raised Snooze or Discard; "parked" = this process knows no such task; "lost" =
+    its lease ended during the run. `name` is the task's path, or "handler".
     """
 
     job_id: int
@@ -48,6 +48,8 @@ class _Counters:
     finished: int = 0
     failed: int = 0
     lost: int = 0
+    snoozed: int = 0
+    discarded: int = 0
 
 
 @cache

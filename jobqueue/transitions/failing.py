@@ -6,21 +6,38 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
-from django.db.models import F
+from django.db import Error, IntegrityError, connections
+from django.db.models import Case, F, Value, When
 from django.db.models.functions import Least
+from django.dispatch import Signal
 
 from jobqueue.backoff import default_backoff
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType
-from jobqueue.failures import FailureCause, classify, describe, dotted_path, is_permanent, storable, summary
+from jobqueue.failures import FailureCause, describe, dotted_path, fingerprint, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
-from jobqueue.signals import job_dead, job_failed
+from jobqueue.models.job import HELD_REASON
+from jobqueue.models.rows import in_state
+from jobqueue.signals import job_dead, job_failed, job_parked
+from jobqueue.transitions.causes import cause_of
+from jobqueue.transitions.crashes import AfterCrash, after_crash, losses_of
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, check_lease, check_leases, held
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 from jobqueue.validation import INT_MAX, check_seconds
+
+#: a job whose move has waited for longer stays where it is, until its next failure
+_MOVE_SECONDS = 1.0
+_HELD: tuple[Signal, dict[str, object]] = (job_parked, {"reason": HELD_REASON})
+
+
+class Also(NamedTuple):
+    """What else a failed attempt writes, if the job will be tried again."""
+
+    queue: str | None = None  # the job moves there, unless a job there has its dedupe key, or may get it
+    options: Encoded | None = None
 
 
 def fail(
@@ -30,6 +47,7 @@ def fail(
     delay_seconds: float | None = None,
     retry: bool = True,
     log: str | None = None,
+    also: Also | None = None,
     again: bool = False,
 ) -> Job.Status:
     """Record a failed attempt; READY after the back-off, or FAILED when it was the last one (or may not be retried).
@@ -37,13 +55,13 @@ def fail(
     The first run of a life that was lost (JobLost) has no back-off: READY at once, run_at unchanged, as after reap().
     `delay_seconds` overrides all that; without `retry` it is the last attempt in any case. A job that was asked to
     cancel ends CANCELED instead. The attempt is kept in JobAttempt, with the lines it has logged (`log`), in the same
-    transaction. `again`: an earlier call with this lease ended in an error and may have been committed all the same; if
-    it was, this call returns what it did. Raises LeaseLost when another holder took over, InvalidType and InvalidValue
-    for bad arguments; nothing was written.
+    transaction; `also` is written with it. `again`: an earlier call with this lease ended in an error and may have been
+    committed all the same; if it was, this call returns what it did. Raises LeaseLost when another holder took over,
+    InvalidType and InvalidValue for bad arguments; nothing was written.
     """
     check_lease(lease)
     _check(error, delay_seconds)
-    portion, signals = _failure(lease, error, delay_seconds, retry=retry, log=log)
+    portion, signals = _failure(lease, error, delay_seconds, retry=retry, log=log, also=also)
     return run_verb("fail", [portion], signals, again=again).status()
 
 
@@ -59,17 +77,63 @@ def fail_many(
     return gone
 
 
+def give_up(lease: Lease, *, again: bool = False) -> Job.Status:
+    """End a job whose retry came too late: FAILED, with the error and cause of its last attempt; attempts unchanged.
+
+    CANCELED if it was asked to cancel. Raises LeaseLost like ack. `again` as in fail().
+    """
+    rows = Job.objects.using(lease.using).filter(pk=lease.job_id)
+    cause = retry_transient("fail", rows.values_list("cause", flat=True).first, using=lease.using)
+    signals: Signals = {Job.Status.FAILED: [(job_dead, {"cause": cause or FailureCause.UNKNOWN})]}
+    portion = Portion(lease.using, partial(_write_end, lease), [lease])
+    return run_verb("fail", [portion], signals, again=again).status()
+
+
+def _write_end(lease: Lease, tries: int) -> Written:
+    ended = {"status": Job.Status.FAILED, "finished_at": UtcNow(), "updated_at": UtcNow(), "wait_reason": None}
+    if held(lease).filter(cancel_requested_at__isnull=True).update(**ended | RELEASED):
+        return {Job.Status.FAILED: [lease]}
+    if held(lease).update(**canceled()):
+        return {Job.Status.CANCELED: [lease]}
+    own = Job.objects.using(lease.using).filter(pk=lease.job_id, fence=lease.fence)
+    found = own.filter(status__in=(Job.Status.FAILED, Job.Status.CANCELED)).values_list("status", flat=True).first()
+    return {Job.Status(found): [lease]} if tries > 1 and found is not None else {}
+
+
 def _check(error: object, delay_seconds: object) -> None:
-    if not isinstance(error, (str, BaseException)):
+    # In this order: isinstance() asks an exception that is no str for __class__, which may be a property that raises.
+    if not isinstance(error, (BaseException, str)):
         raise InvalidType(f"error must be a str or an exception, got {type(error).__name__}. Nothing was written.")
     if delay_seconds is not None:
         check_seconds(delay_seconds, "delay_seconds", zero=True)
 
 
-def failed_columns(text: str, cause: FailureCause, attempts: Any) -> dict[str, Any]:
+class Failure(NamedTuple):
+    """What is recorded of an error, with the job and with the attempt."""
+
+    cause: str
+    text: str
+    error_class: str = ""  # "" for text
+    fingerprint: str | None = None  # None: the run did not fail
+
+
+def failure_of(error: str | BaseException, lease: Lease) -> Failure:
+    """What to record of the `error` of this run."""
+    kind = dotted_path(type(error))[:255] if isinstance(error, BaseException) else ""
+    same = fingerprint(error, task=lease.task, queue=lease.queue)
+    return Failure(cause_of(error, lease.task), describe(error), kind, same)
+
+
+def failed_columns(failure: Failure, attempts: Any) -> dict[str, Any]:
     """The columns that every failed attempt writes, whatever state follows."""
-    changes = {"attempts": attempts, "last_error": text, "cause": cause.value, "updated_at": UtcNow()}
-    if cause is FailureCause.LOST:
+    changes = {
+        "attempts": attempts,
+        "last_error": failure.text,
+        "cause": str(failure.cause),
+        "fingerprint": failure.fingerprint,
+        "updated_at": UtcNow(),
+    }
+    if failure.cause == FailureCause.LOST:
         changes["crashes"] = one_more("crashes")
     return changes | RELEASED
 
@@ -88,79 +152,100 @@ def _next(lease: Lease, error: str | BaseException, delay: float | None, retry: 
     return changes if delay is None else changes | {"run_at": UtcNowPlus(delay)}
 
 
-def _first_loss(lease: Lease) -> bool:
-    """Whether no run of this life of the job was lost before; then the job is hardly the cause of the crash.
-
-    `crashes` counts all lives. After retry() began a new life, the recorded attempts are counted instead.
-    """
-    rows = held(lease).values_list("crashes", "epoch", "allowance", "max_attempts")
-    found = retry_transient("fail", rows.first, using=lease.using)
-    if found is None:
-        return False
-    crashes, epoch, allowance, max_attempts = found
-    if not crashes or not epoch:
-        return not crashes
-    before = max_attempts - (allowance or 0)
-    kept = JobAttempt.objects.using(lease.using).filter(
-        job_id=lease.job_id, attempt__gt=before, cause=FailureCause.LOST.value
-    )
-    return not retry_transient("fail", kept.exists, using=lease.using)
-
-
 class _Attempt(NamedTuple):
     """A failed attempt, as it is to be written."""
 
     lease: Lease
-    error: str | BaseException
-    cause: FailureCause
-    text: str
+    failure: Failure
     changes: dict[str, Any]  # of a job that was not asked to cancel
     log: str | None
 
 
 def _failure(
-    lease: Lease, error: str | BaseException, delay: float | None, *, retry: bool = True, log: str | None = None
+    lease: Lease,
+    error: str | BaseException,
+    delay: float | None,
+    *,
+    retry: bool = True,
+    log: str | None = None,
+    also: Also | None = None,
 ) -> tuple[Portion, Signals]:
-    cause, text = classify(error), describe(error)
-    if delay is None and not (cause is FailureCause.LOST and _first_loss(lease)):
+    failure = failure_of(error, lease)
+    cause = failure.cause
+    losses = losses_of(lease) if cause == FailureCause.LOST else None
+    # A job is hardly the cause of the first crash of its life.
+    if delay is None and (losses is None or losses.earlier):
         delay = default_backoff().delay_seconds(lease.attempt)
-    changes = failed_columns(text, cause, lease.attempt) | _next(lease, error, delay, retry)
-    attempt = _Attempt(lease, error, cause, text, changes, log)
-    return Portion(lease.using, partial(_write, attempt), [lease]), {
-        Job.Status.READY: [(job_failed, {"cause": cause, "delay_seconds": delay or 0.0})],
+    changes = failed_columns(failure, lease.attempt) | _next(lease, error, delay, retry)
+    if losses is not None and retry and (then := after_crash(losses, lease)) is not AfterCrash.RETRY:
+        changes |= then.changes()
+    if also is not None and changes["status"] is Job.Status.READY:
+        changes |= {name: value for name, value in also._asdict().items() if value is not None}
+    attempt = _Attempt(lease, failure, changes, log)
+    write = _write_moved if "queue" in changes else _write
+    return Portion(lease.using, partial(write, attempt), [lease]), {
+        Job.Status.READY: [
+            _HELD if "gate" in changes else (job_failed, {"cause": cause, "delay_seconds": delay or 0.0})
+        ],
         Job.Status.FAILED: [(job_dead, {"cause": cause})],
     }
 
 
+def _write_moved(attempt: _Attempt, tries: int) -> Written:
+    """Write it, and move the job to another queue; one with a dedupe key afterwards, by a transaction of its own.
+
+    The index of keys may refuse the move, or let it wait for an enqueue: neither may hold up the end of the attempt.
+    """
+    queue = attempt.changes["queue"]
+    name = Job._meta.get_field("queue")
+    unless_keyed = Case(When(dedupe_key__isnull=True, then=Value(queue, name)), default=F("queue"))
+    written = _write(attempt._replace(changes=attempt.changes | {"queue": unless_keyed}), tries)
+    if Job.Status.READY in written:
+        _move_keyed(attempt.lease, queue)
+    return written
+
+
+def _move_keyed(lease: Lease, queue: str) -> None:
+    """Move a job that has a dedupe key, unless a job there has it, or an enqueue of it is not committed in time."""
+    rows = in_state([lease.job_id], Job.Status.READY, using=lease.using).filter(queue=lease.queue, fence=lease.fence)
+    locks = vendor(lease.using).locks
+    try:
+        with locks.brief_transaction(connections[lease.using], _MOVE_SECONDS):
+            rows.update(queue=queue, updated_at=UtcNow())
+    except IntegrityError:
+        pass  # it stays where it is
+    except Error as error:
+        if not locks.is_lock_timeout(error):
+            raise
+
+
 def _write(attempt: _Attempt, tries: int) -> Written:
-    lease, error, cause, text, changes, log = attempt
+    lease, failure, changes, log = attempt
     status: Job.Status | None = None
     with vendor(lease.using).transaction(connections[lease.using]):
         if held(lease).filter(cancel_requested_at__isnull=True).update(**changes):
             status = Job.Status(changes["status"])
-        elif held(lease).update(**failed_columns(text, cause, lease.attempt) | canceled()):
+        elif held(lease).update(**failed_columns(failure, lease.attempt) | canceled()):
             status = Job.Status.CANCELED
-        elif tries > 1 and _recorded(attempt_row(lease, error, cause, text), lease.using):
+        elif tries > 1 and _recorded(attempt_row(lease, failure), lease.using):
             return {_recorded_status(lease, Job.Status(changes["status"])): [lease]}
         if status is not None:
-            attempt_row(lease, error, cause, text, log).save(using=lease.using, force_insert=True)
+            attempt_row(lease, failure, log).save(using=lease.using, force_insert=True)
     return {} if status is None else {status: [lease]}
 
 
-def attempt_row(
-    lease: Lease, error: str | BaseException, cause: FailureCause, text: str, log: str | None = None
-) -> JobAttempt:
-    """The history row of a failed attempt, not saved yet."""
-    kind = dotted_path(type(error))[:255] if isinstance(error, BaseException) else ""
+def attempt_row(lease: Lease, failure: Failure, log: str | None = None) -> JobAttempt:
+    """The history row of an attempt that ended without success, not saved yet."""
     return JobAttempt(
         job_id=lease.job_id,
         attempt=lease.attempt,
         fence=lease.fence,
         worker=lease.worker,
         started_at=lease.locked_at,
-        cause=cause.value,
-        error_class=kind,
-        error=text,
+        cause=str(failure.cause),
+        fingerprint=failure.fingerprint,
+        error_class=failure.error_class,
+        error=failure.text,
         log=log,
     )
 

@@ -52,6 +52,7 @@ class Lease(NamedTuple):
     options: JSON = None
     ordering_key: bytes | None = None
     expires_at: datetime | None = None
+    dependency: str | None = None  # of a claim, only in a project that has DEPENDENCIES
 
 
 def check_lease(lease: object) -> Lease:
@@ -122,8 +123,10 @@ def lease_of(job: Job, using: str) -> Lease:
         created_at=job.created_at or LONG_AGO,
         lease_seconds=job.lease_seconds or 0.0,
         using=using,
+        options=job.options,
         ordering_key=job.ordering_key,
         expires_at=job.expires_at,
+        dependency=job.dependency,
     )
 
 

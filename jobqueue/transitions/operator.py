@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -17,9 +18,12 @@ from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
+from jobqueue.failures import FailureCause
 from jobqueue.models import Job, LaneEntry
+from jobqueue.models.job import HELD_GATE
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
+from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.releasing import release
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
@@ -40,13 +44,13 @@ def discard(job_id: int | str, *, using: str | None = None) -> bool:
 
 
 def retry(job_id: int | str, *, using: str | None = None) -> bool:
-    """FAILED or CANCELED -> READY with a fresh allowance of attempts; READY but delayed -> due now.
+    """FAILED or CANCELED -> READY with a fresh allowance of attempts; READY but delayed, or held -> due now.
 
     `attempts` stays, max_attempts grows, expires_at is forgotten. False in any other state, and while another live job
     holds the dedupe key this job once had. A job with an ordering key runs at its old place in the order if that still
     waits for it, else after those that are there now.
     """
-    return _operate("retry", job_id, using, lambda job, alias: "run_at" if _make_due(job, alias) else None)
+    return _operate("retry", job_id, using, lambda job, alias: "run_at" if make_due(job, alias) else None)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
@@ -146,12 +150,10 @@ def _end(job: Job, using: str) -> str | None:
     return "finished_at" if _write(job, using, **canceled()) else None
 
 
-def _make_due(job: Job, using: str) -> bool:
+def make_due(job: Job, using: str) -> bool:
+    """retry() of a job whose row is locked; whether it changed."""
     if job.status == Job.Status.READY:
-        if job.run_at <= read_now(using):
-            return False
-        reason = job.wait_reason if job.gate else None
-        return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), wait_reason=reason)
+        return _begin_now(job, using)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
     keys: dict[str, object] = {}
@@ -159,20 +161,12 @@ def _make_due(job: Job, using: str) -> bool:
         if not _take_key_back(job, using):
             return False
         keys = {"dedupe_key": job.released_key, "released_key": None}
-    allowance = job.allowance or job.max_attempts
     changes = {
-        "status": Job.Status.READY,
-        "run_at": UtcNow(),
-        "updated_at": UtcNow(),
-        "finished_at": None,
-        "cancel_requested_at": None,
-        "expires_at": None,
-        "wait_reason": None,
-        "allowance": allowance,
-        "max_attempts": min(INT_MAX, job.attempts + allowance),
+        **new_life(job),
+        **begins_again(job, partial(read_now, using)),
         "epoch": job.epoch + 1,
+        **({"gate": 0} if job.gate == HELD_GATE else {}),
         **keys,
-        **RELEASED,
     }
     try:
         with transaction.atomic(using=using):
@@ -185,6 +179,38 @@ def _make_due(job: Job, using: str) -> bool:
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.
         return False
+
+
+def new_life(job: Job) -> dict[str, object]:
+    """The columns of a job that has ended and becomes READY by retry(), without its epoch."""
+    allowance = job.allowance or job.max_attempts
+    # last_error is then the reason of a Discard, or that it expired: nothing that a later end would mean.
+    no_failure = job.status == Job.Status.CANCELED and job.cause in (None, FailureCause.EXPIRED)
+    return {
+        "status": Job.Status.READY,
+        "run_at": UtcNow(),
+        "updated_at": UtcNow(),
+        "finished_at": None,
+        "cancel_requested_at": None,
+        "expires_at": None,
+        "wait_reason": None,
+        "allowance": allowance,
+        "max_attempts": min(INT_MAX, job.attempts + allowance),
+        **({"last_error": None, "cause": None} if no_failure else {}),
+        **RELEASED,
+    }
+
+
+def _begin_now(job: Job, using: str) -> bool:
+    """READY -> READY: delayed, or held after a crash."""
+    if job.gate == HELD_GATE:
+        changes: dict[str, object] = {"gate": 0, "wait_reason": None}
+    elif job.run_at <= read_now(using):
+        return False
+    else:
+        changes = {"wait_reason": job.wait_reason if job.gate else None}
+    changes |= begins_again(job, partial(read_now, using))
+    return _write(job, using, run_at=UtcNow(), updated_at=UtcNow(), **changes)
 
 
 def _take_key_back(job: Job, using: str) -> bool:
@@ -239,7 +265,7 @@ def _return_to_lane(job: Job, using: str) -> dict[str, object]:
     found = entries.filter(job_id=job.pk).values_list("pk", flat=True).first()
     # Written by its key, as those who remove it do: a snapshot from before must not let it be removed after us.
     if found is not None and entries.filter(pk=found).update(halted=F("halted")):
-        return {"wait_reason": WAITS if job.gate else None}
+        return {"wait_reason": WAITS if job.gate == KEY_GATE else None}
     lanes.hold([(job.queue, job.ordering_key)], using)
     lanes.join([(lanes.lane_of(job.queue, job.ordering_key), job.pk)], using)
     return {"gate": KEY_GATE, "wait_reason": WAITS}

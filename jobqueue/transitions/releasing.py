@@ -12,7 +12,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.redone import Verb
 from jobqueue.failures import storable
 from jobqueue.models import Job
-from jobqueue.models.job import JobQuerySet
+from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.signals import job_parked
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, check_lease, held
@@ -51,6 +51,11 @@ def release(lease: Lease) -> Job.Status:
 def release_many(leases: Sequence[Lease]) -> list[Lease]:
     """release() for each lease; returns those that were lost and never raises for them."""
     return _give_back_many("release", leases, _released(None), {})
+
+
+def hold_many(leases: Sequence[Lease], reason: str) -> list[Lease]:
+    """release() for each lease, but no worker takes the job before retry(); returns those that were lost."""
+    return _give_back_many("release", leases, _released(storable(reason, REASON_BYTES)) | {"gate": HELD_GATE}, {})
 
 
 def cancel_held(lease: Lease, *, again: bool = False) -> None:

@@ -7,8 +7,7 @@ the ack observer and sends the signals. A verb supplies its write and its signal
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -23,11 +22,20 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
-from jobqueue.signals import job_canceled, job_dead, job_done, job_failed, job_reaped, send
+from jobqueue.signals import (
+    RunOutcome,
+    job_canceled,
+    job_dead,
+    job_done,
+    job_failed,
+    job_reaped,
+    job_snoozed,
+    send,
+)
 from jobqueue.transitions.leases import Lease, lost
 
 #: signals about a run, which also say which attempt it was and in which worker
-_OF_RUNS = (job_done, job_failed, job_dead, job_reaped)
+_OF_RUNS = (job_done, job_failed, job_dead, job_reaped, job_snoozed)
 
 
 class JobRef(NamedTuple):
@@ -88,14 +96,14 @@ def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again
         gone += [lease for lease in leases if lease.job_id not in ids]
     for lease in gone:
         lost(lease, verb)
-    _announce(written, signals)
+    _announce(verb, written, signals)
     return Settled(verb, written, gone)
 
 
 def settled(written: Written, using: str) -> None:
     """What follows the commit of a claim, which ends expired jobs in the transaction that takes others."""
     _promote(written, using)
-    _announce(written, {})
+    _announce("claim", written, {})
 
 
 def _promote(written: Written, using: str) -> None:
@@ -103,9 +111,11 @@ def _promote(written: Written, using: str) -> None:
     promote_next(((job.queue, job.ordering_key) for job in ended), using=using)
 
 
-def _announce(written: Written, signals: Signals) -> None:
-    for lease in written.get(Job.Status.DONE, ()):
-        _inform_ack_observer(lease)
+def _announce(verb: str, written: Written, signals: Signals) -> None:
+    if _end_observer.get() is not None:
+        for status, jobs in written.items():
+            for job in jobs:
+                _inform_end_observer(job, verb, status)
     for status, jobs in written.items():
         wanted = [(signal, facts) for signal, facts in (*signals.get(status, ()), *_CANCELED.get(status, ()))]
         wanted = [(signal, facts) for signal, facts in wanted if signal.receivers]
@@ -116,32 +126,46 @@ def _announce(written: Written, signals: Signals) -> None:
                 send(signal, Job, **about, **(run if signal in _OF_RUNS else {}), **facts)
 
 
-AckObserver: TypeAlias = Callable[[Lease], None]
-_ack_observer: ContextVar[AckObserver | None] = ContextVar("jobqueue_ack_observer", default=None)
+EndObserver: TypeAlias = Callable[[Lease, RunOutcome], None]
+_end_observer: ContextVar[EndObserver | None] = ContextVar("jobqueue_end_observer", default=None)
+#: by new status, what a verb called by the job itself makes of its run
+_OUTCOMES = {
+    Job.Status.DONE: RunOutcome.OK,
+    Job.Status.FAILED: RunOutcome.DEAD,
+    Job.Status.CANCELED: RunOutcome.CANCELED,
+}
+#: by verb, the same for a job that is READY again
+_READY_AGAIN = {"fail": RunOutcome.RETRY, "snooze": RunOutcome.SNOOZED, "reap": RunOutcome.LOST}
 
 
-@contextmanager
-def observe_acks(observer: AckObserver) -> Iterator[None]:
-    """Within the block, call observer(lease) for each ack that code of this context has committed.
+class observe_ends:
+    """A `with` block: observer(lease, outcome) is called for each lease that code of this context has ended.
 
-    A batch handler may ack by itself, and the worker must not settle those jobs again.
+    A job may settle its own lease by a verb, and the worker must not settle that lease again.
     """
-    mark = _ack_observer.set(observer)
-    try:
-        yield
-    finally:
-        _ack_observer.reset(mark)
+
+    __slots__ = ("_mark", "_observer")
+
+    def __init__(self, observer: EndObserver) -> None:
+        self._observer = observer
+
+    def __enter__(self) -> None:
+        self._mark = _end_observer.set(self._observer)
+
+    def __exit__(self, *raised: object) -> None:
+        _end_observer.reset(self._mark)
 
 
-def _inform_ack_observer(lease: Lease | JobRef) -> None:
+def _inform_end_observer(lease: Lease | JobRef, verb: str, status: Job.Status) -> None:
     """Now, or with the commit of the open transaction; not after a rollback."""
-    observer = _ack_observer.get()
-    if observer is None or not isinstance(lease, Lease):
+    observer = _end_observer.get()
+    if observer is None or not isinstance(lease, Lease) or status is Job.Status.PROCESSING:
         return
+    outcome = _OUTCOMES.get(status) or _READY_AGAIN.get(verb, RunOutcome.PARKED)
     if not in_open_transaction(lease.using):
-        observer(lease)
+        observer(lease, outcome)
     elif connections[lease.using].in_atomic_block:
-        transaction.on_commit(partial(observer, lease), using=lease.using)
+        transaction.on_commit(partial(observer, lease, outcome), using=lease.using)
     # Else autocommit was turned off by hand, and Django does not see whether it is committed.
 
 
@@ -171,6 +195,7 @@ def charged_fences(leases: Iterable[Lease], *, using: str) -> set[tuple[int, int
     """(job id, fence) of those of `leases` whose attempt is recorded as failed."""
     wanted = {(lease.job_id, lease.fence) for lease in leases}
     rows = JobAttempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in wanted])
+    rows = rows.exclude(cause__in=(JobAttempt.SNOOZED, JobAttempt.DISCARDED))
     known: set[tuple[int, int]] = retry_transient(
         "settle", partial(set, rows.values_list("job_id", "fence")), using=using
     )

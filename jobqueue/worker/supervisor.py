@@ -19,6 +19,7 @@ from django.db import connections
 from jobqueue.backoff import Backoff
 from jobqueue.durations import format_seconds
 from jobqueue.log_format import count_of
+from jobqueue.worker.alone_process import run_alone_child
 from jobqueue.worker.child.process import run_child
 from jobqueue.worker.log_writer import LogWriter
 from jobqueue.worker.monitor.monitor import CONNECTION_LOST
@@ -44,7 +45,8 @@ class Supervisor:
         self.options = options
         # What a child may hold: what it claims ahead, as much again whose end is not written yet, and its coroutines.
         lease_slots = 2 * (options.concurrency + 2 * options.batch_size + options.async_concurrency)
-        self.scoreboard = Scoreboard(options.processes, lease_slots)
+        # The last slot is for a job that runs alone.
+        self.scoreboard = Scoreboard(options.processes + 1, lease_slots)
         self.header = self.scoreboard.header
         self.forker, self.log_writer = Forker(), LogWriter()
         self.monitor = MonitorProcess(options, self.scoreboard, self.forker)
@@ -52,9 +54,9 @@ class Supervisor:
         self.status = 0
         self.forced = 0
         self.deadline: float | None = None
-        self.over = [False] * options.processes
-        self.not_before = [0.0] * options.processes
-        self.short_lives = [0] * options.processes
+        self.over = [False] * len(self.scoreboard.slots)
+        self.not_before = [0.0] * len(self.scoreboard.slots)
+        self.short_lives = [0] * len(self.scoreboard.slots)
         self.leave_by: float | None = None
         self.reload = False
         self._wake_read, self._wake_write = os.pipe()
@@ -103,6 +105,9 @@ class Supervisor:
             self._keep()
             for index in range(self.options.processes):
                 self._start(index)
+            if self.header.alone:
+                self.header.alone = 0
+                self._start(self.options.processes)
             self._wait()
             self._enforce()
             if self.leave_by is not None and time.monotonic() > self.leave_by:
@@ -113,8 +118,9 @@ class Supervisor:
     def _all_over(self) -> bool:
         if not self.monitor.pid and not self.header.ready:
             return True
-        slots = self.scoreboard.slots
-        return all(slot.state == State.EMPTY and (self.stopping or self.over[i]) for i, slot in enumerate(slots))
+        over = [*self.over[:-1], True]
+        slots = zip(self.scoreboard.slots, over, strict=True)
+        return all(slot.state == State.EMPTY and (self.stopping or is_over) for slot, is_over in slots)
 
     def _keep(self) -> None:
         self.log_writer.start(self.forker)
@@ -134,7 +140,8 @@ class Supervisor:
 
     def _be_child(self, index: int) -> int:
         self.log_writer.leave()
-        return run_child(self.options, index, self.scoreboard)
+        run = run_alone_child if index == self.options.processes else run_child
+        return run(self.options, index, self.scoreboard)
 
     def _wait(self) -> None:
         """Sleep until a signal arrives or for WAIT_SECONDS, then handle the processes that ended or were stopped."""
@@ -260,6 +267,8 @@ class Supervisor:
     def _on_status(self, *_: object) -> None:
         """Log one line for each child: what it does now."""
         for index, slot in enumerate(self.scoreboard.slots):
+            if index == self.options.processes and not slot.alive:
+                continue
             held = self.scoreboard.in_hand(index)
             running = sorted(job_id for (job_id, _), lease_slot in held.items() if lease_slot.hold == Hold.RUNNING)
             logger.warning(

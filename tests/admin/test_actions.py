@@ -76,6 +76,8 @@ def test_retry_makes_a_delayed_job_due():
 def test_a_page_offers_exactly_the_verbs_that_change_something(name):
     if name == "scheduled":
         job_id = make_job(run_at=UtcNowPlus(3600))
+    elif name == "held":
+        job_id = make_job(gate=2)
     else:
         job_id = make_in_state({"running": "PROCESSING", "expired": "PROCESSING"}.get(name, name.upper()))
     if name == "expired":

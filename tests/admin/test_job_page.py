@@ -10,7 +10,7 @@ from jobqueue.admin import formatting
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail
-from tests.admin.helpers import HOSTILE, JOBS, client_of, job_page, text_of, viewer
+from tests.admin.helpers import HOSTILE, JOBS, client_of, job_page, person, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, set_columns
 from tests.matrix import enough_on
@@ -73,6 +73,21 @@ def test_the_page_of_a_scheduled_job_says_so_once():
     assert "Wait reason" not in text_of(client.get(job_page(made.id)))
     set_columns(made.id, wait_reason="retry 2 of 25 after x")
     assert "Wait reason: retry 2 of 25 after x" in text_of(client.get(job_page(made.id)))
+
+
+def test_the_button_of_a_job_that_has_not_run_yet_says_run_and_not_retry():
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, run_at=UtcNowPlus(600), wait_reason="scheduled")
+    client = client_of(person("view_job", "retry_job"))
+    page = text_of(client.get(job_page(made.id)))
+    assert 'value="retry"' in page
+    assert ">Run now<" in page
+    assert ">Retry now<" not in page
+    # After a failed attempt it is a retry.
+    set_columns(made.id, attempts=1, wait_reason="retry 2 of 25 after x")
+    page = text_of(client.get(job_page(made.id)))
+    assert ">Retry now<" in page
+    assert ">Run now<" not in page
 
 
 SHORT = {

@@ -245,6 +245,17 @@ def test_skip_takes_an_unrouted_event_out_of_its_key():
 
 
 @plain
+def test_skip_of_a_dead_letter_for_which_nothing_waits_says_so():
+    event_id = make("dead_letter", key=None)
+    OutboxEvent.objects.filter(pk=event_id).update(lane=None)
+    client = watcher("discard_job")
+    act(client, "skip", event_id, path=EVENTS)
+    page = text_of(client.get(EVENTS))
+    assert "1 was not changed: no later event waits for it, or its state has just changed." in page
+    assert "dedupe key" not in page
+
+
+@plain
 def test_a_delivered_event_does_not_show_that_it_once_had_no_route():
     first, _second = unrouted_events()
     OutboxEvent.objects.filter(pk=first).update(**STATES["sent"])

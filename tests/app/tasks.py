@@ -1,5 +1,6 @@
 """Named tasks and handlers that succeed, fail and misbehave in every way a worker must survive."""
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -16,12 +17,12 @@ from django.db.models import F
 from jobqueue import current_job, handler, task
 from jobqueue.compat import TaskContext
 from jobqueue.counter import ShardedCounter
-from jobqueue.exceptions import LockNotAcquired, SoftTimeout
+from jobqueue.exceptions import Discard, LockNotAcquired, Retry, Snooze, SoftTimeout
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock
 from jobqueue.outbox import subscriber
 from jobqueue.testing import inject
-from tests.app.models import Account
+from tests.app.models import Account, Ticket
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
 logger = logging.getLogger("tests.app")
@@ -329,6 +330,33 @@ STRANGE = {
     "exit": lambda: SystemExit("bye"),
     "class": lambda: _raise(type("C\x00\ud800", (BaseException,), {})("x")),
 }
+
+
+ENDS = {
+    "retry": lambda: Retry(30),
+    "back-off": Retry,
+    "snooze": lambda: Snooze("2m"),
+    "discard": lambda: Discard("the order was deleted"),
+}
+
+
+@task(max_attempts=2, no_retry_on=Exception)
+def asks(how):
+    note("start")
+    raise ENDS[how]()
+
+
+@task(max_attempts=2, no_retry_on=Exception)
+async def asks_as_a_coroutine(how):
+    await asyncio.sleep(0)
+    raise ENDS[how]()
+
+
+@task(takes_context=True)
+def asks_inside_finish(context, how):
+    with context.finish():
+        Ticket.objects.create(number="undone", sold=True)
+        raise ENDS[how]()
 
 
 @task(max_attempts=2)

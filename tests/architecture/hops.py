@@ -5,8 +5,8 @@ A hop is a named function of `jobqueue` on the stack of a statement; lambdas, th
 prepared statements (db/prepared) do not count. The deepest statement of a route counts. Worker routes begin at the turn
 of the child's loop and at the turn of the settling thread.
 
-With --statements it prints the statements of each verb instead, on the server of DATABASE_URL if there is one:
-tests/architecture/statements.py compares those of two commits.
+With --statements it prints the statements of each verb instead, and how many rows they read by the server's own count,
+on the server of DATABASE_URL if there is one: tests/architecture/statements.py compares those of two commits.
 """
 
 from __future__ import annotations
@@ -168,19 +168,45 @@ def _batches() -> Iterator[tuple[str, Callable[[], object]]]:
     yield f"ack_many of {MANY}", lambda: transitions.ack_many(held)
 
 
-def statements(tracer: Tracer) -> dict[str, list[str]]:
-    """Verb -> the statements of one call, the second one: the first reads what a process keeps."""
+def rows_read() -> int | None:
+    """The rows that the server has read for this session, on PostgreSQL for all. None: SQLite does not count them."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute("SHOW SESSION STATUS LIKE 'Handler\\_read\\_%'")
+            return sum(int(value) for _, value in cursor.fetchall())
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_stat_force_next_flush()")
+            cursor.execute(
+                "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables "
+                "WHERE starts_with(relname, 'job_')"
+            )
+            return int(cursor.fetchone()[0])
+    return None
+
+
+def _counted(tracer: Tracer, call: Callable[[], object]) -> tuple[list[str], int | None]:
+    """The statements of a call, and the rows that they read. What the count itself reads is subtracted."""
+    before = rows_read()
+    tracer.statements()
+    call()
+    sent = [sql for sql, _ in tracer.statements()]
+    after, again = rows_read(), rows_read()
+    if before is None or after is None or again is None:
+        return sent, None
+    return sent, after - before - (again - after)
+
+
+def statements(tracer: Tracer) -> dict[str, tuple[list[str], int | None]]:
+    """Verb -> statements and rows read of one call, the second one: the first reads what a process keeps."""
     found = {}
     for _ in range(2):
         for name, _, before, call in _public_routes():
             before()
-            tracer.statements()
-            call()
-            found[name] = [sql for sql, _ in tracer.statements()]
+            found[name] = _counted(tracer, call)
         for name, call in _batches():
-            tracer.statements()
-            call()
-            found[name] = [sql for sql, _ in tracer.statements()]
+            found[name] = _counted(tracer, call)
     return found
 
 

@@ -1,7 +1,8 @@
-"""python -m tests.architecture.statements COMMIT: the statements of each verb at a commit and now, on each database.
+"""python -m tests.architecture.statements COMMIT [DATABASE...]: the statements of each verb at a commit and now.
 
 Uses the servers that JOBQUEUE_TEST_<KIND>_URL names (see tests.servers), and SQLite. A verb must not need more
-statements than before: the exit status is 1 if one does. "same" says that they are the same word for word, too.
+statements than before, nor read more rows by the server's own count (SQLite has none): the exit status is 1 if one
+does. "same" says that the statements are the same word for word, too.
 """
 
 from __future__ import annotations
@@ -18,36 +19,44 @@ from tests.matrix import DATABASES
 from tests.proofs.history.trees import unpack
 from tests.servers.state import url_variable
 
+#: the statements of a call, and the rows that the server read for them
+Sent = tuple[list[str], int | None]
 
-def statements(root: Path, url: str | None) -> dict[str, list[str]]:
-    """Verb -> the statements that the package below `root` sends for it."""
+
+def statements(root: Path, url: str | None) -> dict[str, Sent]:
+    """Verb -> the statements that the package below `root` sends for it, and the rows that they read."""
     env = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
     env |= {"DATABASE_URL": url} if url else {}
     command = [sys.executable, str(Path(__file__).with_name("hops.py")), "--statements", str(root)]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"the statements of {root} could not be traced:\n{done.stderr[-2000:]}")
-    found: dict[str, list[str]] = json.loads(done.stdout)
-    return found
+    found: dict[str, list] = json.loads(done.stdout)
+    return {verb: (sent, rows) for verb, (sent, rows) in found.items()}
 
 
-def main(commit: str) -> int:
-    """Print one table for all databases; 1 if a verb sends more statements than at `commit`."""
+def main(commit: str, *databases: str) -> int:
+    """Print one table for all databases; 1 if a verb sends more statements, or reads more rows, than at `commit`."""
     more = False
-    print(f"| database | verb | {commit} | now | |\n| --- | --- | ---: | ---: | --- |")
+    print(f"| database | verb | {commit} | now | | rows at {commit} | rows now |")
+    print("| --- | --- | ---: | ---: | --- | ---: | ---: |")
     with tempfile.TemporaryDirectory() as name:
         unpack(commit, Path(name), "jobqueue")
-        for database in DATABASES:
+        for database in databases or DATABASES:
             url = os.environ.get(url_variable(database))
             if url is None and database != "sqlite":
                 continue
             before, now = statements(Path(name), url), statements(ROOT, url)
-            for verb in now:
-                same = "same" if before[verb] == now[verb] else ""
-                print(f"| {database} | {verb} | {len(before[verb])} | {len(now[verb])} | {same} |")
-                more = more or len(now[verb]) > len(before[verb])
+            for verb, (sent, rows) in now.items():
+                sent_before, rows_before = before[verb]
+                same = "same" if sent_before == sent else ""
+                figures = ["-" if count is None else count for count in (rows_before, rows)]
+                print(
+                    f"| {database} | {verb} | {len(sent_before)} | {len(sent)} | {same} | {figures[0]} | {figures[1]} |"
+                )
+                more = more or len(sent) > len(sent_before) or (rows or 0) > (rows_before or 0)
     return int(more)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

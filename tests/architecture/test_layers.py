@@ -19,7 +19,7 @@ ROOMS = [
     "db", "models",
     "wakeup", "ordering", "producer",
     "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect",
+    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "maintenance", "checks",
     "worker.shared", "worker.run", "worker.child", "worker.monitor", "worker",
@@ -32,7 +32,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: columns that only the transitions may write
 OWNED = {
     "status", "locked_by", "lock_token", "locked_at", "lock_until", "attempts", "fence", "finished_at", "epoch",
-    "crashes", "gate", "cancel_requested_at", "last_error", "cause", "max_attempts",
+    "crashes", "gate", "cancel_requested_at", "last_error", "cause", "fingerprint", "max_attempts",
 }  # fmt: skip
 WRITERS = {"update", "bulk_update", "create", "bulk_create", "get_or_create", "update_or_create"}
 #: writers that take the columns as a dict

@@ -18,6 +18,7 @@ IN_DB = [path for path in FILES if path.is_relative_to(PACKAGE / "db")]
 TEMPLATES = {
     "allocate.py",
     "counter.py",
+    "dead_letters/noting.py",
     "idempotency/records.py",
     "locks/fence_floor.py",
     "locks/mutex_rows.py",

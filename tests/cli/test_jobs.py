@@ -9,6 +9,7 @@ from django.db import connection
 from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
+from tests.factories import make_in_state
 from tests.marks import committed
 from tests.matrix import enough_on
 
@@ -25,7 +26,9 @@ def run(capsys, *words):
     "option", ["-v2", "--verbosity=2", "--settings=tests.settings", "--pythonpath=.", "--no-color", "--traceback"]
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
-    assert run(capsys, name, option)
+    states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
+    words = [str(make_in_state(states[name]))] if name in states else []
+    assert run(capsys, name, option, *words)
 
 
 @pytest.mark.parametrize("words", [("-v0", "keys"), ("keys", "-v0")])

@@ -88,7 +88,7 @@ def work() -> list[str]:
         for lease in claim(queue, 100, worker="docs"):
             outcome = run_lease(lease)
             ended.append(outcome.ending.value)
-            assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0))
+            assert not settle([outcome], types.SimpleNamespace(finished=0, failed=0, lost=0, snoozed=0, discarded=0))
     return ended
 
 

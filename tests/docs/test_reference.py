@@ -105,7 +105,7 @@ def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    assert {code(row[0])[0].split()[0] for row in table(REFERENCE / "commands.md", f"jobs {name} options")} == options
+    assert {code(row[0])[0].split()[0] for row in table(REFERENCE / "jobs.md", f"jobs {name} options")} == options
 
 
 def test_commands_shows_the_defaults_of_runworker():

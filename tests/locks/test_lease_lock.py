@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -28,6 +29,10 @@ from tests.settings import VENDOR
 #: in a transaction that is rolled back, which is fast; and with real commits, for those who have company
 plain, real = pytest.mark.django_db, pytest.mark.django_db(transaction=True)
 row_locks = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one write lock for the whole database")
+
+
+#: the clock of this process, as jobqueue.locks.lease reads it
+an_hour_later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
 
 
 def held(name="k", ttl_seconds=60):
@@ -243,7 +248,7 @@ def test_a_release_whose_answer_was_lost_is_no_lock_that_was_lost(answer_lost, m
     answer_lost("owner_token", lost_connection())
     if late:
         # Not surely in time by this process's clock, and nobody came.
-        monkeypatch.setattr("jobqueue.locks.lease.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+        monkeypatch.setattr("jobqueue.locks.lease.time", an_hour_later)
     lock.release()
     assert row()["owner_token"] is None
 
@@ -252,7 +257,7 @@ def test_a_release_whose_answer_was_lost_is_no_lock_that_was_lost(answer_lost, m
 def test_a_release_whose_answer_was_lost_after_the_end_is_told_if_somebody_came(answer_lost, monkeypatch):
     lock = held()
     answer_lost("owner_token", lost_connection(), also=lambda: Actor(held).result())
-    monkeypatch.setattr("jobqueue.locks.lease.time.monotonic", lambda clock=time.monotonic: clock() + 3600)
+    monkeypatch.setattr("jobqueue.locks.lease.time", an_hour_later)
     with pytest.raises(LockLost):
         lock.release()
 

@@ -5,6 +5,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
+from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import cleaner, ordering_sweep
@@ -469,3 +470,18 @@ def test_a_claim_ends_a_bounded_number_of_expired_jobs_of_one_key():
     while Job.objects.filter(status=Job.Status.READY).exists():
         assert taken() == []
     assert places() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_error_after_the_commit_of_a_producer_does_not_reach_it(monkeypatch, caplog):
+    def broken(*_arguments, **_options):
+        raise RuntimeError("not an error of the database")
+
+    monkeypatch.setattr("jobqueue.ordering.promote.promote", broken)
+    with transaction.atomic():
+        (first,) = add(1)
+    assert "Error calling" in caplog.text
+    assert "not an error of the database" in caplog.text
+    monkeypatch.undo()
+    ordering_sweep.run_once(load(), using="default")
+    assert taken() == [first]

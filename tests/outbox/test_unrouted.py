@@ -7,7 +7,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.db.clock import UtcNow
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.exceptions import DestinationDown
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import Relay, dead_letters, discard, lanes, retry, skip, unrouted
 from tests.outbox.helpers import drain, event, make_due, pending, say
@@ -167,3 +168,72 @@ def test_a_topic_whose_events_somebody_took_meanwhile_is_left_out(monkeypatch):
     drain()
     monkeypatch.setattr(lanes, "head_events", taken_meanwhile)
     assert unrouted.find(lambda topic: True, using="default") == []
+
+
+def test_a_topic_is_named_although_its_key_is_not_among_those_that_are_looked_at(caplog, monkeypatch, listen):
+    by_lane = sorted((f"k{number}" for number in range(4)), key=lambda key: lanes.key_lane(key.encode()))
+    monkeypatch.setitem(unrouted.find.__kwdefaults__, "limit", 2)
+    listen("known")
+    for key in by_lane[:3]:
+        say("known", 1, key)
+    OutboxEvent.objects.update(due_at=UtcNowPlus(3600))
+    first, later = say("nobody", 1, by_lane[3]), say("nobody", 2, by_lane[3])
+    drain()
+    (text,) = said(caplog)
+    assert f"'nobody': 1 event waits (#{first}), and 1 later event of its key behind it (#{later})" in text
+
+
+def test_two_topics_that_take_turns_are_each_named_once_a_minute(caplog, monkeypatch):
+    monkeypatch.setitem(unrouted.find.__kwdefaults__, "limit", 1)
+    relay = Relay("default", batch_size=1)
+    for number in range(4):
+        say(("one", "two")[number % 2], number, f"k{number}")
+        drain(relay)
+    assert len(said(caplog)) == 2
+
+
+def test_a_relay_that_meets_a_later_event_of_a_topic_leaves_the_line_to_the_one_that_meets_the_first(caplog):
+    first, second = say("nobody", 1, "k1"), say("nobody", 2, "k2")
+    drain()
+    assert len(said(caplog)) == 1
+    OutboxEvent.objects.filter(pk=second).update(due_at=UtcNowPlus(-1))
+    drain()
+    assert len(said(caplog)) == 1
+    OutboxEvent.objects.filter(pk=first).update(due_at=UtcNowPlus(-1))
+    relay = Relay("default")
+    drain(relay)
+    assert len(said(caplog)) == 2
+    make_due()
+    drain(relay)
+    assert len(said(caplog)) == 2
+
+
+def test_a_first_event_that_waits_for_another_reason_keeps_no_relay_from_naming_the_topic(caplog):
+    first, second = say("nobody", 1, "k1"), say("nobody", 2, "k2")
+    OutboxEvent.objects.filter(pk=first).update(due_at=UtcNowPlus(3600), last_error="it failed")
+    drain()
+    (text,) = said(caplog)
+    assert f"2 events wait (#{first}, #{second})" in text
+
+
+def test_an_event_whose_new_route_leads_to_a_broker_that_is_down_tells_that_and_not_that_it_has_no_route(
+    listen, left_alone
+):
+    def down(event):
+        raise DestinationDown("connection refused by amqp://broker")
+
+    first, second = say("nobody", 1, "k1"), say("nobody", 2, "k2")
+    drain()
+    assert "no route and no subscriber" in event(first).last_error
+    tried = listen("nobody", down)
+    make_due()
+    assert drain(batch_size=1)["put_off"] == 2
+    # The second one was put off without a try.
+    assert len(tried) == 1
+    for waiting in (first, second):
+        text = event(waiting).last_error
+        assert text.startswith("the destination cannot be reached")
+        assert "connection refused by amqp://broker" in text
+        assert event(waiting).attempts == 0
+        assert not skip(waiting)
+    assert not unrouted.find(using="default")

@@ -4,7 +4,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import enqueue
+from jobqueue import enqueue, enqueue_many
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
@@ -154,6 +154,29 @@ def leases(run):
 
 VERBS = {"heartbeat": lambda found: heartbeat_many(found, lease_seconds=60), "release": release_many, "ack": ack_many}
 BY_ID = {"sqlite": "integer primary key", "postgres": "job_queue_pkey"}.get(VENDOR, "primary")
+
+
+@pytest.mark.skipif(VENDOR != "sqlite", reason="the servers analyze their tables by themselves")
+def test_in_a_file_that_was_never_analyzed_rows_are_written_by_their_ids(run):
+    """Nobody analyzes the file of an application: by the status, each write would read all jobs that wait."""
+    run("DELETE FROM sqlite_stat1")
+    run("ANALYZE sqlite_schema")
+    held = []
+
+    def work():
+        held.extend(claim("q", 10, worker="w"))
+        heartbeat_many(held, lease_seconds=60)
+        release_many(held[:5])
+        ack_many(held[5:])
+        # The next jobs of ten ordering keys are opened.
+        for number in range(10):
+            enqueue_many("keys", [1, 2], ordering_key=f"key-{number}")
+        ack_many(claim("keys", 10, worker="w"))
+
+    found = [text for text in some(work) if text.startswith("UPDATE")]
+    assert len(found) >= 6
+    for statement in found:
+        check(run, statement, BY_ID, sorts=())
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -285,6 +285,19 @@ def test_e012_a_missing_index(name):
 
 
 @pytest.mark.django_db(transaction=True)
+def test_w033_the_missing_index_of_dead_letters(vendor_name):
+    if vendor_name != "postgres":
+        pytest.skip("only PostgreSQL has it")
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX ix_dead")
+        try:
+            assert look() == ["W033"]
+        finally:
+            cursor.execute("CREATE INDEX ix_dead ON job_queue (id) WHERE (status + 0) = 3")
+    assert look() == []
+
+
+@pytest.mark.django_db(transaction=True)
 def test_e012_the_missing_unique_key(vendor_name):
     if vendor_name == "sqlite":
         pytest.skip("SQLite cannot drop a constraint without making the table anew")

@@ -7,12 +7,16 @@ from jobqueue.allocate import take
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.transactions import lock_rows
 from tests.app.models import Ticket
+from tests.locks.helpers import repeatable_read
 from tests.marks import committed
-from tests.races.actors import holding
+from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
 pytestmark = committed
 ROW_LOCKS = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks the whole database, not a row")
+OLD_SNAPSHOTS = pytest.mark.skipif(
+    VENDOR not in ("mysql", "mariadb"), reason="PostgreSQL refuses such a transaction; SQLite has one writer"
+)
 SOLD = {"sold": True, "buyer": "ann"}
 
 
@@ -95,3 +99,21 @@ def test_take_answers_with_fewer_or_raises_instead_of_waiting():
 def test_take_gives_all_there_is_where_nobody_has_locked_a_row(options):
     assert numbers(take(free(), 5, changes=SOLD, **options)) == ["t0", "t1", "t2"]
     assert take(free(), 5, changes=SOLD, **options) == []
+
+
+@OLD_SNAPSHOTS
+def test_nowait_gives_fewer_if_only_an_old_snapshot_shows_rows_that_others_have_taken():
+    with repeatable_read():
+        assert free().count() == 3
+        assert numbers(Actor(lambda: take(free(), 2, changes=SOLD)).result()) == ["t0", "t1"]
+        assert numbers(take(free(), 3, changes=SOLD, nowait=True)) == ["t2"]
+        assert take(free(), 3, changes=SOLD, nowait=True) == []
+    assert not free().exists()
+
+
+@OLD_SNAPSHOTS
+def test_nowait_raises_in_an_old_snapshot_too_if_a_row_is_locked():
+    with repeatable_read():
+        assert free().count() == 3
+        with holding(lock_the_first), pytest.raises(LockNotAcquired, match="2 of 3 rows are free"):
+            take(free(), 3, changes=SOLD, nowait=True)

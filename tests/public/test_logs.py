@@ -13,6 +13,7 @@ import pytest
 from jobqueue import log_format as log_events
 from jobqueue.cli import process
 from jobqueue.compat import signals as task_signals
+from jobqueue.exceptions import Discard, Snooze
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 from tests.patience import patient
 
@@ -65,8 +66,8 @@ def test_the_line_of_a_job(written):
 
 @pytest.mark.parametrize(
     ("outcome", "level"),
-    [("ok", "info"), ("canceled", "info"), ("retry", "warning"), ("parked", "warning"), ("lost", "warning"),
-     ("dead", "error")],
+    [("ok", "info"), ("canceled", "info"), ("snoozed", "info"), ("discarded", "info"), ("retry", "warning"),
+     ("parked", "warning"), ("lost", "warning"), ("dead", "error")],
 )  # fmt: skip
 def test_one_line_per_outcome_at_its_level(written, outcome, level):
     stream = written(JsonFormatter())
@@ -75,8 +76,17 @@ def test_one_line_per_outcome_at_its_level(written, outcome, level):
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line)
     assert (found["level"], found["event"], found["logger"]) == (level, outcome, "jobqueue.jobs")
-    if error:
+    if error and outcome not in ("snoozed", "discarded"):
         assert found["message"].endswith("ValueError: boom second line")
+
+
+def test_the_line_of_a_job_that_asked_for_its_end_has_no_class_of_an_exception(written):
+    stream = written(TextFormatter())
+    on_attempt_ended(object, **{**FACTS, "outcome": "snoozed", "error": Snooze(60), "delay_seconds": 60.0})
+    on_attempt_ended(object, **{**FACTS, "outcome": "discarded", "error": Discard("order was deleted")})
+    snoozed, discarded = stream.getvalue().splitlines()
+    assert snoozed.endswith("ran 212ms  again in 1m 0s")
+    assert discarded.endswith("ran 212ms  order was deleted")
 
 
 def test_the_json_form_has_stable_keys(written):

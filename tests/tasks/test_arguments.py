@@ -1,20 +1,24 @@
 """Arguments that do not fit a task's function are refused at enqueue, and fail a job at once in a worker."""
 
 import asyncio
+import dataclasses
 import functools
 import inspect
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.template import Context, Engine
 
-from jobqueue import enqueue, enqueue_many, handler, task
+from jobqueue import enqueue, enqueue_many, handler, task, validation
+from jobqueue.backoff import wait_seconds
 from jobqueue.compat import Task
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, UnknownMethod, WrongArguments
 from jobqueue.idempotency import idempotent_view, once
 from jobqueue.models import Job
 from jobqueue.tasks import registry
+from jobqueue.tasks.signature import check_given, shown_signature
 from jobqueue.testing import assert_idempotent, run_task
 from jobqueue.transactions import retry_transaction
 from jobqueue.transitions import retry
@@ -160,6 +164,48 @@ def test_a_decorator_that_passes_an_argument_says_so_with_its_signature(monkeypa
     again.__qualname__ = "fetch_again"
     again.__signature__ = inspect.signature(lambda url: url)
     assert job(task(again).enqueue("https://example.org").id).payload["args"] == ["https://example.org"]
+
+
+class Lazy:
+    """Its annotations cannot be evaluated, as those with a name that is imported for type checkers only."""
+
+    def __call__(self, failures, error):
+        return 7
+
+    @property
+    def __signature__(self):
+        raise NameError("name 'Order' is not defined")
+
+
+def test_a_function_whose_signature_cannot_be_evaluated_is_enqueued_unchecked():
+    function = functools.wraps(pay.func)(Lazy())
+    lazy = dataclasses.replace(pay, func=pay.func)
+    object.__setattr__(lazy, "func", function)
+    check_given(lazy, ("one", "two", "three"), {})
+    assert shown_signature(lazy) == "(...)"
+    assert wait_seconds(Lazy(), 1, ValueError()) == 7
+
+
+def test_annotations_are_not_evaluated(monkeypatch):
+    def as_in_python_3_14(function, *, annotation_format="VALUE", **options):
+        # It evaluates annotations unless it is asked for their text.
+        if annotation_format != "STRING":
+            raise NameError("name 'Order' is not defined")
+        return inspect.signature(function, **options)
+
+    monkeypatch.setattr(validation, "inspect", SimpleNamespace(signature=as_in_python_3_14))
+    monkeypatch.setattr(validation, "AS_WRITTEN", {"annotation_format": "STRING"})
+
+    def charge(order: "Order", *, cents: "Cents" = 0):  # noqa: F821
+        return cents
+
+    charge.__qualname__ = "charge"
+    charge = task(charge)
+    with pytest.raises(WrongArguments, match=r"It takes charge\(order, \*, cents=0\)"):
+        charge.enqueue(1, 2)
+    assert charge.enqueue(1, cents=2)
+    with pytest.raises(InvalidType, match="does not take it"):
+        handler("lazy")(lambda: 1)
 
 
 def test_a_task_of_another_backend_is_checked_when_it_is_enqueued_here():

@@ -224,3 +224,15 @@ def test_a_thread_may_travel_before_its_session_is_open():
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises((InvalidValue, InvalidType)):
         drain(**arguments)
+
+
+@pytest.mark.parametrize(("how", "outcome"), [("snooze", "snoozed"), ("discard", "discarded"), ("retry", "retry")])
+def test_a_drain_says_how_a_job_asked_to_end(how, outcome):
+    from tests.app import tasks
+
+    result = tasks.asks.enqueue(how)
+    drained = drain()
+    assert [run.outcome for run in drained.runs] == [outcome]
+    assert drained.failed == (how == "retry")
+    assert state(int(result.id)) == ("CANCELED" if how == "discard" else "READY")
+    assert drain(until=timedelta(minutes=3), limit=1).ran == (how != "discard")

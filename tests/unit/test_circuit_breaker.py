@@ -6,6 +6,7 @@ import pytest
 from django.db import IntegrityError, OperationalError
 
 from jobqueue.exceptions import SoftTimeout
+from jobqueue.signals import RunOutcome
 from jobqueue.worker.child.circuit_breaker import CircuitBreaker
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.shared.scoreboard import ProcessSlot
@@ -135,7 +136,9 @@ def wrapped():
         return error
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), OSError("x"), SoftTimeout("x"), OperationalError("x"), wrapped()])
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), OSError(28, "full"), SoftTimeout("x"), OperationalError("x"), wrapped()]
+)
 def test_failures_of_what_the_jobs_depend_on_do(breaker, error):
     fail(breaker, 50, error)
     assert running(breaker, leases(100)) == 0
@@ -152,6 +155,17 @@ def test_parked_and_canceled_runs_say_nothing(breaker):
     for ending in (Ending.PARKED, Ending.CANCELED):
         for _ in range(20):
             breaker.ended([ended(ConnectionError("x"), ending=ending)])
+    assert running(breaker, leases(100)) == 100
+
+
+def test_a_job_that_fails_its_own_lease_is_no_success(breaker):
+    fail(breaker, 50)
+    one = ended(ending=Ending.FINISHED)
+    one.settled = RunOutcome.RETRY
+    breaker.ended([one])
+    assert running(breaker, leases(100)) == 0
+    one.settled = RunOutcome.OK
+    breaker.ended([one])
     assert running(breaker, leases(100)) == 100
 
 

@@ -6,6 +6,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf import Settings, load, read
+from jobqueue.failures.dependencies import DependencySettings
 
 
 def problems(**given):
@@ -141,3 +142,29 @@ def test_load_refuses_a_wrong_setting_and_reads_a_changed_one(settings):
 def test_settings_cannot_be_changed_by_accident():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().max_attempts = 5
+
+
+def test_the_settings_of_dependencies_take_durations_and_have_defaults():
+    raw = {"stripe": {"FAILURES": 3, "WITHIN": "1m", "PROBE": 0.5, "RETRY_SHARE": 0.1}, "github": {}}
+    found, problems = read({"DEPENDENCIES": raw})
+    assert problems == []
+    assert found.dependencies == {"stripe": DependencySettings(3, 60.0, 0.5, 0.1), "github": DependencySettings()}
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"stripe": {"RETRY_SHARE": 1}}, "DEPENDENCIES['stripe']: RETRY_SHARE must be a share from 0 to below 1"),
+        ({"stripe": {"RETRY_SHARE": "a"}}, "DEPENDENCIES['stripe']: RETRY_SHARE must be a number, is 'a'"),
+        ({"stripe": {"RETRY_SHARES": 1}}, "unknown key 'RETRY_SHARES' (did you mean 'RETRY_SHARE'?)"),
+        ({"stripe": {"FAILURES": 0}}, "DEPENDENCIES['stripe']: FAILURES is 0"),
+        ({"stripe": {"WITHIN": "soon"}}, "DEPENDENCIES['stripe']: WITHIN: 'soon' is not a duration"),
+        ({"stripe": {"PROBE": -1}}, "DEPENDENCIES['stripe']: PROBE is -1"),
+        ({"stripe": 3}, "DEPENDENCIES['stripe'] must be a dict, is int"),
+        ({"a b": {}}, "DEPENDENCIES: dependency 'a b' must be 1 to 64 bytes"),
+        ([], "DEPENDENCIES must be a dict"),
+    ],
+)
+def test_wrong_settings_of_dependencies_are_named(raw, said):
+    _, (problem,) = read({"DEPENDENCIES": raw})
+    assert said in problem

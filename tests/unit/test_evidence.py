@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.launch import ROOT
-from tests.proofs import freshness
+from tests.proofs import freshness, report
 
 PATHS = ("code",)
 WORKS = '"""What it does."""\n\nimport os\n\n\ndef double(n):\n    """Twice n."""\n    return 2 * n\n'
@@ -95,9 +96,23 @@ def test_every_path_that_a_page_proves_exists():
     assert [path for path in paths if not list(ROOT.glob(f"{path.rstrip('/')}*"))] == []
 
 
+def test_each_issue_of_make_prove_has_a_page_whose_age_is_known():
+    script = (ROOT / "scripts" / "prove.sh").read_text()
+    known, without_one = re.search(r"known: (.+)\"", script), re.search(r"for each in ([a-z ]+); do", script)
+    pages = {path.removeprefix("docs/proof/").removesuffix(".md") for path in freshness.PROVED if "proof/" in path}
+    assert pages == set(known[1].split(", ")) == set(without_one[1].split())
+
+
+def test_a_row_that_is_the_same_on_several_databases_is_printed_once(capsys):
+    lines = [{"says": "S", "test": "t", "on": on, "n": n} for n in (1, "a|b") for on in ("mysql", "sqlite")]
+    report.print_page("core", [*lines, {"says": "S", "test": "t", "on": "mysql", "n": 3}])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert rows[2:] == ["| mysql, sqlite | 1 |", "| mysql, sqlite | a\\|b |", "| mysql | 3 |"]
+
+
 def test_a_figure_is_kept_only_if_its_test_passes(tmp_path):
     (tmp_path / "test_figures.py").write_text(
-        "def test_good(figure):\n    '''Good.'''\n    figure('n', 1)\n\n\n"
+        "def test_good(figure, row):\n    '''Good.'''\n    figure('n', 1)\n    row(of_it=2)\n    row(of_it=3)\n\n\n"
         "def test_bad(figure):\n    '''Bad.'''\n    figure('n', 2)\n    assert False\n"
     )
     out = tmp_path / "figures"
@@ -108,4 +123,6 @@ def test_a_figure_is_kept_only_if_its_test_passes(tmp_path):
         cwd=ROOT, env=env, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout
-    assert [json.loads(line)["says"] for line in out.read_text().splitlines()] == ["Good."]
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["says"] for line in lines] == ["Good. In detail."] * 2 + ["Good."]
+    assert [line.get("of it") for line in lines] == [2, 3, None]

@@ -223,7 +223,7 @@ def test_the_trace_of_a_refusal_ends_at_the_line_of_the_project_that_caused_it()
 def test_the_trace_of_an_error_that_this_package_caused_is_whole():
     text = project_trace(called_by("worker/run/perform.py", lambda: storable(None)))
     assert "jobqueue/worker/run/perform.py" in text
-    assert "jobqueue/failures.py" in text
+    assert "jobqueue/failures/text.py" in text
 
 
 def test_a_trace_is_printable_for_whatever_was_raised():

@@ -44,7 +44,8 @@ def child_with(pool):
     """What a settler needs of its child."""
     slot = SimpleNamespace(finished=0, failed=0, lost=0)
     breaker = SimpleNamespace(ended=lambda outcomes: None)
-    return SimpleNamespace(pool=pool, slot=slot, breaker=breaker, turn=nullcontext(), watched=nullcontext)
+    shared = {"breaker": breaker, "budget": breaker, "turn": nullcontext(), "watched": nullcontext}
+    return SimpleNamespace(pool=pool, slot=slot, **shared)
 
 
 def outcome(number):

@@ -72,7 +72,7 @@ def supervisor():
 )
 def test_the_end_says_what_was_done_by_all_processes(supervisor, counts, said):
     found = supervisor(options(processes=2))
-    first, second = found.scoreboard.slots
+    first, second, _alone = found.scoreboard.slots
     first.finished, second.failed, first.lost = counts
     assert found._totals().partition(": ")[2] == said
 
@@ -116,7 +116,7 @@ def loop(monkeypatch):
 
 def test_a_stop_names_the_jobs_that_it_waits_for_soon_and_then_now_and_again(loop, told, monkeypatch):
     found, clock = told(loop_module), [time.monotonic()]
-    monkeypatch.setattr("jobqueue.worker.child.loop.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("jobqueue.worker.child.loop.time", SimpleNamespace(monotonic=lambda: clock[0]))
     said = []
     for seconds in (0.0, 0.1, STILL_FIRST_SECONDS, 1.0, STILL_SECONDS):
         clock[0] += seconds

@@ -40,7 +40,7 @@ def run_one():
 
 
 def test_it_is_ready_again_after_some_seconds_with_its_attempts_and_the_reason(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.child.outcomes.LOCKED_SECONDS", 500)
+    monkeypatch.setattr("jobqueue.worker.child.endings.LOCKED_SECONDS", 500)
     job_id = int(report.enqueue().id)
     with lease_lock("report", 60):
         assert run_one() is Ending.PARKED
@@ -82,7 +82,7 @@ def test_a_job_that_meets_its_own_lock_fails_and_uses_its_attempts():
 @finding("L20")
 def test_a_job_that_does_not_get_its_lock_for_long_is_told_of_and_not_at_each_try(monkeypatch, caplog):
     clock = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("jobqueue.worker.child.parked.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     job_id = int(report.enqueue().id)
     with lease_lock("report", 3600), caplog.at_level(logging.WARNING, "jobqueue.worker"):
         for _ in range(13):

@@ -30,7 +30,9 @@ def warned(caplog, *words):
 
 
 def other_worker(queues):
-    worker_rows.register(f"vm:1:{queues}", supervisor_pid=1, boot_id="b", queues=queues, concurrency=4, using="default")
+    worker_rows.register(
+        f"vm:1:{queues}"[:100], supervisor_pid=1, boot_id="b", queues=queues, concurrency=4, using="default"
+    )
 
 
 def test_a_worker_with_a_typing_error_in_its_queues_names_the_jobs_that_wait(caplog):
@@ -60,6 +62,18 @@ def test_nothing_is_said_of_queues_that_this_or_another_running_worker_serves(ca
     assert warned(caplog, "mail")
     other_worker("*, -mail")
     assert not warned(caplog, "mail")
+
+
+def test_a_worker_whose_list_of_queues_was_too_long_to_be_stored_may_serve_any_queue(caplog):
+    names = [f"queue-{number:03d}-of-many" for number in range(100)]
+    enqueue(names[50], 1)
+    assert warned(caplog, "mail")
+    other_worker(", ".join(names))
+    assert not warned(caplog, "mail")
+    # A list that fits is compared, however long it is.
+    worker_rows.retire(f"vm:1:{', '.join(names)}"[:100], "stopped", using="default")
+    other_worker(", ".join(reversed(names[:40])))
+    assert warned(caplog, "mail")
 
 
 def test_jobs_that_have_ended_or_are_held_by_a_worker_do_not_wait(caplog):

@@ -68,7 +68,6 @@ class MySQL(Dialect):
         "instant": "datetime(6)",
     }
     unpadded_collation = "utf8mb4_0900_bin"
-    unindexed_sql = "(%(expressions)s + 0)"
     # MariaDB has no FOR SHARE; both know this older form.
     shared_lock_sql = for_share_sql = "LOCK IN SHARE MODE"
     selected_instant_sql = "CAST(%(expressions)s AS CHAR)"

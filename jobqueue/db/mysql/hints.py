@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db import connections, models, transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
-from django.db.models.sql.compiler import SQLCompiler
-from django.db.models.sql.datastructures import BaseTable
 
-from jobqueue.db.parameters import Parameter, Statement
+from jobqueue.db.indexed_table import Q, bind
+from jobqueue.db.parameters import Parameter
 
 LIMIT_MAX = 2**31
-Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
-
-
-class IndexedTable(BaseTable):
-    """A FROM entry with FORCE INDEX: the optimizer must not trade the claim's index for a filesort."""
-
-    index: str = ""
-
-    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        sql, params = super().as_sql(compiler, connection)
-        return f"{sql} FORCE INDEX ({connection.ops.quote_name(self.index)})", params
-
-    def relabeled_clone(self, change_map: Mapping[str | None, str]) -> IndexedTable:
-        """The same hint when the query becomes a subquery."""
-        clone = IndexedTable(self.table_name, change_map.get(self.table_alias, self.table_alias))
-        clone.index = self.index
-        return clone
 
 
 def force_index(queryset: Q, index: str) -> Q:
     """Without it the optimizer may read, sort and so lock the whole backlog."""
-    hinted = queryset.all()
-    alias = hinted.query.get_initial_alias()
-    table = IndexedTable(hinted.model._meta.db_table, alias or "")
-    table.index = index
-    hinted.query.alias_map[alias] = table
-    return hinted
+    return bind(queryset, "FORCE INDEX ({})", index)
 
 
 def update_by_key(queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:

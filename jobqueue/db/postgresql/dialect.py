@@ -61,9 +61,6 @@ class PostgreSQL(Dialect):
     locks = PostgreSQLLocks()
     diagnostics = PostgreSQLDiagnostics()
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
-    # Its locks do not need this. But statistics may say that no row has a status; then an index on the status is used,
-    # which has an entry for each row that had it since the oldest open snapshot.
-    unindexed_sql = "(%(expressions)s + 0)"
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %d)"
     for_share_sql = "FOR SHARE"
@@ -71,6 +68,7 @@ class PostgreSQL(Dialect):
     has_update_returning = True
     notifies = True
     copies_updated_rows = True
+    indexes_end_with_key = False
     stores_utc_naive = False
     # STATEMENT_TIMESTAMP is stable, so an index can be used; CLOCK_TIMESTAMP would forbid that.
     now_sql = "STATEMENT_TIMESTAMP()"

@@ -9,14 +9,15 @@ from typing import Any, Protocol
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
-from jobqueue.cli import keys, locks, unrunnable
+from jobqueue.cli import keys, listing, locks, notes, operations, redrives, retry, show, unrunnable
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.exceptions import JobQueueError
+from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
+from jobqueue.log_format import one_line
 
 
 class Subcommand(Protocol):
-    """The module of a sub-command."""
+    """The module of a sub-command, or an object like it."""
 
     def declare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
@@ -25,11 +26,23 @@ class Subcommand(Protocol):
         """Run with the parsed arguments. Returns the exit status."""
 
 
-SUBCOMMANDS: dict[str, Subcommand] = {"keys": keys, "locks": locks, "unrunnable": unrunnable}
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "list": listing,
+    "show": show,
+    "retry": retry,
+    "redrives": redrives,
+    "note": notes,
+    "cancel": operations.CANCEL,
+    "discard": operations.DISCARD,
+    "release": operations.RELEASE,
+    "keys": keys,
+    "locks": locks,
+    "unrunnable": unrunnable,
+}
 
 
 class Command(BaseCommand):
-    """Exit status: 0 done, 2 usage, 3 no usable database, 4 wrong settings; a sub-command may have others."""
+    """Exit status: 0 done, 2 usage, 3 database not usable, 4 wrong settings; a sub-command may have others."""
 
     help = "Inspect and repair the queue."
     requires_system_checks: list[str] = []
@@ -54,6 +67,9 @@ class Command(BaseCommand):
                 status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
         except Error as error:
             self.stderr.write(unreadable(using, error))
+            sys.exit(NO_DATABASE)
+        except (DatabaseBusy, OutcomeUnknown) as error:
+            self.stderr.write(one_line(str(error)))
             sys.exit(NO_DATABASE)
         except JobQueueError as error:
             raise CommandError(str(error), returncode=USAGE) from None

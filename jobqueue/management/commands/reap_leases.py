@@ -1,4 +1,4 @@
-"""python manage.py reap_leases: end expired leases, delete expired locks and old rows."""
+"""python manage.py reap_leases: end expired leases, carry redrives out, delete expired locks and old rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper
+from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper, redriver
 from jobqueue.maintenance.cleaner import CLEANERS
 
 
 class Command(BaseCommand):
     """Several may run at once. Exit status: 0 done, also with nothing to do; 3 no usable database, 4 wrong settings."""
 
-    help = "End expired leases: their jobs are READY again, or FAILED if no attempt is left. Delete old rows."
+    help = (
+        "End expired leases: their jobs are READY again, or FAILED if no attempt is left. Carry redrives out. "
+        "Delete old rows."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -60,11 +63,14 @@ class Command(BaseCommand):
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
             facts = asdict(found) | asdict(swept) | asdict(ordering_sweep.run_once(load(), using=using))
+            redriven = redriver.run_once(load(), using=using)
+            facts |= asdict(redriven)
             for cleaner in CLEANERS:
                 facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
-                f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}"
+                f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}, "
+                f"dead letters redriven {redriven.jobs_redriven}"
             )
         if given["json"]:
             text = json.dumps({"version": 1, **facts})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
@@ -11,6 +12,7 @@ from jobqueue.exceptions import DestinationDown
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.subscribers import Subscriber
+from jobqueue.tasks.nesting import delivering
 
 
 class Functions(Destination):
@@ -35,7 +37,9 @@ class Functions(Destination):
         try:
             for found in subscribers:
                 func = async_to_sync(found.func) if iscoroutinefunction(found.func) else found.func
-                with close_left_open(self._using):
+                # What an atomic one enqueues is undone with its failure.
+                again = nullcontext() if found.atomic else delivering(event.topic, event.attempt)
+                with close_left_open(self._using), again:
                     func(event)
         except (DestinationDown, KeyboardInterrupt):
             raise

@@ -31,7 +31,7 @@ def expired(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 def end_expired(rows: JobQuerySet) -> None:
     """End `rows` CANCELED, cause EXPIRED."""
     error = JobExpired("its expires_at came before this attempt began; retry runs it all the same")
-    rows.update(**canceled(), cause=FailureCause.EXPIRED.value, last_error=describe(error))
+    rows.update(**canceled(), cause=FailureCause.EXPIRED.value, fingerprint=None, last_error=describe(error))
 
 
 def ended_now(rows: Sequence[Row], *, using: str) -> list[tuple[Row, datetime | None]]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.db.models import Expression, F
 
+from jobqueue.conf import load
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
 from jobqueue.models import Job
@@ -39,6 +40,16 @@ class Row(NamedTuple):
     priority: int
     ordering_key: bytes | None
     now: datetime
+    dependency: str | None = None
+
+
+#: what a claim reads; the dependency only in projects that have some, so that others read what they need and no more
+_ALL, _WITHOUT_DEPENDENCY = Row._fields, Row._fields[:-1]
+
+
+def row_columns() -> tuple[str, ...]:
+    """The fields of Row that a claim of this process reads."""
+    return _ALL if load().dependencies else _WITHOUT_DEPENDENCY
 
 
 def lease_columns(locked_at: Expression, lock_until: Expression) -> dict[str, object]:
@@ -106,6 +117,7 @@ class Request:
             row.options,
             row.ordering_key,
             row.valid_until,
+            row.dependency,
         )
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
 from django.db import connections
@@ -24,7 +24,7 @@ from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import aged_levels
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expired
-from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns
+from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
@@ -73,28 +73,29 @@ def lock_due(
         for start in cursor.starts(level):
             # Without the cursor the rows found from it are read again: this transaction's own locks are not skipped.
             if len(found) < wanted:
-                found = _lock(using, wanted, **start.condition()).rows(queue=queue, level=level, **start.values())
-        rows += map(Row._make, found)
+                prepared = _lock(using, wanted, row_columns(), **start.condition())
+                found = prepared.rows(queue=queue, level=level, **start.values())
+        rows += starmap(Row, found)
         if len(rows) >= limit or (rows and level == only_level):
             break
     return rows
 
 
 @lru_cache(maxsize=256)
-def _lock(using: str, limit: int, **above: Slot) -> Prepared:
+def _lock(using: str, limit: int, columns: tuple[str, ...], **above: Slot) -> Prepared:
     due = candidates.due(candidates.QUEUE, candidates.LEVEL, using=using).filter(**above)
-    return prepare_rows(lock_rows(due, limit, using))
+    return prepare_rows(lock_rows(due, limit, using, columns))
 
 
-def lock_rows(rows: JobQuerySet, limit: int, using: str) -> QuerySet[Any]:
-    """The first `limit` of `rows` as the columns of Row, locked; rows that others have locked are skipped."""
+def lock_rows(rows: JobQuerySet, limit: int, using: str, columns: tuple[str, ...] = Row._fields) -> QuerySet[Any]:
+    """The first `limit` of `rows` as these columns of Row, locked; rows that others have locked are skipped."""
     instants = {
         "due_at": Selected("run_at"),
         "made_at": Selected("created_at"),
         "valid_until": Selected("expires_at"),
         "now": Selected(UtcNow()),
     }
-    free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*Row._fields)
+    free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*columns)
     return free[:limit]
 
 
@@ -103,7 +104,7 @@ def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
     found: dict[int, list[Row]] = {}
     for level, rows in aged_levels(queue, using=using):
         # A level whose aged rows are all locked by others is left to lock_due().
-        if locked := [Row._make(row) for row in lock_rows(rows, limit, using)]:
+        if locked := list(starmap(Row, lock_rows(rows, limit, using, row_columns()))):
             found[level] = locked
             limit -= len(locked)
         if not limit:

@@ -23,7 +23,7 @@ from jobqueue.models import Job
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.expiring import end_expired, expired
-from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns
+from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import SECONDS_MAX
 
@@ -36,7 +36,6 @@ _ELSE: dict[str, str | Expression] = {
     "valid_until": Selected("expires_at"),
     "now": Selected("locked_at"),
 }
-_COLUMNS = [*(_ELSE.get(name, name) for name in Row._fields), Selected("lock_until")]
 # RETURNING promises no order.
 _ORDER = itemgetter(Row._fields.index("due_at"), Row._fields.index("pk"))
 
@@ -56,7 +55,8 @@ def update_returning(request: Request) -> Taken:
         for level in chain(tops, request.due_levels()):
             for start in request.cursor.starts(level):
                 if len(found) < request.limit:
-                    prepared = _statement(request.using, request.limit - len(found), level is None, **start.condition())
+                    wanted, columns = request.limit - len(found), row_columns()
+                    prepared = _statement(request.using, wanted, level is None, columns, **start.condition())
                     found += _leased(prepared.rows(level=level, **given, **start.values()), request, token)
             if len(found) >= request.limit or (found and level in (None, request.only_level)):
                 break
@@ -70,7 +70,7 @@ def update_returning(request: Request) -> Taken:
 
 def _leased(rows: list[tuple[Any, ...]], request: Request, token: bytes) -> list[tuple[Row, Lease]]:
     rows.sort(key=_ORDER)
-    return [(row := Row._make(columns), request.lease(row, token, until)) for *columns, until in rows]
+    return [(row := Row(*columns), request.lease(row, token, until)) for *columns, until in rows]
 
 
 def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
@@ -90,12 +90,13 @@ def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
 
 
 @lru_cache(maxsize=256)
-def _statement(using: str, limit: int, top: bool, **above: Slot) -> Prepared:
+def _statement(using: str, limit: int, top: bool, columns: tuple[str, ...], **above: Slot) -> Prepared:
     level = partial(candidates.due, priority=candidates.LEVEL)
     due = (candidates.top_due if top else level)(candidates.QUEUE, using=using).filter(**above)
     seconds = Slot("seconds", FloatField())
     granted = Least(Greatest(Coalesce(F("lease_seconds"), seconds), seconds), Value(float(SECONDS_MAX)))
     changes = lease_columns(UtcNow(), UtcNowPlus(granted))
+    found = [*(_ELSE.get(name, name) for name in columns), Selected("lock_until")]
     with transaction.atomic(using=using):
         locked = vendor(using).lock_rows(due).values("pk")[:limit]
-        return prepare_change_returning(Job.objects.using(using).filter(AnyOfArray(F("pk"), locked)), changes, _COLUMNS)
+        return prepare_change_returning(Job.objects.using(using).filter(AnyOfArray(F("pk"), locked)), changes, found)

@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jobqueue.failures import FailureCause, classify
+from jobqueue.failures import FailureCause
 from jobqueue.transitions import Lease
+from jobqueue.transitions.causes import cause_of
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 
@@ -22,7 +23,6 @@ PROBE_SECONDS = 0.5
 PARK_LOW_SECONDS, PARK_HIGH_SECONDS = 5.0, 60.0
 # Other causes are in the job or its code: the next job would not gain from waiting.
 OUTSIDE = {FailureCause.DEPENDENCY, FailureCause.RESOURCE, FailureCause.TIMEOUT}
-CHAIN_MAX = 20
 
 #: a queue and the name of a task; None: the handler of the queue
 Kind = tuple[str, str | None]
@@ -54,8 +54,7 @@ class _Slowed:
 class CircuitBreaker:
     """Opens for a queue and task when 9 of the last 10 runs failed; then one job runs each 0.5 s until one succeeds.
 
-    A failure counts only if its cause, or the cause of an exception that it was raised from, is outside the jobs. With
-    adaptive=False the breaker never opens.
+    A failure counts only if its cause is outside the jobs. With adaptive=False the breaker never opens.
     """
 
     def __init__(
@@ -108,9 +107,9 @@ class CircuitBreaker:
 
     def _note(self, outcome: Outcome) -> None:
         kind = outcome.lease.queue, outcome.lease.task
-        if outcome.ending in (Ending.OK, Ending.FINISHED):
+        if outcome.succeeded:
             self._succeeded(kind)
-        elif outcome.ending is Ending.FAILED and self._adaptive and _is_outside(outcome.error):
+        elif outcome.ending is Ending.FAILED and self._adaptive and _is_outside(outcome):
             self._failed(kind)
 
     def _failed(self, kind: Kind) -> None:
@@ -137,14 +136,5 @@ class CircuitBreaker:
         logger.info(f"%s: {words}", self._name, kind[1] or "the handler", kind[0])
 
 
-def _is_outside(error: BaseException | None) -> bool:
-    return any(classify(found) in OUTSIDE for found in _chain(error))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` and its causes: libraries turn a refused connection into an exception of their own."""
-    for _ in range(CHAIN_MAX):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__
+def _is_outside(outcome: Outcome) -> bool:
+    return outcome.error is not None and cause_of(outcome.error, outcome.lease.task) in OUTSIDE

@@ -199,13 +199,15 @@ class Fetcher:
         return taken
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
-        """Snooze the jobs that the circuit breaker holds back; returns the others."""
-        leases, parked = self._child.breaker.sift(leases)
+        """Snooze the jobs that the circuit breaker or the budget of retries holds back; returns the others."""
+        leases, slowed = self._child.breaker.sift(leases)
+        leases, waiting = self._child.budget.sift(leases)
+        parked = {(seconds, SLOWED): group for seconds, group in slowed.items()} | waiting
         if parked:
             self._strays = True
             with self._turn, suppress(Error, DatabaseBusy):
-                for seconds, group in parked.items():
-                    transitions.snooze_many(group, delay_seconds=seconds, reason=SLOWED)
+                for (seconds, reason), group in parked.items():
+                    transitions.snooze_many(group, delay_seconds=seconds, reason=reason)
                 self._strays = False
             # Other jobs may be behind them.
             self._pool.wake()

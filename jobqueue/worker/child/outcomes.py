@@ -12,24 +12,21 @@ from typing import Protocol
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
-from jobqueue.backoff import default_backoff
 from jobqueue.db import is_refusal, vendor
-from jobqueue.exceptions import DatabaseBusy, JobLost, LeaseLost, LockNotAcquired, ResultError
-from jobqueue.failures import is_permanent, summary
+from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
+from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import RunOutcome, attempt_ended, send
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.leases import is_locked, touch
 from jobqueue.worker.child import parked
+from jobqueue.worker.child.endings import write_ending, write_plain
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome
 
 logger = logging.getLogger("jobqueue.worker")
 
-PARK_SECONDS = 60.0
-# For a lock that was not free: its holder ends sooner than a new version is deployed.
-LOCKED_SECONDS = 5.0
 # An outcome is given up if its connection was lost this often, while small writes to the same row succeeded.
 ALONE_TRIES = 3
 ALONE_SECONDS = 0.2
@@ -37,12 +34,8 @@ _CUT_OFF = (
     "the connection is lost whenever it is sent, and the database answers otherwise. Something between, as a proxy, "
     "may not take a statement that long"
 )
-#: status of the job after a failed run -> outcome that attempt_ended reports
-_AFTER_FAILURE = {
-    Job.Status.READY: RunOutcome.RETRY,
-    Job.Status.CANCELED: RunOutcome.CANCELED,
-    Job.Status.FAILED: RunOutcome.DEAD,
-}
+#: outcomes after which the job runs again later
+DELAYED = (RunOutcome.RETRY, RunOutcome.SNOOZED, RunOutcome.PARKED)
 _counting = threading.Lock()
 
 
@@ -52,6 +45,8 @@ class Counts(Protocol):
     finished: int
     failed: int
     lost: int
+    snoozed: int
+    discarded: int
 
 
 def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) -> list[Outcome]:
@@ -173,13 +168,13 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
 def _write(outcome: Outcome, again: bool) -> RunOutcome:
     """Write it; returns the outcome that attempt_ended reports. Raises LeaseLost."""
     if not outcome.finishing:
-        return _write_known(outcome, again)
+        return write_ending(outcome, again)
     # The answer to the commit of its finish() was lost, or something after it raised, as on_commit() hooks may.
     if is_done_by(outcome.lease):
         outcome.was_finished()
         return RunOutcome.OK
     try:
-        return _write_known(outcome, again)
+        return write_ending(outcome, again)
     except LeaseLost:
         # The server may have committed it only now.
         if not is_done_by(outcome.lease):
@@ -188,46 +183,11 @@ def _write(outcome: Outcome, again: bool) -> RunOutcome:
         return RunOutcome.OK
 
 
-def _write_known(outcome: Outcome, again: bool) -> RunOutcome:
-    lease, error = outcome.lease, outcome.error
-    if outcome.ending is Ending.FINISHED:
-        return RunOutcome.OK
-    if outcome.ending is Ending.OK:
-        transitions.ack(lease, result=outcome.result)
-        return RunOutcome.OK
-    if outcome.ending is Ending.PARKED:
-        seconds = PARK_SECONDS
-        if isinstance(error, LockNotAcquired):
-            seconds = LOCKED_SECONDS
-            parked.put_back(lease.using, lease.job_id, error)
-        outcome.delay_seconds = seconds * random.uniform(0.8, 1.2)
-        status = transitions.snooze(lease, delay_seconds=outcome.delay_seconds, reason=str(error), again=again)
-        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.PARKED
-    if outcome.ending is Ending.CANCELED:
-        transitions.cancel_held(lease, again=again)
-        return RunOutcome.CANCELED
-    assert error is not None
-    if outcome.delay_seconds is None and not isinstance(error, JobLost):
-        # Chosen here, and not by fail(), so that the log line can say when the job runs again.
-        outcome.delay_seconds = default_backoff().delay_seconds(lease.attempt)
-    status = transitions.fail(
-        lease, error=error, delay_seconds=outcome.delay_seconds, retry=outcome.retry, log=outcome.log, again=again
-    )
-    return _AFTER_FAILURE[status]
-
-
 def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
-    """Fail the attempt with a text that the database accepts: it refused the outcome itself."""
+    """Write the end with a text that the database accepts: it refused the outcome itself."""
     logger.error("job %d: its outcome could not be stored: %s", outcome.lease.job_id, summary(problem))
-    why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
-    words = f"the outcome could not be stored: {why}"
-    error: ResultError | str = ResultError(words) if outcome.ending is Ending.OK else words
-    retry = outcome.retry and not (outcome.error is not None and is_permanent(outcome.error))
     try:
-        status = transitions.fail(
-            outcome.lease, error=error, delay_seconds=outcome.delay_seconds, retry=retry, again=True
-        )
-        _count_and_announce(outcome, _AFTER_FAILURE[status], counts)
+        _count_and_announce(outcome, _write_refused(outcome, problem), counts)
     except LeaseLost:
         _count_and_announce(outcome, RunOutcome.LOST, counts)
     except DatabaseBusy:
@@ -239,6 +199,17 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
     return True
 
 
+def _write_refused(outcome: Outcome, problem: Exception) -> RunOutcome:
+    """With what the policy of its task adds, or without it if that is what was refused."""
+    try:
+        return write_plain(outcome, problem)
+    except Error as error:
+        if outcome.also is None or _is_outage(error, outcome):
+            raise
+        outcome.also = None
+        return write_plain(outcome, problem)
+
+
 def _is_outage(error: Error, outcome: Outcome) -> bool:
     outcome.cut_off = not is_refusal(error, outcome.lease.using)
     return outcome.cut_off
@@ -246,6 +217,8 @@ def _is_outage(error: Error, outcome: Outcome) -> bool:
 
 def _count_and_announce(outcome: Outcome, what: RunOutcome, counts: Counts) -> None:
     _count(counts, 1, failed=what in (RunOutcome.RETRY, RunOutcome.DEAD), lost=what is RunOutcome.LOST)
+    if what in (RunOutcome.SNOOZED, RunOutcome.DISCARDED):
+        _count_requests(counts, what)
     _announce(outcome, what)
 
 
@@ -254,6 +227,14 @@ def _count(counts: Counts, finished: int, *, failed: int = 0, lost: int = 0) -> 
         counts.finished += finished
         counts.failed += failed
         counts.lost += lost
+
+
+def _count_requests(counts: Counts, what: RunOutcome) -> None:
+    with _counting:
+        if what is RunOutcome.SNOOZED:
+            counts.snoozed += 1
+        else:
+            counts.discarded += 1
 
 
 def _announce(outcome: Outcome, what: RunOutcome) -> None:
@@ -274,5 +255,5 @@ def _announce(outcome: Outcome, what: RunOutcome) -> None:
             wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
             run_seconds=outcome.run_seconds,
             error=outcome.error,
-            delay_seconds=outcome.delay_seconds if what in (RunOutcome.RETRY, RunOutcome.PARKED) else None,
+            delay_seconds=outcome.delay_seconds if what in DELAYED else None,
         )

@@ -21,10 +21,12 @@ from jobqueue.lockstats import recorder
 from jobqueue.lockstats.counters import Counters
 from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
+from jobqueue.outbox.delivery_log import observe_deliveries
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
 from jobqueue.worker.child.relay_thread import WorkerRelay
+from jobqueue.worker.child.retry_budget import DeliveryCounts
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.shared import stack_dump
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
@@ -62,6 +64,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     job_fork.guard()
     keep_log_lines()
     redone.observe(scoreboard.redone[index].add)
+    observe_deliveries(DeliveryCounts(scoreboard.retries[index]))
     modules = list(registry.discover())
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:

@@ -16,13 +16,15 @@ from django.db import Error
 
 from jobqueue.conf import Settings, load
 from jobqueue.db import fault_vendor, is_lost_connection
-from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reaper, worker_rows
+from jobqueue.dead_letters.alone import queues_alone
+from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reaper, redriver, worker_rows
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.outbox import unrouted
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.duty_thread import DutyThread
+from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
@@ -38,6 +40,7 @@ detail = logging.getLogger("jobqueue.detail")
 BATCH, BATCH_OF_ONE_WRITER = 1000, 100
 BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
 UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
+ALONE_SECONDS = 2.0  # between two looks for jobs that are to run alone
 SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 
 
@@ -59,17 +62,21 @@ class Housekeeping:
     ) -> None:
         self._options, self._scoreboard, self._living, self._turn = options, scoreboard, living, turn
         self._using = options.database
-        self._chores = Chores(options.database)
         self._ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
-        self._next_rows = self._next_reaping = self._next_sweep = self._next_watch = 0.0
+        self._next_rows = self._next_reaping = self._next_redrive = self._next_sweep = self._next_watch = 0.0
+        # A worker that ends when nothing is due would wait for such a job.
+        self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
         self._next_unserved = time.monotonic() + unserved.INTERVAL_SECONDS
         # Only /metrics shows the number.
         shown = options.probe_port is not None and load().outbox is not None
         self._next_unrouted = 0.0 if shown else math.inf
         self._reaped = Reaped()
+        #: by index of the child: its name, and the counts as they were last written
+        self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
+        self._chores = Chores(options.database, self._batch)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
@@ -90,11 +97,17 @@ class Housekeeping:
         if now >= self._next_unrouted:
             self._next_unrouted = now + random.uniform(0.8, 1.2) * UNROUTED_SECONDS
             do(self.count_unrouted)
+        if now >= self._next_alone:
+            self._next_alone = now + random.uniform(0.8, 1.2) * ALONE_SECONDS
+            do(self.look_for_alone)
         if not self._options.reaper:
             return
         if now >= self._next_reaping:
             self._next_reaping = now + random.uniform(0.8, 1.2)
             do(self.reap)
+        if now >= self._next_redrive or self._chores.redriver.active:
+            self._next_redrive = now + random.uniform(0.8, 1.2)
+            do(self.redrive)
         if now >= self._next_sweep:
             self._next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
             do(self._chores.sweep)
@@ -116,6 +129,12 @@ class Housekeeping:
         """Update the heartbeats of the living children, and retire workers that sent none for too long."""
         if names := [name for _, name in self._living()]:
             worker_rows.renew(names, using=self._using)
+        for index, name in self._living():
+            # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
+            found = totals([self._scoreboard.retries[index]])
+            if found and (name, found) != self._retries.get(index):
+                worker_rows.note_retries(name, [total.shown() for total in found], using=self._using)
+                self._retries[index] = name, found
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
 
@@ -127,6 +146,11 @@ class Housekeeping:
         """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
         found = unrouted.find(using=self._using)
         self._scoreboard.header.outbox_unrouted = sum(len(each.ids) for each in found)
+
+    def look_for_alone(self) -> None:
+        """Have the supervisor start a process if a job of one of the queues is to run alone."""
+        if any(map(self._options.selection.serves, queues_alone(using=self._using))):
+            self._scoreboard.header.alone = 1
 
     def reap(self) -> None:
         """End one batch of expired leases. If the batch was full, the next one follows soon."""
@@ -143,6 +167,13 @@ class Housekeeping:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", done.total, done.requeued, done.dead)
         self._chores.open_lanes()
 
+    def redrive(self) -> None:
+        """Take the next step of a redrive. If the one after it is due already, it follows soon."""
+        with self._turn:
+            self._chores.redrive()
+        if self._chores.redriver.more:
+            self.thread.next_soon(self._between_seconds)
+
 
 class Chore(Protocol):
     """One pass; returns counts."""
@@ -156,12 +187,14 @@ class Chores:
     A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
     """
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using: str, batch: int = BATCH) -> None:
         self.using = using
+        self.redriver = redriver.Redriver(batch)
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
         self.openers: dict[str, Chore] = {"ordering sweep": ordering_sweep.OrderingSweep().run_once}
+        self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
         self._skipped_until: dict[str, float] = {}
 
     def sweep(self) -> None:
@@ -176,6 +209,10 @@ class Chores:
         """Promote the next jobs of ordering keys that a crash has stalled."""
         self._do(self.openers, "promoted")
 
+    def redrive(self) -> None:
+        """Bring dead letters back, as far as redrives are recorded."""
+        self._do(self.redrivers, "redriven")
+
     def _do(self, chores: dict[str, Chore], what: str) -> None:
         for name, chore in chores.items():
             if time.monotonic() < self._skipped_until.get(name, 0.0):
@@ -189,7 +226,9 @@ class Chores:
                     logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
                 self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
             else:
+                if what == "redriven":
+                    continue  # the redriver reports what it does
                 if any(asdict(found).values()):
                     logger.info("%s: %s: %s", name, what, found)
-                elif what != "promoted":  # with every reaping, each second
+                elif what != "promoted":  # each second
                     detail.debug("%s: nothing %s", name, what)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobqueue.conf import load
 from jobqueue.worker.shared.redone_counts import totals
+from jobqueue.worker.shared.retry_counts import totals as totals_of_retries
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _COUNTERS = {
     "finished": ("jobs_ended", "Runs that ended"),
     "failed": ("jobs_failed", "Runs that failed"),
     "lost": ("answers_lost", "Runs whose lease was lost before they ended"),
+    "snoozed": ("jobs_snoozed", "Runs that ended with Snooze"),
+    "discarded": ("jobs_discarded", "Runs that ended with Discard"),
     "locks_acquired": ("locks_acquired", "Locks that jobs acquired, updated every ten seconds"),
     "locks_failed": ("locks_failed", "Locks that jobs did not get in time"),
     "locks_contended": ("locks_contended", "Locks that jobs got after a wait"),
@@ -95,6 +98,30 @@ class Probe:
         reaped = self._scoreboard.header.reaped
         yield CounterMetricFamily("jobqueue_worker_leases_reaped", "Lapsed leases ended by this worker", reaped)
         yield from self._redone()
+        yield from self._retries()
+
+    def _retries(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ("dependency", "task")
+        counters = {
+            "first_runs": "Runs that are first attempts, of tasks that have failed or have a dependency",
+            "retries": "Runs that are retries, of the same tasks",
+            "calls": "Runs, with the retries that libraries have made inside them",
+            "held": "How often a retry waited longer than its back-off, because too many runs would be retries",
+            "held_seconds": "How long they waited longer, in seconds",
+        }
+        found = totals_of_retries(self._scoreboard.retries)
+        for field, words in counters.items():
+            counter = CounterMetricFamily(f"jobqueue_worker_retry_{field}", words, None, labels)
+            for total in found:
+                counter.add_metric((total.dependency, total.task), getattr(total, field))
+            yield counter
+        words = "Calls for each job: attempts x retries inside an attempt"
+        gauge = GaugeMetricFamily("jobqueue_worker_retry_amplification", words, None, labels)
+        for total in found:
+            gauge.add_metric((total.dependency, total.task), total.amplification)
+        yield gauge
 
     def _redone(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily

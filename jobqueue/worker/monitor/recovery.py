@@ -14,10 +14,13 @@ from django.db import connections
 
 from jobqueue import transitions
 from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.exceptions import Discard, HardTimeout, JobLost, JobQueueError, LeaseLost, Snooze
 from jobqueue.log_format import count_of
+from jobqueue.models.job import ALONE_REASON
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
+from jobqueue.transitions.releasing import hold_many
+from jobqueue.transitions.snoozing import discard_run, snooze_run
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
@@ -62,13 +65,17 @@ class Recovery:
         for lease in self._left_by(name):
             lease_slot = in_hand.get((lease.job_id, lease.fence))
             holds[Hold.FREE if lease_slot is None else Hold(lease_slot.hold)].append(lease)
-        how = _death(slot.wait_status)
+        how = death(slot.wait_status)
         returned = holds.pop(Hold.RETURNED, [])
         results = [in_hand[lease.job_id, lease.fence].kept_result() for lease in returned]
         transitions.ack_many(returned, results=[None if text is None else Encoded(text) for text in results])
         failed = holds.pop(Hold.FAILED, [])
         for lease in failed:
             _fail_as_recorded(lease, in_hand[lease.job_id, lease.fence])
+            self._tick()
+        snoozed, discarded = holds.pop(Hold.SNOOZED, []), holds.pop(Hold.DISCARDED, [])
+        for lease in (requested := snoozed + discarded):
+            _end_as_requested(lease, in_hand[lease.job_id, lease.fence])
             self._tick()
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError
@@ -83,13 +90,21 @@ class Recovery:
             transitions.fail_many([lease], error=problem)
             self._tick()
         rest = [lease for group in holds.values() for lease in group]
-        transitions.release_many(rest)
+        self._give_back(index, rest)
         slot.failed += len(ran) + len(failed)
         slot.claimed -= len(holds[Hold.WAITING])
+        _count_ends(slot, len(returned) + len(ran) + len(failed), len(snoozed), len(discarded))
         if not slot.exit:
             self._retired(name, "killed at the end of --shutdown-timeout" if slot.blameless else how)
-        if returned or failed or ran or rest:
-            logger.warning("%s %s; %s", name, how, _jobs(len(returned), len(failed), len(ran), len(rest)))
+        if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested)):
+            logger.warning("%s %s; %s", name, how, told)
+
+    def _give_back(self, index: int, leases: list[Lease]) -> None:
+        if index == self._options.processes:
+            # A job that runs alone: no other process must take it.
+            hold_many(leases, ALONE_REASON)
+        else:
+            transitions.release_many(leases)
 
     def _left_by(self, name: str) -> list[Lease]:
         """The leases of a dead child whose rows are not locked, after waiting for the server to end its sessions.
@@ -113,18 +128,36 @@ def _fail_as_recorded(lease: Lease, lease_slot: LeaseSlot) -> None:
         transitions.fail(lease, error=lease_slot.kept_failure(), delay_seconds=delay, retry=not lease_slot.final)
 
 
-def _jobs(returned: int, failed: int, charged: int, given_back: int) -> str:
+def _end_as_requested(lease: Lease, lease_slot: LeaseSlot) -> None:
+    """Write the Snooze or Discard of a run whose process died before it could do so."""
+    with suppress(LeaseLost):
+        if lease_slot.hold == Hold.SNOOZED:
+            snooze_run(lease, error=Snooze(lease_slot.delay_seconds))
+        else:
+            discard_run(lease, error=Discard(lease_slot.kept_failure()))
+
+
+def _count_ends(slot: ProcessSlot, others: int, snoozed: int, discarded: int) -> None:
+    """Count the runs of a dead child as it would have counted them itself."""
+    slot.finished += others + snoozed + discarded
+    slot.snoozed += snoozed
+    slot.discarded += discarded
+
+
+def _jobs(returned: int, failed: int, charged: int, given_back: int, requested: int = 0) -> str:
     """What became of its jobs."""
     words = {
         "had returned": returned,
         "had failed": failed,
+        "had raised Snooze or Discard": requested,
         "charged with an attempt": charged,
         "given back without using an attempt": given_back,
     }
     return ", ".join(f"{count_of(number, 'job')} {what}" for what, number in words.items() if number)
 
 
-def _death(wait_status: int) -> str:
+def death(wait_status: int) -> str:
+    """How a process ended, as the predicate of a sentence."""
     if os.WIFSIGNALED(wait_status):
         number = os.WTERMSIG(wait_status)
         return f"was killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"

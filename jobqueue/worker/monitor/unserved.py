@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from jobqueue.db import vendor
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.log_format import one_line
+from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.models import Job, Worker
 from jobqueue.transitions.claiming import candidates
 from jobqueue.worker.shared.queue_choice import Selection, parse
@@ -41,7 +42,7 @@ def _others(using: str) -> list[Selection]:
 
 def _read(text: str) -> Selection:
     try:
-        return parse([text])
+        return parse([] if was_cut(text) else [text])
     except (InvalidValue, InvalidType):
         return parse([])
 

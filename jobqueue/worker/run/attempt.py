@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from django.db import connections
 
-from jobqueue.backoff import wait_seconds
+from jobqueue.backoff import default_backoff
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
-from jobqueue.exceptions import JobCanceled, LockNotAcquired, PayloadError, ResultError, UnknownTask, WrongArguments
+from jobqueue.exceptions import Discard, JobCanceled, LockNotAcquired, Snooze, UnknownTask, WrongArguments
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.log_format import one_line
-from jobqueue.payload import JSON
+from jobqueue.payload import JSON, readable
+from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
-from jobqueue.tasks.options import RunOptions, may_retry, options_of
-from jobqueue.tasks.results import task_context
+from jobqueue.tasks.options import RunOptions, options_of
+from jobqueue.tasks.results import failed_result, task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
+from jobqueue.transitions.failing import Also
+from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -44,8 +50,11 @@ class Ending(StrEnum):
     OK = "ok"
     FAILED = "failed"
     CANCELED = "canceled"
+    SNOOZED = "snoozed"
+    DISCARDED = "discarded"
+    GIVEN_UP = "given up"  # not run: too late for a retry
     PARKED = "parked"
-    FINISHED = "finished"  # by context.finish(), or a batch handler's own ack: already written
+    FINISHED = "finished"  # by context.finish(), or a verb that the job called: already written
 
 
 @dataclass(slots=True, eq=False)  # frozen takes three times as long to make, for every job
@@ -59,11 +68,15 @@ class Outcome:
     error: BaseException | None = None
     delay_seconds: float | None = None
     ack_each: bool = False
+    dependency: str | None = None  # of the task; that of the row is in the lease
+    retry_until: datetime | None = None  # no retry may begin later
     coroutine: bool = False  # it ran on the event loop, not in a job thread
     task: AnyTask | None = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
     retry: bool = True  # False: the error rules out another attempt
+    also: Also | None = None  # what else a failure writes
     log: str | None = None  # what a failed run has logged
+    settled: RunOutcome = RunOutcome.OK  # what is already written
     finishing: bool = False  # finish() began its commit, and it is unknown whether that succeeded
     finish_result: Encoded | None = None  # the result that this commit was to store
     row_locked: bool = False  # not written because another session has locked the job's row
@@ -83,6 +96,25 @@ class Outcome:
             return 0
         return len(describe(self.error)) + len(self.log or "")
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job was done: it returned, or its finish() did. A verb that it called may have failed it."""
+        return self.ending is Ending.OK or (self.ending is Ending.FINISHED and self.settled is RunOutcome.OK)
+
+    def chosen_delay(self) -> float:
+        """The wait before the next attempt, by the policy of the task or of the settings."""
+        if self.delay_seconds is None:
+            self.delay_seconds = default_backoff().delay_seconds(self.lease.attempt)
+        return self.delay_seconds
+
+    def slack_seconds(self, delay_seconds: float) -> float:
+        """How much later than after this delay a retry may begin, so that it is not too late."""
+        ends = [instant for instant in (self.retry_until, self.lease.expires_at) if instant is not None]
+        if not ends:
+            return math.inf
+        begins = self.lease.locked_at + timedelta(seconds=self.run_seconds + delay_seconds)
+        return (min(ends) - begins).total_seconds() - LATE_SECONDS
+
     def was_finished(self) -> None:
         """Record that the commit of its finish() succeeded."""
         self.ending, self.result, self.finishing = Ending.FINISHED, self.finish_result, False
@@ -94,6 +126,10 @@ class Outcome:
         elif self.ending is Ending.FAILED and self.error is not None:
             final = not self.retry or is_permanent(self.error)
             slot.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
+        elif self.ending is Ending.SNOOZED and isinstance(self.error, Snooze):
+            slot.keep_snooze(self.error.after_seconds)
+        elif self.ending is Ending.DISCARDED and isinstance(self.error, Discard):
+            slot.keep_discard(self.error.reason)
         else:
             slot.hold = Hold.OVER
 
@@ -119,6 +155,8 @@ class Attempt:
             self.misfit = True
             raise
         self.options = options_of(self.task, self.lease.options)
+        if is_too_late(self.options, self.lease):
+            raise RetriesEnded(f"retry_until_seconds of {self.lease.task} had passed when its retry was to begin")
         return call
 
     def returned(self, value: JSON) -> None:
@@ -161,27 +199,56 @@ class Attempt:
         # After finish() the job is DONE; later errors can only be reported.
         if self.context.finished:
             return Ending.FINISHED
-        if isinstance(self.error, UnknownTask | LockNotAcquired) and not self.shared:
+        # isinstance() would ask for __class__, which may be a property that raises.
+        kind = type(self.error)
+        # For all jobs of a call: a Snooze that only one of them may have raised costs the others no attempt.
+        if issubclass(kind, Snooze):
+            return Ending.SNOOZED
+        if issubclass(kind, Discard) and not self.shared:
+            return Ending.DISCARDED
+        if issubclass(kind, RetriesEnded):
+            return Ending.GIVEN_UP
+        if issubclass(kind, UnknownTask | LockNotAcquired) and not self.shared:
             return Ending.PARKED
-        if isinstance(self.error, JobCanceled) and not self.shared:
+        if issubclass(kind, JobCanceled) and not self.shared:
             return Ending.CANCELED
         return Ending.OK if self.error is None else Ending.FAILED
 
+    def _next(self, run_seconds: float) -> NextAttempt:
+        error, task = self.error, self.task
+        # Another end has no next attempt, so neither rules nor back-off are asked.
+        if error is None or self.ending() not in (Ending.FAILED, Ending.SNOOZED):
+            return NextAttempt()
+        result = partial(failed_result, task, self.lease, error)
+        try:
+            found = next_attempt(self.options, self.lease, error, run_seconds, result)
+        except BaseException as problem:  # an error of this job must not become that of the others of its call
+            words = "job %d waits as JOBQUEUE configures, not by the policy of its task\n%s"
+            logger.error(words, self.lease.job_id, describe(problem))
+            found = NextAttempt()
+        return found._replace(retry=False) if self.misfit else found
+
     def outcome(self, context: Context | None = None, *, coroutine: bool = False) -> Outcome:
         """The outcome for the settler."""
+        run_seconds = time.monotonic() - self.begun
+        following = self._next(run_seconds)
         return Outcome(
             self.lease,
             self.ending(),
-            time.monotonic() - self.begun,
+            run_seconds,
             self.context.result if self.context.finished else self.result,
             self.error,
-            _delay(self.options, self.lease, self.error),
+            following.delay_seconds,
+            dependency=getattr(self.options, "dependency", None),
+            retry_until=following.until,
             ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
             coroutine=coroutine,
             task=self.task,
             context=context,
-            retry=self.error is None or (not self.misfit and may_retry(self.options, self.error)),
+            retry=following.retry,
+            also=following.also,
             log=self.context.log.text() if self.error is not None and self.context.log is not None else None,
+            settled=self.context.settled,
             finishing=self.context.finishing and not self.context.finished,
             finish_result=self.context.result,
         )
@@ -192,29 +259,12 @@ def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]
         handler = registry.find_handler(lease.queue)
         if handler is None:
             raise UnknownTask(f"no @handler for queue {lease.queue!r} in this worker")
-        payload = _readable(lease.payload)
+        payload = readable(lease.payload)
         return None, lambda context: handler.func(payload)
     task = registry.find_task(lease.task)
     if task is None:
         raise UnknownTask(f"task {lease.task!r} is not known to this worker; {workers_import(lease.task)}")
-    args, kwargs = arguments(task, _readable(lease.payload))
+    args, kwargs = arguments(task, readable(lease.payload))
     if task.takes_context:
         return task, lambda context: task.func(task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
-
-
-def _readable(payload: JSON) -> JSON:
-    if isinstance(payload, PayloadError):
-        raise payload
-    return payload
-
-
-def _delay(options: RunOptions, lease: Lease, error: BaseException | None) -> float | None:
-    backoff = getattr(options, "backoff", None)
-    if error is None or backoff is None or isinstance(error, ResultError):
-        return None
-    try:
-        return wait_seconds(backoff, lease.attempt, error)
-    except BaseException:
-        logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE configures", lease.task, lease.job_id)
-        return None

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from jobqueue.exceptions import BatchErrors, PayloadError, ResultError
+from jobqueue.payload import readable as readable_payload
+from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.transitions.verb import observe_acks
+from jobqueue.transitions.verb import observe_ends
 from jobqueue.worker.run.attempt import Attempt
 
 _MISSING = object()
@@ -67,16 +69,16 @@ def call_batch(
             readable.append(attempt)
     if not readable:
         return
-    leases = [attempt.lease for attempt in readable]
+    leases = [attempt.lease._replace(payload=readable_payload(attempt.lease.payload)) for attempt in readable]
     contexts = {(attempt.lease.job_id, attempt.lease.fence): attempt.context for attempt in readable}
 
-    def acked(lease: Lease) -> None:
+    def ended(lease: Lease, outcome: RunOutcome) -> None:
         context = contexts.get((lease.job_id, lease.fence))
         if context is not None:
-            context.finished = True
+            context.was_settled(lease, outcome)
 
     try:
-        with observe_acks(acked), around:
+        with observe_ends(ended), around:
             # A copy: the function may change the list.
             returned = func(list(leases))
         answers = _answers(returned, leases)

@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
+from jobqueue.transitions.verb import observe_ends
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Attempt, Outcome
 from jobqueue.worker.run.batch import batch_function, call_batch
@@ -93,7 +94,7 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
 def _call(attempt: Attempt, run: Run | InlineRun, inline: bool) -> None:
     with attempt:
         call = attempt.find()
-        with JobScope(attempt.context), run.around(attempt.options):
+        with JobScope(attempt.context), observe_ends(attempt.context.was_settled), run.around(attempt.options):
             task_signals.started(attempt.task, attempt.lease, within=inline)
             value = call(attempt.context)
             if inline and isawaitable(value):
@@ -116,7 +117,8 @@ async def perform_coroutine(
             call = attempt.find()
             limits, started = limits_of(attempt.options), Tasks()
             _started.set(started)
-            with JobScope(attempt.context), hard_limited(limits, slot):
+            settled = attempt.context.was_settled
+            with JobScope(attempt.context), observe_ends(settled), hard_limited(limits, slot):
                 try:
                     value = await limited(_body(attempt, call), limits.soft_seconds)
                 finally:

@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, signals
-from jobqueue.exceptions import SoftTimeout
+from jobqueue.exceptions import Snooze, SoftTimeout
 from jobqueue.failures import describe, dotted_path
 from jobqueue.log_format import WithoutLogger
 from jobqueue.payload import decode
@@ -37,7 +37,11 @@ _ENDS = {
     RunOutcome.RETRY: (logging.INFO, TaskResultStatus.READY),
     RunOutcome.DEAD: (logging.ERROR, TaskResultStatus.FAILED),
     RunOutcome.CANCELED: (logging.ERROR, TaskResultStatus.FAILED),
+    RunOutcome.SNOOZED: (logging.INFO, TaskResultStatus.READY),
+    RunOutcome.DISCARDED: (logging.ERROR, TaskResultStatus.FAILED),
 }
+# Through the base class: a subclass may have a property of this name, which raises.
+_TRACEBACK = BaseException.__dict__["__traceback__"]
 _dispatcher: SignalDispatcher | None = None
 
 
@@ -91,7 +95,7 @@ async def astarted(task: AnyTask | None, lease: Lease) -> None:
 
 
 def finished(outcome: Outcome, what: RunOutcome) -> None:
-    """Have task_finished sent for a run whose outcome is written, if `what` is OK, RETRY, DEAD or CANCELED."""
+    """Have task_finished sent for a run whose outcome is written, unless `what` is PARKED or LOST."""
     if outcome.task is None or what not in _ENDS:
         return
     level, status = _ENDS[what]
@@ -109,8 +113,10 @@ def keep_up() -> None:
 def _finish(outcome: Outcome, status: TaskResultStatus) -> None:
     try:
         (outcome.context or Context()).run(_send_finished, outcome, status)
-    except BaseException:
-        logger.exception("task_finished of job %d could not be sent; the job has ended", outcome.lease.job_id)
+    except BaseException as problem:
+        # As text: a handler of the log would ask the error of the job, whose attributes may raise.
+        words = "task_finished of job %d could not be sent; the job has ended\n%s"
+        logger.error(words, outcome.lease.job_id, describe(problem))
 
 
 def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
@@ -121,12 +127,12 @@ def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
     if outcome.error is None:
         _raise_soft_timeout(send())
         return
-    trace = outcome.error.__traceback__
+    trace = _TRACEBACK.__get__(outcome.error)
     try:
         # Receivers find the traceback in sys.exc_info().
         raise outcome.error
     except BaseException:
-        outcome.error.__traceback__ = trace
+        _TRACEBACK.__set__(outcome.error, trace)
         _raise_soft_timeout(send())
 
 
@@ -137,7 +143,7 @@ def _finished(result: JobTaskResult, outcome: Outcome, status: TaskResultStatus)
         object.__setattr__(result, "finished_at", lease.locked_at + timedelta(seconds=outcome.run_seconds))
     if status == TaskResultStatus.SUCCESSFUL:
         object.__setattr__(result, "_return_value", None if outcome.result is None else decode(outcome.result))
-    elif error is not None:
+    elif error is not None and not issubclass(type(error), Snooze):
         result.errors.append(TaskError(exception_class_path=dotted_path(type(error)), traceback=describe(error)))
     return result
 

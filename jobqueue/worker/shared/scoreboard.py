@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Annotated, TypeVar, get_type_hints
 
 from jobqueue.worker.shared.redone_counts import Numbers, RedoneCounts
+from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -67,6 +68,8 @@ class Hold(IntEnum):
     RETURNED = 3  # its body returned; the result is here and not yet in the database
     OVER = 4  # its body ended in another way, or with a result too large to be kept here
     FAILED = 5  # its body failed; the error is here and the attempt not yet in the database
+    SNOOZED = 6  # its body raised Snooze, which is not yet in the database
+    DISCARDED = 7  # the same with Discard
 
 
 LOST, CANCEL, OVERTIME = 1, 2, 4
@@ -146,8 +149,18 @@ class LeaseSlot(ctypes.Structure):
         self.final = int(final)
         self.hold = Hold.FAILED
 
+    def keep_snooze(self, delay_seconds: float) -> None:
+        """Keep that a body raised Snooze."""
+        self.delay_seconds = delay_seconds
+        self.hold = Hold.SNOOZED
+
+    def keep_discard(self, reason: str) -> None:
+        """Keep that a body raised Discard, and the beginning of its reason."""
+        self._keep(reason.encode(errors="replace")[:RESULT_BYTES])
+        self.hold = Hold.DISCARDED
+
     def kept_failure(self) -> str:
-        """The error given to keep_failure(), as far as there was room."""
+        """The error or reason that was kept, as far as there was room."""
         return self._kept().decode(errors="ignore")
 
     def kept_result(self) -> str | None:
@@ -181,6 +194,8 @@ class ProcessSlot(ctypes.Structure):
     finished: Total
     failed: Total
     lost: Total
+    snoozed: Total
+    discarded: Total
     level: Int  # how many jobs it may run at once now
     queues_slowed: Int  # queues with a task whose circuit breaker is open
     locks_acquired: Total
@@ -205,6 +220,7 @@ class Header(ctypes.Structure):
     stop: Int
     ready: Int
     monitor_stop: Int
+    alone: Int  # 1: a job waits for a process of its own
     database_down: Int
     reaped: Long
     outbox_unrouted: Long  # events that waited for a route or a subscriber at the last look
@@ -218,7 +234,7 @@ class Scoreboard:
 
     def __init__(self, processes: int, leases: int) -> None:
         size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + leases * ctypes.sizeof(LeaseSlot))
-        size += (processes + 1) * ctypes.sizeof(Numbers)
+        size += (processes + 1) * ctypes.sizeof(Numbers) + processes * ctypes.sizeof(RetryMemory)
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header = Header.from_buffer(self._memory)
@@ -235,6 +251,11 @@ class Scoreboard:
         for _ in range(processes + 1):
             self.redone.append(RedoneCounts(Numbers.from_buffer(self._memory, offset)))
             offset += ctypes.sizeof(Numbers)
+        #: runs and retries of each child
+        self.retries: list[RetryCounts] = []
+        for _ in range(processes):
+            self.retries.append(RetryCounts(RetryMemory.from_buffer(self._memory, offset)))
+            offset += ctypes.sizeof(RetryMemory)
         self.wakeups = WakeupPipes(self.slots)
         # Not os.getppid() after a fork: the supervisor may have died by then.
         self.supervisor_pid = os.getpid()

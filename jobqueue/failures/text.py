@@ -1,88 +1,45 @@
-"""The cause class of an exception, and its text as it is stored."""
+"""The text of an exception as it is stored and logged."""
 
 from __future__ import annotations
 
 import os
-import socket
 import traceback
 from collections.abc import Callable
-from enum import StrEnum
 
-from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, PayloadError, ResultError, SoftTimeout
+from jobqueue.exceptions import JobQueueError, ResultError
 
 # A MySQL TEXT column holds 65,535 bytes; the rest is reserved for the note about what was cut.
 ERROR_BYTES = 60_000
 # What a log line shows of a traceback.
 TRACE_BYTES = 16_000
 
-_PACKAGE = os.path.dirname(__file__) + os.sep
+#: the folder of this package
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: the parts of the package that call tasks
-_CALLERS = tuple(_PACKAGE + room + os.sep for room in ("worker", "testing"))
-
-
-class FailureCause(StrEnum):
-    """Why an attempt failed; stored as text in Job.cause and JobAttempt.cause."""
-
-    FORMAT = "format"
-    DEPENDENCY = "dependency"
-    DATA = "data"
-    RESOURCE = "resource"
-    LOST = "lost"
-    TIMEOUT = "timeout"
-    EXPIRED = "expired"
-    UNKNOWN = "unknown"
-
-
-_BY_CLASS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureCause], ...] = (
-    (JobLost, FailureCause.LOST),
-    ((SoftTimeout, HardTimeout), FailureCause.TIMEOUT),
-    ((PayloadError, UnicodeError), FailureCause.FORMAT),
-    ((MemoryError, RecursionError), FailureCause.RESOURCE),
-    (TimeoutError, FailureCause.DEPENDENCY),
-    ((ConnectionError, socket.gaierror, socket.herror), FailureCause.DEPENDENCY),
-    (OSError, FailureCause.RESOURCE),
-    ((ValueError, LookupError, TypeError, ArithmeticError, AssertionError), FailureCause.DATA),
-)
-
-
-#: errors by which a working database refuses a statement or its values
-_REFUSED = {"IntegrityError", "DataError", "ProgrammingError", "NotSupportedError"}
-
-
-def classify(error: BaseException | str) -> FailureCause:
-    """The cause class of an exception, by its type; UNKNOWN for text and for everything else."""
-    if isinstance(error, BaseException):
-        for classes, cause in _BY_CLASS:
-            if isinstance(error, classes):
-                return cause
-        # Django's database errors by name, because this module must not import the database layer.
-        found = [c.__name__ for c in type(error).__mro__ if c.__module__ == "django.db.utils"]
-        if found:
-            return FailureCause.DATA if _REFUSED.intersection(found) else FailureCause.DEPENDENCY
-    return FailureCause.UNKNOWN
+_CALLERS = tuple(PACKAGE + room + os.sep for room in ("worker", "testing"))
 
 
 def is_permanent(error: BaseException | str) -> bool:
     """Whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
-    return isinstance(error, ResultError)
+    return issubclass(type(error), ResultError)
 
 
 def summary(error: BaseException | str) -> str:
     """One line for lists: class and message, or the first line of the text. Names of builtins have no module."""
-    if isinstance(error, str):
+    if not isinstance(error, BaseException):
         return storable(error.strip().splitlines()[0] if error.strip() else "failed without a message", 500)
     name = dotted_path(type(error)).removeprefix("builtins.")
-    return storable(f"{name}: {_message(error)}".replace("\n", " "), 500)
+    return storable(f"{name}: {message(error)}".replace("\n", " "), 500)
 
 
 def describe(error: BaseException | str) -> str:
     """The text for last_error: the traceback of an exception (without local variables), or the given text."""
-    if isinstance(error, str):
+    if not isinstance(error, BaseException):
         return storable(error or "failed without a message")
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # the exception's own __str__, __repr__ or __notes__ may raise anything
-        text = f"{dotted_path(type(error))}: {_message(error)} (its traceback could not be printed)"
+        text = f"{dotted_path(type(error))}: {message(error)} (its traceback could not be printed)"
     return storable(text)
 
 
@@ -93,12 +50,12 @@ def project_trace(error: BaseException) -> str:
     """
     try:
         found = traceback.TracebackException.from_exception(error)
-        own = bool(found.stack) and found.stack[-1].filename.startswith(_PACKAGE)
+        own = bool(found.stack) and found.stack[-1].filename.startswith(PACKAGE)
         if not own or isinstance(error, JobQueueError):
             _leave_out_own_frames(found)
         text = "".join(found.format() if found.stack else _without_frames(found))
     except BaseException:  # as in describe()
-        text = f"{dotted_path(type(error))}: {_message(error)} (its traceback could not be printed)"
+        text = f"{dotted_path(type(error))}: {message(error)} (its traceback could not be printed)"
     return storable(text.rstrip("\n"), TRACE_BYTES)
 
 
@@ -109,7 +66,7 @@ def _leave_out_own_frames(found: traceback.TracebackException) -> None:
             _leave_out_own_frames(other)
     frames = list(found.stack)
     begin = max((i + 1 for i, frame in enumerate(frames) if frame.filename.startswith(_CALLERS)), default=0)
-    kept = [frame for frame in frames[begin:] if not frame.filename.startswith(_PACKAGE)]
+    kept = [frame for frame in frames[begin:] if not frame.filename.startswith(PACKAGE)]
     found.stack = traceback.StackSummary.from_list(kept)
 
 
@@ -120,7 +77,10 @@ def _without_frames(found: traceback.TracebackException) -> list[str]:
 
 def dotted_path(named: type | Callable[..., object]) -> str:
     """module.qualname of a class or function: text for people, never resolved back to code."""
-    return f"{named.__module__}.{named.__qualname__}"
+    try:
+        return f"{named.__module__}.{named.__qualname__}"
+    except BaseException:  # a metaclass may raise anything
+        return "(its name cannot be read)"
 
 
 def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
@@ -135,7 +95,8 @@ def storable(text: str, limit_bytes: int = ERROR_BYTES) -> str:
     return (raw[:head] + note + raw[-tail:]).decode("utf-8", "ignore")
 
 
-def _message(error: BaseException) -> str:
+def message(error: BaseException) -> str:
+    """str(error), whatever its __str__ does."""
     try:
         # A plain str: __str__ may return a subclass whose methods raise.
         return str.__str__(str(error))

@@ -1,0 +1,136 @@
+"""Jobs that are to run alone: recorded here, and begun by a worker of their queue in a process for that one job.
+
+The record is a redrive of one job. It is begun in one transaction with the claim of the job, so one worker does it.
+What became of the run is read from the job: nothing is lost with the process, its worker or its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import cache, partial
+
+from django.db import connections
+from django.db.models import Q
+
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import Job, Redrive
+from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
+from jobqueue.transitions import Lease
+from jobqueue.transitions.alone import claim_alone
+from jobqueue.validation import check_id
+
+#: redrives of jobs that run alone and that no process has begun
+WAITS_ALONE = Q(alone=True, redriven=0)
+#: between two looks at a job that runs alone
+_LOOK_SECONDS = 1.0
+#: requests that are read at once
+_PORTION = 1000
+
+
+def request_alone(job_id: int | str, *, using: str | None = None) -> bool:
+    """Record that a worker is to run a FAILED, CANCELED or held job in a process of its own, in about two seconds.
+
+    True also if that is recorded already and has not ended; False if the job does not exist or is in another state.
+    """
+    number, alias = check_id(job_id), alias_of(using)
+    with explain_missing_table(alias):
+        found = Job.objects.using(alias).filter(pk=number).values_list("status", "gate", "queue").first()
+        if found is None:
+            return False
+        status, gate, queue = found
+        held = status == Job.Status.READY and gate == HELD_GATE
+        if not held and status not in (Job.Status.FAILED, Job.Status.CANCELED):
+            return is_requested(number, using=alias)
+        retry_transient("retry", partial(_record, number, queue, alias), using=alias)
+    return True
+
+
+def is_requested(job_id: int, *, using: str) -> bool:
+    """Whether this job is to run alone, or does so now."""
+    rows = Redrive.objects.using(using).filter(due_at__isnull=False, alone=True)
+    return any(filters.get("job_ids") == [job_id] for filters in rows.values_list("filters", flat=True)[:_PORTION])
+
+
+def queues_alone(*, using: str) -> set[str]:
+    """The queues of the jobs that wait for a process of their own."""
+    return {filters.get("queue", "") for _, filters in _waiting(using).rows()}
+
+
+def begin_alone(serves: Callable[[str], bool], *, worker: str, lease_seconds: float, using: str) -> Lease | None:
+    """Claim the job of one of these queues that has waited longest for a process of its own. None if there is none."""
+    for run_id, filters in _waiting(using).rows():
+        if serves(filters.get("queue", "")):
+            begin = partial(_begin, run_id, worker, lease_seconds, using)
+            if (lease := retry_transient("claim", begin, using=using)) is not None:
+                return lease
+    return None
+
+
+def end_alone(run: Redrive, now: datetime, using: str) -> None:
+    """Set the columns of a redrive whose job was begun, by what the job's row shows; save nothing."""
+    ((job_id, fence),) = run.canaries
+    columns = ("status", "fence", "gate", "cause", "wait_reason")
+    found = Job.objects.using(using).filter(pk=job_id).values_list(*columns).first()
+    if found is None:
+        run.end(Redrive.State.STOPPED, f"job {job_id} was deleted")
+        return
+    status, current, gate, cause, waits = found
+    if current != fence:
+        run.end(Redrive.State.DONE, f"job {job_id} has run again since")
+    elif status == Job.Status.PROCESSING:
+        run.due_at = now + timedelta(seconds=_LOOK_SECONDS)
+    elif status == Job.Status.READY and gate == HELD_GATE and waits == ALONE_REASON:
+        # Its worker was stopped before the job had ended: the next one begins it again.
+        run.redriven, run.canaries, run.due_at = 0, [], now
+    elif status == Job.Status.DONE:
+        run.end(Redrive.State.DONE, f"job {job_id} is DONE")
+    else:
+        mark = ", quarantined" if waits == QUARANTINED else ""
+        why = f"; cause: {cause}{mark}" if status == Job.Status.FAILED else f"; {waits}" if waits else ""
+        run.end(Redrive.State.STOPPED, f"job {job_id} is {Job.Status(status).name} after it ran alone{why}")
+
+
+def _record(job_id: int, queue: str, using: str) -> None:
+    # An earlier try may have been committed without an answer.
+    if not is_requested(job_id, using=using):
+        filters = {"job_ids": [job_id], "queue": queue}
+        run = Redrive(phase=Redrive.State.RUNNING, filters=filters, alone=True, matched=1, until_id=job_id)
+        run.save(using=using, force_insert=True)
+
+
+@cache
+def _waiting(using: str) -> Prepared:
+    rows = Redrive.objects.using(using).filter(WAITS_ALONE, due_at__lte=UtcNow()).order_by("due_at")
+    return prepare_rows(rows.values_list("pk", "filters")[:_PORTION])
+
+
+def _begin(run_id: int, worker: str, lease_seconds: float, using: str) -> Lease | None:
+    rows = Redrive.objects.using(using).filter(WAITS_ALONE, pk=run_id, due_at__lte=UtcNow())
+    with vendor(using).transaction(connections[using]):
+        run: Redrive | None = vendor(using).lock_rows(rows).first()
+        if run is None:
+            return None
+        (job_id,) = run.filters["job_ids"]
+        lease = claim_alone(job_id, worker=worker, lease_seconds=lease_seconds, using=using)
+        steps, run.steps = run.steps, run.steps + 1
+        if lease is None:
+            run.skipped = 1
+            run.end(
+                Redrive.State.STOPPED,
+                f"job {job_id} was not run: its state, its dedupe key or its ordering key forbids it",
+            )
+        else:
+            run.redriven, run.canaries, run.due_at = 1, [[job_id, lease.fence]], UtcNowPlus(_LOOK_SECONDS)
+        # The number in the WHERE clause: not every database kept the row locked.
+        if not Redrive.objects.using(using).filter(pk=run_id, steps=steps).update(
+            phase=run.phase, reason=run.reason, redriven=run.redriven, skipped=run.skipped, canaries=run.canaries,
+            due_at=run.due_at, ended_at=run.ended_at, steps=run.steps, updated_at=UtcNow(),
+        ):  # fmt: skip
+            raise DatabaseBusy(f"redrive {run_id} was changed by others. Nothing was written; it is tried again.")
+        return lease

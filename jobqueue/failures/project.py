@@ -1,0 +1,123 @@
+"""The rules of a project: JOBQUEUE["CAUSES"] for all tasks, @task(causes=...) for one."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.failures.vocabulary import FailureCause
+from jobqueue.validation import did_you_mean
+
+#: causes that a project may give; the others say what happened to the run, not what was raised in it
+GIVEN = (
+    FailureCause.FORMAT,
+    FailureCause.DEPENDENCY,
+    FailureCause.DATA,
+    FailureCause.RESOURCE,
+    FailureCause.UNKNOWN,
+)
+_NAMES = {cause.name: cause for cause in GIVEN}
+_NONE: Mapping[str, FailureCause] = MappingProxyType({})
+
+#: by the path of a task, and by its aliases
+_of_tasks: dict[str, Mapping[str, FailureCause]] = {}
+
+
+def read_causes(given: object, where: str) -> dict[str, FailureCause]:
+    """A mapping of class paths (or classes) to names of causes as rules. Raises InvalidType or InvalidValue."""
+    if not isinstance(given, Mapping):
+        raise InvalidType(f"{where} must be a dict of class paths and causes, got {given!r:.80}.")
+    found: dict[str, FailureCause] = {}
+    for kind, name in given.items():
+        path = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else kind
+        if isinstance(kind, type) and not issubclass(kind, BaseException):
+            raise InvalidType(f"{where}: {path} is no exception class.")
+        if not isinstance(path, str) or "." not in path or not all(map(str.isidentifier, path.split("."))):
+            raise InvalidValue(f"{where}: {path!r:.80} is not the path of an exception class, as 'app.CardDeclined'.")
+        cause = _NAMES.get(name.upper()) if isinstance(name, str) else None
+        if cause is None:
+            raise InvalidValue(
+                f"{where}: the cause of {path} must be one of {', '.join(_NAMES)}, is {name!r:.80}"
+                f"{did_you_mean(name, _NAMES)}."
+            )
+        found[path] = cause
+    return found
+
+
+def read_setting(raw: Mapping[object, object]) -> tuple[dict[str, FailureCause], list[str]]:
+    """JOBQUEUE["CAUSES"] as rules, and a list of what is wrong with it."""
+    causes: dict[str, FailureCause] = {}
+    problems = []
+    for kind, cause in raw.items():
+        try:
+            causes |= read_causes({kind: cause}, "CAUSES")
+        except (InvalidType, InvalidValue) as error:
+            problems.append(str(error).removesuffix("."))
+    return causes, problems
+
+
+def set_task_causes(task: str, causes: Mapping[str, FailureCause]) -> None:
+    """Make `causes` the rules of the task of this path."""
+    if causes:
+        _of_tasks[task] = causes
+    else:
+        _of_tasks.pop(task, None)
+
+
+def task_causes(task: str | None) -> Mapping[str, FailureCause]:
+    """The rules of a task; empty for a handler, and for a task that this process does not know."""
+    return _of_tasks.get(task, _NONE) if task is not None else _NONE
+
+
+def all_task_causes() -> Mapping[str, Mapping[str, FailureCause]]:
+    """The rules of each task that has some, by its path."""
+    return dict(_of_tasks)
+
+
+def own_rule(rules: Mapping[str, FailureCause], kind: type, path: str) -> FailureCause | None:
+    """The cause that `rules` give to a class: by its own path, or by another one from where it can be imported."""
+    if path in rules or not rules:
+        return rules.get(path)
+    return next((cause for other, cause in rules.items() if _loaded(other) is kind), None)
+
+
+def _loaded(path: str) -> object:
+    """What a path names, if its module is loaded; nothing is imported, because the class of an error is."""
+    module, _, name = path.rpartition(".")
+    while module:
+        if module in sys.modules:
+            found: object = sys.modules[module]
+            try:
+                for part in name.split("."):
+                    found = getattr(found, part, None)
+            except BaseException:  # a module that loads its names late may raise anything
+                return None
+            return found
+        module, _, before = module.rpartition(".")
+        name = f"{before}.{name}"
+    return None
+
+
+def missing_class(path: str) -> str | None:
+    """What is wrong with the path of a class, as `check` says it: imports its module."""
+    module = path.rpartition(".")[0]
+    while module:
+        try:
+            importlib.import_module(module)
+            break
+        except ModuleNotFoundError:
+            module = module.rpartition(".")[0]
+        except Exception as error:
+            return f"its module {module} cannot be imported ({type(error).__name__}: {error})"
+    found = _loaded(path) if module else None
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return None
+    if found is not None:
+        return "it is no exception class"
+    holder = sys.modules.get(path.rpartition(".")[0])
+    known = vars(holder).items() if holder is not None else ()
+    names = [name for name, value in known if isinstance(value, type) and issubclass(value, BaseException)]
+    return f"there is no such class{did_you_mean(path.rpartition('.')[2], names)}"

@@ -1,0 +1,158 @@
+"""Run one job in a process of its own, for a job that may kill it: only that process dies, and no other job with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from asgiref.sync import async_to_sync
+from django.db import Error, connections
+
+from jobqueue import transitions
+from jobqueue.conf import load
+from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.log_format import one_line
+from jobqueue.models import Job
+from jobqueue.models.job import ALONE_REASON
+from jobqueue.tasks import registry
+from jobqueue.transitions import Lease
+from jobqueue.transitions.alone import claim_alone
+from jobqueue.transitions.leases import held
+from jobqueue.transitions.releasing import hold_many
+from jobqueue.worker.child.outcomes import settle, settle_alone
+from jobqueue.worker.monitor.recovery import death
+from jobqueue.worker.monitor.stopping import Overtime, flag
+from jobqueue.worker.run import job_fork
+from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
+from jobqueue.worker.run.timeouts import Watch
+from jobqueue.worker.shared.processes import Forker
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
+from jobqueue.worker.shared.watchdog import Watchdog
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: between two looks at the process; at its time limit; at requests to cancel the job
+_LOOK_SECONDS, _OVERTIME_SECONDS, _FLAG_SECONDS = 0.05, 0.25, 1.0
+#: an outcome that the database does not take is written again after so long
+_AGAIN_SECONDS = 0.5
+
+
+def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
+    """Run a FAILED, CANCELED or held job in a new process, and wait for its end; returns the job's new status.
+
+    None if it cannot be run now: see claim_alone(). The time limits of the task apply. If the process dies, or is
+    killed at the hard limit, the attempt is charged, and a job that had ended is FAILED again.
+    """
+    settings = load()
+    worker = f"{socket.gethostname()}:{os.getpid()}:alone"
+    lease = claim_alone(job_id, worker=worker, lease_seconds=settings.lease_seconds, using=using)
+    if lease is None:
+        return None
+    # A forked process must not use the connections of this one.
+    connections.close_all()
+    scoreboard = Scoreboard(1, 1)
+    scoreboard.fill(0)
+    slot = scoreboard.slots[0]
+    slot.pid = Forker().fork(_run, lease, scoreboard)
+    if not slot.pid:
+        hold_many([lease], ALONE_REASON)
+        return Job.Status.READY
+    logger.info("job %d runs alone in process %d", lease.job_id, slot.pid)
+    status = _wait(lease, scoreboard, settings.renew_seconds)
+    problem: JobQueueError = JobLost(f"its process {death(status)} while it ran alone")
+    if scoreboard.lease_slots[0][0].flags & OVERTIME:
+        problem = HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
+    if held(lease).exists():
+        # The process has not written the end of the job.
+        transitions.fail_many([lease], error=problem)
+    return Job.Status(Job.objects.using(using).values_list("status", flat=True).get(pk=lease.job_id))
+
+
+def perform_alone(
+    lease: Lease, slot: LeaseSlot, counts: ProcessSlot, asked_to_stop: Callable[[], bool], watchdog: Watchdog
+) -> None:
+    """Run the job in this process and write its end, however long that takes. `watchdog` is not started.
+
+    A job that raises Snooze, or is parked, is held: no other process must run it.
+    """
+    watch = Watch()
+    watchdog.duties.append(watch.enforce)
+    # Without room for its thread, the hard limit still holds.
+    with suppress(RuntimeError):
+        watchdog.start()
+    until = time.monotonic() + lease.lease_seconds
+    slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
+    slot.hold = Hold.RUNNING
+
+    def should_stop() -> bool:
+        return bool(slot.flags & (LOST | CANCEL)) or asked_to_stop()
+
+    if is_coroutine(lease):
+        outcomes = [async_to_sync(perform_coroutine)(lease, slot, should_stop)]
+    else:
+        outcomes = perform([lease], Run(slot, watch, should_stop))
+    _write(outcomes, slot, counts)
+
+
+def _write(outcomes: list[Outcome], slot: LeaseSlot, counts: ProcessSlot) -> None:
+    ended = []
+    for outcome in outcomes:
+        if outcome.ending in (Ending.SNOOZED, Ending.PARKED):
+            slot.hold = Hold.OVER
+            _hold(outcome)
+        else:
+            outcome.note_on(slot)
+            ended.append(outcome)
+    left = settle(ended, counts)
+    while left:
+        # Until the database takes it: if the lease is lost meanwhile, it counts as written.
+        time.sleep(_AGAIN_SECONDS)
+        left = [unwritten for outcome in left for unwritten in settle_alone(outcome, counts)]
+
+
+def _hold(outcome: Outcome) -> None:
+    reason = f"held: it ran alone and gave itself back: {outcome.error}"
+    logger.warning("job %d is %s", outcome.lease.job_id, one_line(reason))
+    while True:
+        try:
+            hold_many([outcome.lease], reason)
+            return
+        except (Error, DatabaseBusy):
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _run(lease: Lease, scoreboard: Scoreboard) -> int:
+    """Run the job in the new process; returns its exit status."""
+    job_fork.guard()
+    list(registry.discover())
+    watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
+    perform_alone(lease, scoreboard.lease_slots[0][0], scoreboard.slots[0], lambda: False, watchdog)
+    return 0
+
+
+def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
+    """Do what a monitor does for one process, until it has ended; returns its wait status."""
+    slot, overtime = scoreboard.slots[0], Overtime(scoreboard)
+    slot.state = State.RUNNING
+    renewed = flagged = looked = time.monotonic()
+    while True:
+        found, status = os.waitpid(slot.pid, os.WNOHANG)
+        if found:
+            return status
+        now = time.monotonic()
+        if now - looked > _OVERTIME_SECONDS:
+            looked = now
+            overtime.enforce([0])
+        with suppress(LeaseLost, Error, DatabaseBusy):
+            if now - renewed > renew_seconds:
+                renewed = now
+                transitions.heartbeat(lease, lease_seconds=lease.lease_seconds)
+            if now - flagged > _FLAG_SECONDS:
+                flagged = now
+                flag(scoreboard.in_hand(0), lease.using)
+        time.sleep(_LOOK_SECONDS)

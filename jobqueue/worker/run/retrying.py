@@ -1,0 +1,119 @@
+"""What follows a failed attempt by the policy of its task: another one or none, when, and in which queue."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from jobqueue.backoff import default_backoff, retry_after, wait_seconds
+from jobqueue.exceptions import JobQueueError, PayloadError, Retry, Snooze
+from jobqueue.failures import is_permanent
+from jobqueue.tasks import registry
+from jobqueue.tasks.options import RunOptions, may_retry, options_of
+from jobqueue.transitions import Lease
+from jobqueue.transitions.failing import Also
+from jobqueue.transitions.first_due import first_due, with_first_due
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: in the options of a job with retry_until_seconds: the attempt that has raised Snooze
+SNOOZED = "snoozed"
+# A retry is claimed a little later than it falls due.
+LATE_SECONDS = 5.0
+
+
+class RetriesEnded(JobQueueError):
+    """It is too late for this retry: the job ends FAILED with its last cause, and its function is not called."""
+
+
+class NextAttempt(NamedTuple):
+    """What follows a failed attempt."""
+
+    delay_seconds: float | None = None  # None: JOBQUEUE's back-off
+    retry: bool = True
+    also: Also | None = None
+    until: datetime | None = None  # the latest begin that the policy allows
+
+
+def next_attempt(
+    options: RunOptions,
+    lease: Lease,
+    error: BaseException,
+    run_seconds: float,
+    task_result: Callable[[], object],
+) -> NextAttempt:
+    """What follows `error`, which ended the attempt after `run_seconds`."""
+    delay = _delay(options, lease, error, task_result)
+    # isinstance() would ask for __class__, which may be a property that raises.
+    if issubclass(type(error), Snooze):
+        return NextAttempt(delay, also=_also(options, lease, failed=False))
+    retry = issubclass(type(error), Retry) or may_retry(options, error)
+    limit, until = getattr(options, "retry_until_seconds", None), None
+    if limit is not None and retry:
+        if delay is None:
+            delay = default_backoff().delay_seconds(lease.attempt)
+        begins = lease.locked_at + timedelta(seconds=run_seconds + delay)
+        until = first_due(lease).instant + timedelta(seconds=limit)
+        retry = begins <= until
+    return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
+
+
+def is_too_late(options: RunOptions, lease: Lease) -> bool:
+    """Whether this run is a retry that begins after the task's retry_until_seconds."""
+    limit = getattr(options, "retry_until_seconds", None)
+    if limit is None:
+        return False
+    due = first_due(lease)
+    if isinstance(lease.options, dict) and lease.options.get(SNOOZED) == lease.attempt:
+        return False  # it continues a run that began in time
+    # The first run of a life is no retry, however long it had to wait for a worker.
+    return lease.attempt > due.attempts + 1 and lease.locked_at > due.instant + timedelta(seconds=limit)
+
+
+def needs(lease: Lease) -> tuple[str | None, float]:
+    """The dependency of a retry that was claimed, and for how long it may be given back without being too late then."""
+    try:
+        options = options_of(registry.find_task(lease.task) if lease.task is not None else None, lease.options)
+    except PayloadError:
+        return lease.dependency, 0.0
+    ends = [] if lease.expires_at is None else [lease.expires_at]
+    limit = getattr(options, "retry_until_seconds", None)
+    if limit is not None and (due := first_due(lease)).kept:
+        ends.append(due.instant + timedelta(seconds=limit))
+    slack = (min(ends) - lease.locked_at).total_seconds() - LATE_SECONDS if ends else math.inf
+    return lease.dependency or getattr(options, "dependency", None), slack
+
+
+def _delay(options: RunOptions, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
+    if is_permanent(error):
+        return None
+    if issubclass(type(error), Retry | Snooze) and (asked := getattr(error, "after_seconds", None)) is not None:
+        return float(asked)
+    backoff, delay = getattr(options, "backoff", None), None
+    if backoff is not None:
+        try:
+            delay = wait_seconds(backoff, lease.attempt, error, task_result)
+        except BaseException:
+            logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE configures", lease.task, lease.job_id)
+    asked = None if callable(backoff) else retry_after(error)
+    if asked is None:
+        return delay
+    # The longer one: a service that asks for a second each time would use up the attempts at once.
+    return max(asked, default_backoff().delay_seconds(lease.attempt) if delay is None else delay)
+
+
+def _also(options: RunOptions, lease: Lease, *, failed: bool) -> Also | None:
+    after, queue, kept = getattr(options, "move_after", None), None, None
+    if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
+        moved_to = getattr(options, "move_to", None)
+        queue = moved_to if moved_to != lease.queue else None
+    if getattr(options, "retry_until_seconds", None) is not None:
+        due = first_due(lease)
+        known = lease.options if isinstance(lease.options, dict) else {}
+        changed = known if failed or lease.attempt == due.attempts + 1 else known | {SNOOZED: lease.attempt}
+        if not due.kept or changed != known:
+            kept = with_first_due(changed, due.instant, due.attempts)
+    return Also(queue, kept) if queue or kept else None

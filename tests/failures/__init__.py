@@ -1,0 +1,1 @@
+"""The causes of exceptions, and the fingerprints of failures."""

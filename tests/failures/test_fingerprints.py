@@ -1,0 +1,158 @@
+"""Failures of the same kind have the same fingerprint, others have another one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import timeit
+import types
+
+import pytest
+
+from jobqueue.exceptions import JobLost
+from jobqueue.failures import FINGERPRINT_CHARS, fingerprint
+from jobqueue.failures.grouping import _plain
+from tests.failures.raising import raised
+from tests.matrix import enough_on
+
+pytestmark = enough_on("sqlite", why="no database is involved")
+
+
+def mark(error, task="app.tasks.send", queue="q"):
+    return fingerprint(error, task=task, queue=queue)
+
+
+def fail_with(text):
+    raise ValueError(text)
+
+
+SAME = [
+    ("order 17 is closed", "order 918273 is closed"),
+    ("no user 'ada'", "no user 'grace hopper'"),
+    ('no user "ada"', 'no user "O\'Neil"'),
+    ("lost 0x7f3a99b0", "lost 0xDEADBEEF"),
+    ("job 8c9cd5f4-33f6-4b1b-9e6f-0c3f2f5b1a77", "job 11111111-aaaa-4bbb-8ccc-dddddddddddd"),
+    ("commit 24fe801 failed", "commit 9a9adfff12 failed"),
+    ("no route to 10.0.0.1:5432", "no route to 192.168.100.20:80"),
+    ("no route to fe80::1", "no route to 2001:db8::ff00:42:8329"),
+    ("mail to ada@example.org bounced", "mail to g.hopper@navy.example bounced"),
+    ("GET https://a.example/x?y=1 failed", "GET http://b.example/ failed"),
+    ("at 2026-11-23 10:00:01", "at 2027-01-02 23:59:59"),
+    ("paid 1,000.50", "paid 7"),
+    ("token eyJhbGciOiJIUzI1NiJ9 expired", "token 0b1c2d3e4f5a6b7c8d9e expired"),
+    ("<Order object at 0x7f00>", "<Order object at 0x7f11aa>"),
+    ("b'\\x00' is no text", "b'abc' is no text"),
+    ("lines\n  of   text", "lines of text"),
+    (f"cannot read '{'a b' * 300}' of the row", f"cannot read '{'c d' * 500}' of the row"),
+    (f"no room for {'7, ' * 400}in the table", f"no room for {'81, ' * 300}in the table"),
+    (f"cannot read '{'a b' * 3000}' of the row", f"cannot read '{'c d' * 5000}' of the row"),
+    (f'cannot read "{"it is " * 3000}" of the row', f'cannot read "{"x y" * 9000}" of the row'),
+]
+OTHERS = [
+    ("order 17 is closed", "order 17 is open"),
+    ("can't find it, don't ask", "can't lose it, don't ask"),
+    ("no such table", "no such column"),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), SAME)
+def test_values_in_a_message_do_not_count(one, two):
+    assert mark(raised(lambda: fail_with(one))) == mark(raised(lambda: fail_with(two)))
+    assert mark(one) == mark(two)
+
+
+@pytest.mark.parametrize(("one", "two"), OTHERS)
+def test_words_of_a_message_count(one, two):
+    assert mark(raised(lambda: fail_with(one))) != mark(raised(lambda: fail_with(two)))
+
+
+def fail_elsewhere(text):
+    raise ValueError(text)
+
+
+def test_task_class_and_place_count_and_the_queue_only_for_handlers():
+    error = raised(lambda: fail_with("x"))
+    assert mark(error) == mark(error, queue="other")
+    assert mark(error) != mark(error, task="app.tasks.other")
+    assert mark(error, task=None) != mark(error, task=None, queue="other")
+    assert mark(error) != mark(raised(lambda: fail_elsewhere("x")))
+    assert mark(error) != mark(KeyError("x"))
+    assert re.fullmatch(f"[0-9a-f]{{{FINGERPRINT_CHARS}}}", mark(error))
+
+
+def test_the_place_is_the_innermost_function_of_the_project_not_of_a_library():
+    # The same message from two depths of a library, called by one function of the project.
+    errors = [raised(lambda: call(json.loads)), raised(lambda: call(json.JSONDecoder().decode))]
+    assert len({mark(error) for error in errors}) == 1
+
+
+def call(parse):
+    return parse("{")
+
+
+def compiled(source, path):
+    """The function `run` of a module at `path`."""
+    module = types.ModuleType("shop.tasks")
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module.run
+
+
+def test_neither_the_folder_of_a_deploy_nor_the_line_counts():
+    source = "def run():\n    return 1 / 0\n"
+    errors = [raised(compiled("\n" * n + source, f"/srv/{n}/shop/tasks.py")) for n in range(3)]
+    assert len({mark(error) for error in errors}) == 1
+
+
+def test_frames_of_comprehensions_which_newer_pythons_do_not_have_do_not_count():
+    plain = raised(compiled("def run():\n    return 1 / 0\n", "/srv/shop/tasks.py"))
+    nested = raised(compiled("def run():\n    return [1 / 0 for _ in 'a']\n", "/srv/shop/tasks.py"))
+    assert mark(plain) == mark(nested)
+
+
+def down(depth):
+    return down(depth + 1)
+
+
+def test_a_deep_recursion_is_one_kind_wherever_it_ends():
+    assert mark(raised(lambda: down(0))) == mark(raised(lambda: [down(1) for _ in range(1)]))
+
+
+def test_lost_runs_of_a_task_are_one_kind_whichever_worker_ran_them():
+    assert mark(JobLost("the lease of worker a:1 ran out")) == mark(JobLost("killed by signal 9"))
+
+
+def test_it_is_the_same_in_every_process():
+    code = "from jobqueue.failures import fingerprint as f; print(f(KeyError('x'), task='app.tasks.send', queue='q'))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == mark(KeyError("y"))
+
+
+def test_it_was_the_same_in_the_first_release():
+    assert mark(KeyError("x")) == "3bb68fac4cc7beb3"
+    assert mark("disk 7 is full") == "90aee8f865dfdb10"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'" * 5000,
+        "a'" * 5000,
+        "1:" * 5000,
+        "a1-" * 5000,
+        "@" * 5000,
+        "x" * 10**6,
+        '"\\' * 5000,
+        "a-" * 5000,
+        "a:" * 5000,
+    ],
+)
+def test_no_message_takes_long(text):
+    error = ValueError(text)
+    seconds = min(timeit.repeat(lambda: mark(error), number=1, repeat=3))
+    assert seconds < 0.01
+
+
+def test_a_plain_message_keeps_its_words():
+    assert _plain("can't charge 'ada' 12.50 at https://x.example/1") == "can't charge # # at #"
