@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "demo_project.auction",
     "demo_project.demo",
     "demo_project.orders",
+    "demo_project.payments",
     "demo_project.serials",
     "demo_project.sources",
 ]

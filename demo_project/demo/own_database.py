@@ -67,8 +67,9 @@ def _new_database() -> str:
 
 
 def _connect_to(name: str, url: str) -> None:
-    connection.close()
     settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = name
+    # After the name was changed: Django leaves a connection open whose database is in memory.
+    connection.close()
     os.environ["DATABASE_URL"] = url
 
 

@@ -91,6 +91,9 @@ def test_the_samples_are_200_jobs_of_five_tasks_in_the_last_hour_with_different_
     assert seconds[0][1] > 0
     errors = rows(database, "SELECT DISTINCT error_class FROM job_attempt")
     assert len(errors) >= 5
+    redrives = rows(database, "SELECT phase, matched >= 2, json_extract(filters, '$.cause') FROM job_redrive")
+    # A worker of another test of this file stops it when its canary has failed.
+    assert redrives in ([("canary", 1, "dependency")], [("stopped", 1, "dependency")])
     assert rows(database, "SELECT is_superuser FROM auth_user WHERE username = 'admin'") == [(1,)]
 
 
@@ -119,3 +122,4 @@ def test_serve_prints_the_address_of_the_jobs_page_replaces_the_samples_and_stop
             serving.wait(patient(60))
     assert serving.returncode == 0, log.read_text()
     assert rows(database, "SELECT count(*), count(DISTINCT task) FROM job_queue") == [(200, 5)]
+    assert rows(database, "SELECT count(*) FROM job_redrive") == [(1,)]

@@ -15,6 +15,7 @@ from django.db import connection
 from demo_project.demo.files_stage import FilesStage
 from demo_project.demo.giving_up import GaveUp, TimeUp, start_timer, stop_timer
 from demo_project.demo.orders_stage import CUSTOMERS, ORDERS, OrdersStage
+from demo_project.demo.outage_stage import AFTER, CANARY, OutageStage
 from demo_project.demo.own_database import own_database
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof, as_table
@@ -26,7 +27,7 @@ from demo_project.serials.strategies import STRATEGIES
 from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
-STAGES = ("files", "orders", "numbers")
+STAGES = ("files", "orders", "numbers", "outage")
 GIVE_UP_AFTER = "180s"
 #: half of what race_serials sends
 REQUESTS = 2500
@@ -36,8 +37,8 @@ class Command(BaseCommand):
     """Exit status 0 only if every proof holds, else 1."""
 
     help = (
-        "Run real jobs and relay real events, kill a worker and a relay, race for serial numbers, and prove "
-        "that nothing was lost or doubled."
+        "Run real jobs and relay real events, kill a worker and a relay, race for serial numbers, bring the dead "
+        "letters of an outage back, and prove that nothing was lost or doubled."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -78,7 +79,9 @@ class Command(BaseCommand):
     def _run(self, stage: str, number: int, orders: int) -> list[Proof]:
         if stage == "files":
             return self._files(number)
-        return self._orders(number, orders) if stage == "orders" else self._race(number)
+        if stage == "orders":
+            return self._orders(number, orders)
+        return self._race(number) if stage == "numbers" else self._outage(number)
 
     def _end(self, proofs: list[Proof], began: float, told: str) -> None:
         if proofs:
@@ -139,6 +142,18 @@ class Command(BaseCommand):
             Proof("serial numbers lost", 0, sold.unsold),
             Proof("requests that got two numbers", 0, sold.greedy),
         ]
+
+    def _outage(self, number: int) -> list[Proof]:
+        stage = OutageStage(self.stdout)
+        self._head(
+            f"{number}. A payment service is switched off: {AFTER} jobs fail, and a canary of {CANARY} brings them back"
+        )
+        stage.work()
+        self.stdout.write(
+            f"The canary passed, and the others followed; {stage.seconds:.1f} s in all. The payments with an unknown "
+            "card were left as they are: they have another fingerprint, and a retry would not help them."
+        )
+        return stage.proofs()
 
     def _head(self, text: str) -> None:
         self.stdout.write(f"\n{text}\n{'=' * len(text)}")
