@@ -1,39 +1,32 @@
 #!/bin/sh
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
-# after a death, their queries beside ours), locks, outbox, tasks, demo (its races, whose figures its pages show), matrix (the tests that make test leaves out on a database
-# because others are enough, and the verbs on the other Django), findings (the tests of each fixed bug on the commit before
-# its fix) and mutants (the code broken on purpose); the last two take all databases, and the last four go on where a run
-# was broken off. Figures of speed: make bench.
+# after a death, their queries beside ours), locks, outbox, tasks, failures (causes, outcomes, redrives, the budget of
+# retries), demo (its races, whose figures its pages show), matrix (the tests that make test leaves out on a database because
+# others are enough, and the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix)
+# and mutants (the code broken on purpose); the last two take all databases. Outbox and the last five go on where a run was
+# broken off. Figures of speed: make bench.
 sh "$(dirname "$0")/needs_git.sh" prove "writes the commit that it proves into its pages" || exit 1
 . "$(dirname "$0")/venv.sh"
 
 issue=${1:-}
 db=${2:-}
 if [ -z "$issue" ]; then
-    for each in core operations locks outbox tasks demo matrix findings mutants; do
+    for each in core operations locks outbox tasks failures demo matrix findings mutants; do
         sh "$0" "$each" "$db"
     done
     exit 0
 fi
-case $issue in
-core)
-    proofs="tests/proofs tests/faults --ignore=tests/proofs/locks --ignore=tests/proofs/outbox --ignore=tests/proofs/tasks"
-    proofs="$proofs --ignore=tests/proofs/demo --ignore=tests/proofs/test_recovery.py --ignore=tests/proofs/test_monitoring.py"
-    ;;
-operations) proofs="tests/proofs/test_recovery.py tests/proofs/test_monitoring.py" ;;
-outbox) proofs="tests/proofs/outbox" ;;
-locks) proofs="tests/proofs/locks" ;;
-tasks) proofs="tests/proofs/tasks" ;;
-demo)
+
+# each_database KEPT TESTS: one database after the other, because rates are measured, and at the same time each would slow the
+# others down. Writes .prove/KEPT-DATABASE for each that passed, and leaves those out the next time; sets $kept and $status.
+each_database() {
     mysql_headers
     install -e '.[dev]'
-    commit=$(git rev-parse --short=12 HEAD)
-    kept=.prove/demo${JOBQUEUE_PROVE_SMALL:+-small}-$commit
-    mkdir -p .prove
-    export JOBQUEUE_PROVE=1
+    mkdir -p .prove docs/proof
+    kept=.prove/$1
     status=0
-    # One after the other: at the same time each would slow the others down.
+    export JOBQUEUE_PROVE=1
     for each in ${db:-sqlite mysql mariadb postgres}; do
         ended=$kept-$each
         [ ! -e "$ended" ] || continue
@@ -41,13 +34,72 @@ demo)
         [ "$each" = sqlite ] || servers=$each,redis
         rm -f "$ended.part"
         if JOBQUEUE_TEST_DB=$each JOBQUEUE_PROVE_OUT=$PWD/$ended.part "$PY" -m tests.servers run --only "$servers" -- \
-            "$PY" -m pytest -q -p no:cacheprovider tests/proofs/demo --timeout 1200; then
+            "$PY" -m pytest -q -p no:cacheprovider "$2" --timeout 1200; then
             mv "$ended.part" "$ended"
         else
             # What a test measured that passed is in the page all the same.
             status=1
         fi
     done
+}
+
+case $issue in
+core)
+    proofs="tests/proofs tests/faults --ignore=tests/proofs/locks --ignore=tests/proofs/outbox --ignore=tests/proofs/tasks"
+    proofs="$proofs --ignore=tests/proofs/failures --ignore=tests/faults/test_redrive_walk.py --ignore=tests/proofs/demo"
+    proofs="$proofs --ignore=tests/proofs/test_recovery.py --ignore=tests/proofs/test_monitoring.py"
+    ;;
+operations) proofs="tests/proofs/test_recovery.py tests/proofs/test_monitoring.py" ;;
+locks) proofs="tests/proofs/locks" ;;
+tasks) proofs="tests/proofs/tasks" ;;
+failures)
+    mysql_headers
+    install -e '.[dev]' "$lts"
+    commit=$(git rev-parse --short=12 HEAD)
+    kept=.prove/failures-$commit
+    mkdir -p .prove docs/proof
+    # The last commit before there were causes, outcomes and redrives: queues that use none of it must cost the same.
+    base=9e1a050
+    export JOBQUEUE_PROVE=1 JOBQUEUE_TEST_FULL=1
+    status=0
+    # One after the other: a rate is measured.
+    for each in ${db:-sqlite mysql mariadb postgres}; do
+        servers=redis
+        [ "$each" = sqlite ] || servers=$each,redis
+        # Each of the parts is kept when it has passed.
+        for part in causes outcomes retries redrive walk statements; do
+            ended=$kept-$each-$part
+            [ ! -e "$ended" ] || continue
+            rm -f "$ended.part"
+            case $part in
+            statements) work="-m tests.architecture.statements $base $each" ;;
+            walk) work="-m pytest -q -p no:cacheprovider tests/faults/test_redrive_walk.py --timeout 1200" ;;
+            *) work="-m pytest -q -p no:cacheprovider tests/proofs/failures/test_$part.py --timeout 1800" ;;
+            esac
+            if [ "$part" = statements ]; then
+                "$PY" -m tests.servers run --only "$servers" -- "$PY" $work >"$ended.part" || { status=1; continue; }
+            else
+                JOBQUEUE_TEST_DB=$each JOBQUEUE_PROVE_OUT=$PWD/$ended.part \
+                    "$PY" -m tests.servers run --only "$servers" -- "$PY" $work || { status=1; continue; }
+            fi
+            mv "$ended.part" "$ended"
+        done
+    done
+    "$PY" -m tests.proofs.failures.page "$base" "$db" "$kept"-* >docs/proof/failures.md
+    echo "docs/proof/failures.md written"
+    exit "$status"
+    ;;
+outbox)
+    each_database "outbox-$(git rev-parse --short=12 HEAD)" tests/proofs/outbox
+    cat "$kept"-* >"$kept.all"
+    "$PY" -m tests.proofs.report outbox "$kept.all" "$db" >docs/proof/outbox.md
+    rm "$kept.all"
+    echo "docs/proof/outbox.md written"
+    exit "$status"
+    ;;
+demo)
+    commit=$(git rev-parse --short=12 HEAD)
+    each_database "demo${JOBQUEUE_PROVE_SMALL:+-small}-$commit" tests/proofs/demo
     "$PY" -m tests.proofs.demo.page "$commit" "$kept"-*
     echo "docs/proof/demo.md, demo_project/demo/races.json, and the races in docs/howto and docs/explanation written"
     exit "$status"
@@ -90,7 +142,7 @@ findings | mutants)
     exit "$status"
     ;;
 *)
-    echo "no proofs are known for ISSUE=$issue; known: core, operations, locks, outbox, tasks, demo, matrix, findings, mutants" >&2
+    echo "no proofs are known for ISSUE=$issue; known: core, operations, locks, outbox, tasks, failures, demo, matrix, findings, mutants" >&2
     exit 2
     ;;
 esac

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from tests.proofs.figures import figure, full, pytest_runtest_makereport
+from tests.proofs.figures import figure, full, pytest_runtest_makereport, row
 from tests.proofs.running import RunningWorker
 
-__all__ = ["figure", "full", "pytest_runtest_makereport", "run_worker"]
+__all__ = ["figure", "full", "pytest_runtest_makereport", "row", "run_worker"]
 
 
 @pytest.fixture

@@ -34,8 +34,23 @@ def figure(request):
     """figure("what", value): kept with the test's name, if the test passes."""
     found = {}
     yield lambda what, value: found.__setitem__(what, value)
+    keep(request, [found])
+
+
+@pytest.fixture
+def row(request):
+    """row(what=value, ...): a row of its own, where a test makes a table. Underscores stand for spaces."""
+    found = []
+    yield lambda **columns: found.append({name.replace("_", " "): value for name, value in columns.items()})
+    keep(request, found, " In detail.")
+
+
+def keep(request, rows, about=""):
+    """Write down what a test has found, if it passes."""
     out = os.environ.get("JOBQUEUE_PROVE_OUT")
-    if out and found and request.node.stash.get(PASSED, False):
-        line = {"test": request.node.name, "says": (request.function.__doc__ or "").strip(), "on": VENDOR, **found}
-        with Path(out).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    if not out or not request.node.stash.get(PASSED, False):
+        return
+    says = (request.function.__doc__ or "").strip() + about
+    with Path(out).open("a") as file:
+        for found in filter(None, rows):
+            file.write(json.dumps({"test": request.node.name, "says": says, "on": VENDOR, **found}) + "\n")

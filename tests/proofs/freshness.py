@@ -28,6 +28,10 @@ PROVED = {
         *("tests/proofs/test_recovery", "tests/proofs/test_monitoring"),
     ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
+    "docs/proof/failures.md": (
+        *(*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/backoff.py", "jobqueue/tasks"),
+        *("tests/proofs/failures", "tests/failures/real", "tests/faults/test_redrive_walk"),
+    ),
     "docs/proof/locks.md": (
         *(*SHARED, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/allocate.py"),
         *("jobqueue/fencing.py", "tests/proofs/locks"),

@@ -11,8 +11,12 @@ from pathlib import Path
 
 
 def main(name: str, figures: str, db: str = "") -> None:
-    """Print the page."""
-    lines = [json.loads(line) for line in Path(figures).read_text().splitlines()]
+    """Print the page of the figures in a file."""
+    print_page(name, [json.loads(line) for line in Path(figures).read_text().splitlines()], db)
+
+
+def print_page(name: str, lines: list[dict[str, object]], db: str = "") -> None:
+    """Print a table for each test, from its figures."""
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
     print(f"# Proof: {name}\n")
     command = f"make prove ISSUE={name}" + (f" DB={db}" if db else "")
@@ -28,9 +32,18 @@ def main(name: str, figures: str, db: str = "") -> None:
         keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("test", "on")))
         print("| database | " + " | ".join(keys) + " |")
         print("| --- |" + " --- |" * len(keys))
-        for row in rows:
-            print(f"| {row['on']} | " + " | ".join(str(row.get(key, "-")) for key in keys) + " |")
+        for words, databases in merged(rows, keys).items():
+            print(f"| {', '.join(databases)} | " + " | ".join(words) + " |")
         print()
+
+
+def merged(rows: list[dict[str, object]], keys: list[str]) -> dict[tuple[str, ...], list[str]]:
+    """The words of each row -> the databases on which it is the same."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for row in rows:
+        words = tuple(str(row.get(key, "-")).replace("|", "\\|") for key in keys)
+        found[words].append(str(row["on"]))
+    return {words: list(dict.fromkeys(databases)) for words, databases in found.items()}
 
 
 if __name__ == "__main__":

@@ -169,10 +169,10 @@ GUARDS = [
     ),
     _mutant(
         "a job that kills its worker gets one attempt too many",
-        "transitions/reaping.py",
-        "job.attempts + 1 >= job.max_attempts",
-        "job.attempts >= job.max_attempts",
-        REAP,
+        "transitions/crashes.py",
+        "lease.attempt >= lease.max_attempts",
+        "lease.attempt > lease.max_attempts",
+        "tests/transitions/test_crashes.py",
     ),
     _mutant(
         "a failure forgets that the job was asked to cancel",
@@ -237,8 +237,8 @@ GUARDS = [
     _mutant(
         "a claim does not promote the next job behind one that expired",
         "transitions/verb.py",
-        "    _promote(written, using)\n    _announce(written, {})",
-        "    _announce(written, {})",
+        '    _promote(written, using)\n    _announce("claim", written, {})',
+        '    _announce("claim", written, {})',
         ORDERING,
         "tests/tasks/test_task_fields.py",
         "tests/faults/test_told_after_lost_commits.py",

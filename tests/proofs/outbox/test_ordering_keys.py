@@ -9,6 +9,7 @@ from collections import defaultdict
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
+from statistics import median
 
 import pytest
 from django.db import connections
@@ -137,7 +138,7 @@ def lines_of(evidence):
 
 def test_a_hot_key_does_not_slow_the_others(run_worker, full, figure):
     """One key with many waiting jobs: the jobs of other keys are drained as fast as without it (medians)."""
-    hot, others, keys, rounds = (100_000, 10_000, 500, 3) if full else (2_000, 200, 20, 1)
+    hot, others, keys, rounds = (100_000, 10_000, 500, 5) if full else (2_000, 200, 20, 1)
     seconds = defaultdict(list)
     for _ in range(rounds):
         for name, waiting in (("without", 0), ("with", hot)):
@@ -149,12 +150,14 @@ def test_a_hot_key_does_not_slow_the_others(run_worker, full, figure):
             seconds[name].append(drain_others(run_worker, lane_of(QUEUE, b"hot")))
             if waiting:
                 assert last_end(hot_ids[-1:]) > last_end(), "the hot key was drained before the others"
-    rates = {name: others / sorted(found)[len(found) // 2] for name, found in seconds.items()}
+    rates = {name: others / median(found) for name, found in seconds.items()}
+    # Of neighbours in time: what else the machine does changes from one to the next round.
+    ratio = median(without / with_it for without, with_it in zip(seconds["without"], seconds["with"], strict=True))
     figure("hot key / others", f"{hot} jobs / {others} on {keys} keys")
     figure("others per second without / with it", f"{rates['without']:.0f} / {rates['with']:.0f}")
-    figure("ratio", round(rates["with"] / rates["without"], 2))
+    figure("ratio", round(ratio, 2))
     if full:
-        assert rates["with"] >= 0.8 * rates["without"]
+        assert ratio >= 0.8
 
 
 def last_end(ids=None):
@@ -171,12 +174,13 @@ def numbered(count):
 
 def drain_others(run_worker, hot_lane):
     """Seconds from the first job that ended to the last one of another key."""
-    rest = LaneEntry.objects.exclude(lane=hot_lane)
-    before = rest.count()
+    # By the index: to read the entries of the hot key at each look would slow the worker down.
+    sides = LaneEntry.objects.filter(lane__lt=hot_lane), LaneEntry.objects.filter(lane__gt=hot_lane)
+    before = sum(side.count() for side in sides)
     worker = run_worker("--concurrency", "4")
-    wait_for(lambda: rest.count() < before, 60, "the first job")
+    wait_for(lambda: sum(side.count() for side in sides) < before, 60, "the first job")
     begun = time.monotonic()
-    wait_for(lambda: not rest.exists(), 600, "the last job of the other keys")
+    wait_for(lambda: not any(side.exists() for side in sides), 600, "the last job of the other keys")
     seconds = time.monotonic() - begun
     worker.kill_all()
     return seconds

@@ -1,0 +1,148 @@
+"""A redrive whose process dies, or loses its session, at any moment: no job is lost, and none is retried twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from contextlib import suppress
+
+import pytest
+from django.db import Error, connection, connections
+
+from jobqueue import enqueue
+from jobqueue.conf import load
+from jobqueue.dead_letters import redrive, redrives
+from jobqueue.dead_letters.stepping import step
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.maintenance import ordering_sweep
+from jobqueue.models import Job, LaneEntry, Redrive
+from jobqueue.transitions import ack, claim, fail, resume
+from tests.faults.finishing import lose_connection
+from tests.faults.moments import cut_at
+from tests.marks import committed
+from tests.matrix import FULL, enough_on, sized
+from tests.settings import VENDOR
+
+#: `make prove` walks each moment
+STRIDE = 1 if FULL else 7
+
+pytestmark = [
+    committed,
+    sized,
+    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
+]
+
+
+def begin():
+    """Two plain dead letters, and two of one ordering key; a redrive of all of them."""
+    for model in (Job, LaneEntry, Redrive):
+        model.objects.all().delete()
+    ids = [enqueue("q", n, ordering_key=key, max_attempts=1) for n, key in enumerate((None, "k", None, "k"))]
+    for _ in range(2):
+        for lease in claim("q", 9, worker="w"):
+            fail(lease, error=ValueError("x"))
+        resume("q", "k")
+    assert Job.objects.dead().count() == 4
+    redrive(everything=True)
+    return ids
+
+
+def carry_out(batch=2):
+    """Take steps until no redrive is under way; one that met a lock is due again in a second."""
+    tries = 0
+    while Redrive.objects.filter(due_at__isnull=False).exists():
+        if step(using="default", batch=batch) is None:
+            time.sleep(0.05)
+        tries += 1
+        assert tries < 1000, "a redrive does not end"
+
+
+def killed(number):
+    """A real process that carries the redrive out and gets SIGKILL at this moment; whether it came to that."""
+    connections.close_all()
+    with warnings.catch_warnings():
+        # Other tests may have left idle threads; the child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            with cut_at(number, lambda *_: os.kill(os.getpid(), signal.SIGKILL), threads=True):
+                carry_out()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def disconnected(number):
+    """A thread that carries the redrive out and loses its session at this moment; whether it came to that."""
+    lost = []
+
+    def in_thread():
+        connection.ensure_connection()
+
+        def lose(wrapper, after):
+            lost.append(True)
+            lose_connection(wrapper, after)
+
+        with cut_at(number, lose, threads=True), suppress(Error, DatabaseBusy):
+            carry_out()
+        connections.close_all()
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    return bool(lost)
+
+
+def check(ids, where):
+    rows = list(Job.objects.filter(pk__in=ids).order_by("pk").values_list("status", "epoch"))
+    assert rows == [(Job.Status.READY, 1)] * 4, where
+    (run,) = redrives()
+    assert (run.redriven, run.skipped, run.state) == (4, 0, "done"), where
+    order = []
+    while leases := claim("q", 9, worker="w"):
+        order += [lease.job_id for lease in leases]
+        for lease in leases:
+            ack(lease)
+    assert sorted(order) == ids, where
+    assert [job_id for job_id in order if job_id in (ids[1], ids[3])] == [ids[1], ids[3]], where
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        killed,
+        pytest.param(
+            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
+        ),
+    ],
+)
+def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
+    """A redrive cut before and after each statement: no job is lost, none is retried twice, keys keep their order."""
+    number, cuts = 1 - STRIDE, 0
+    while True:
+        number += STRIDE
+        ids = begin()
+        stopped = cut(number)
+        carry_out()
+        if stopped:
+            # What a worker does every second, for a key whose process died between commit and promotion.
+            ordering_sweep.run_once(load(), using="default")
+        check(ids, f"cut at moment {number}")
+        if not stopped:
+            break
+        cuts += 1
+    assert number > 20
+    figure("cut by", {killed: "SIGKILL", disconnected: "a lost session"}[cut])
+    figure("moments", cuts)
+    figure("jobs lost / retried twice", "0 / 0")

@@ -1,0 +1,7 @@
+"""Settings of the workers of these proofs: their tasks, and a dependency."""
+
+from tests.proofs.settings import *  # noqa: F403
+from tests.proofs.settings import INSTALLED_APPS, JOBQUEUE
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.proofs.failures"]
+JOBQUEUE["DEPENDENCIES"] = {"shop": {"RETRY_SHARE": 0.2}}
