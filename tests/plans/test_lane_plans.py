@@ -79,11 +79,12 @@ def test_the_cost_of_a_look_does_not_grow_with_the_lane(lanes):
 
 @pytest.mark.skipif(not INNODB, reason="rows read by index are counted by InnoDB")
 def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db):
-    def reads(hot):
+    def reads(queue):
         Job.objects.all().delete()
         LaneEntry.objects.all().delete()
         wait_for_purge()
-        enqueue_many("q", range(hot), ordering_key="hot")
+        # In either queue, so that the tables are of one size: an UPDATE of 21 jobs scans a small table, and seeks in others.
+        enqueue_many(queue, range(2000), ordering_key="hot")
         for key in range(20):
             enqueue_many("q", range(3), ordering_key=f"k{key}")
         before = handler_reads()
@@ -93,7 +94,7 @@ def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db)
         return handler_reads() - before
 
     # Entries that the server has not purged yet are read, too: the lowest of some runs is what the statements cost.
-    without, beside = (min(reads(hot) for _ in range(3)) for hot in (0, 2000))
+    without, beside = (min(reads(queue) for _ in range(3)) for queue in ("elsewhere", "q"))
     assert Job.objects.exclude(status=Job.Status.DONE).exclude(ordering_key=b"hot").count() == 0
     assert beside <= 1.2 * without + 30, (without, beside)
 
