@@ -66,14 +66,21 @@ def test_a_row_that_kills_its_worker_is_failed_after_its_attempts_and_takes_nobo
 
 def test_sigterm_lets_the_call_end_and_gives_back_what_waits_without_an_attempt(worker, evidence, gate):
     enqueue_many("loads", [{}] * 100)  # so quick that the worker claims ahead
-    running = enqueue_many("loads", [{"gate": str(gate)}] * 100)
-    waiting = enqueue_many("loads", [{}] * 30)
+    stuck = enqueue_many("loads", [{"gate": str(gate)}] * 130)
+
+    def held():
+        return set(Job.objects.leased().values_list("pk", flat=True))
+
     # For as long as it takes: what is claimed ahead of a call that lasts would go back after a second.
     group = worker("--concurrency", 1, JOBQUEUE_TEST_STALLED_SECONDS="600")
-    starts(evidence, 200)
-    wait_until(lambda: Job.objects.leased().count() == 130, what="jobs claimed ahead")
+    # Which jobs share the call is open: a claim passes over rows that the ack of others has locked just then.
+    started = {int(line[2]) for line in starts(evidence, 101)}
+    running = started - {int(line[2]) for line in evidence.read("effect")}
+    assert running & set(stuck)
+    wait_until(lambda: len(held() - started) >= 10, what="jobs claimed ahead")
+    waiting = held() - started
     group.signal(signal.SIGTERM)
-    wait_until(lambda: Job.objects.leased().count() == 100, what="what waits was given back")
+    wait_until(lambda: held() == running, what="what waits was given back")
     gate.touch()
     assert group.wait() == 0
     assert {(state(i), job(i).attempts) for i in running} == {("DONE", 0)}
