@@ -83,7 +83,8 @@ def test_other_keys_read_no_more_beside_a_hot_key_than_without(transactional_db)
         Job.objects.all().delete()
         LaneEntry.objects.all().delete()
         wait_for_purge()
-        # In either queue, so that the tables are of one size: an UPDATE of 21 jobs scans a small table, and seeks in others.
+        # In either queue, so that the tables are of one size: an UPDATE of 21 jobs scans a small table and seeks in
+        # a larger one.
         enqueue_many(queue, range(2000), ordering_key="hot")
         for key in range(20):
             enqueue_many("q", range(3), ordering_key=f"k{key}")
