@@ -1,6 +1,7 @@
 """python -m tests.proofs.freshness [--fail]: for each page of evidence, how many commits have changed what it proves.
 
-A page names the commit that it was made on. A commit since then counts if it changes the content of a file about which
+A page names the commit that it was made on: a proof in the line that begins with "Command:", the page of benchmarks in
+each table. A commit since then counts if it changes the content of a file about which
 the page proves something. Moves, comments, docstrings and imports are no content. With --fail the exit status is 1 if a
 commit counts, if a page names a commit that this repository does not have, or if a page is missing or was made by a
 small run.
@@ -127,7 +128,8 @@ def commits_since(made_on: str, paths: tuple[str, ...]) -> list[str]:
 
 def of_page(text: str, paths: tuple[str, ...]) -> tuple[str, int | None]:
     """The oldest commit that a page names, and how many commits count since; None if the repository has not got it."""
-    named = list(dict.fromkeys(COMMIT.findall(text)))
+    commands = [line for line in text.splitlines() if line.startswith("Command:")]
+    named = list(dict.fromkeys(COMMIT.findall("\n".join(commands) or text)))
     counts = {}
     for commit in named:
         try:
