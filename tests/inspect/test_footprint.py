@@ -277,6 +277,29 @@ def test_many_may_look_at_once_and_each_sees_its_own(seats):
     assert all_at_once([lambda key=key: look(key) for key in (10, 20, 30)]) == [{"10"}, {"20"}, {"30"}]
 
 
+@pytest.mark.skipif(VENDOR != "postgres", reason="PostgreSQL keeps locks in rows, and asks whose they are")
+def test_a_lock_that_ends_while_its_holder_is_looked_up_is_left_out(seats):
+    session = connections["default"].copy()
+    looked = []
+
+    def end_the_other(execute, sql, params, many, context):
+        found = execute(sql, params, many, context)
+        if "transactionid" in sql or "pg_xact_status" in sql:
+            looked.append(sql)
+            session.rollback()
+        return found
+
+    with session.cursor() as other:
+        session.set_autocommit(False)
+        with undone() as cursor, connection.execute_wrapper(end_the_other), lock_footprint() as footprint:
+            run(cursor, "SELECT * FROM seat WHERE id = 10 FOR UPDATE")
+            # later, because only transactions that began after this one are looked up
+            other.execute("SELECT * FROM seat WHERE id = 40 FOR UPDATE")
+    session.close()
+    assert looked
+    assert keys(footprint.rows) == ["10"]
+
+
 @pytest.mark.skipif(VENDOR != "mariadb", reason="the monitor of MariaDB shows ten lists of locks")
 def test_a_list_that_the_server_cut_short_says_so(seats):
     with connection.cursor() as cursor:

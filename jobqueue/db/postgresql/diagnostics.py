@@ -57,12 +57,12 @@ _ROWS = (
     "SELECT {key}, t.xmin::text::bigint, age(t.xmin), t.xmax::text::bigint, age(t.xmax) FROM {table} t "
     "WHERE pg_current_xact_id_if_assigned() IS NOT NULL AND (age(t.xmin) <= 0 OR age(t.xmax) <= 0)"
 )
-# The difference in age leads from the 32 bits that rows keep to the whole number.
-_STATUS = (
-    "SELECT pg_xact_status((pg_current_xact_id_if_assigned()::text::bigint - %s)::text::xid8) = 'in progress' "
-    "AND NOT EXISTS (SELECT FROM pg_locks "
+_IS_OF_OTHERS = (
+    "SELECT EXISTS (SELECT FROM pg_locks "
     "WHERE transactionid = (%s)::text::xid AND granted AND pid <> pg_backend_pid())"
 )
+# The difference in age leads from the 32 bits that rows keep to the whole number.
+_IS_RUNNING = "SELECT pg_xact_status((pg_current_xact_id_if_assigned()::text::bigint - %s)::text::xid8) = 'in progress'"
 _SHARED = (
     "SELECT {key}, r.modes[1] FROM pgrowlocks(%s) r JOIN {table} t ON t.ctid = r.locked_row, "
     "(SELECT pg_current_xact_id_if_assigned()::xid AS xid) top "
@@ -86,7 +86,11 @@ class PostgreSQLDiagnostics(Diagnostics):
 
     name = "PostgreSQL"
     available = True
-    held_unseen = "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers."
+    # The server shows no owner for the number of a savepoint that was released.
+    held_unseen = (
+        "Not shown: deleted rows; without the extension pgrowlocks, rows shared with other lockers. "
+        "Shown as well: rows that another open transaction locked in a savepoint that has been released."
+    )
 
     def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
         """This session's table locks and row locks. Reads every table that the transaction has locked rows of."""
@@ -160,8 +164,12 @@ def _is_mine(cursor: Any, xid: int, age: int) -> bool:
     if age > 0:
         return False
     try:
+        # In this order: a transaction of others that ends in between gives back its lock, but does not run any more.
         with transaction.atomic(using=cursor.db.alias):
-            cursor.execute(_STATUS, [age, xid])
+            cursor.execute(_IS_OF_OTHERS, [xid])
+            if cursor.fetchone()[0]:
+                return False
+            cursor.execute(_IS_RUNNING, [age])
             return bool(cursor.fetchone()[0])
     except DatabaseError:
         # In the future: not a transaction but a group of lockers, counted by itself.
