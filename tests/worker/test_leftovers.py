@@ -465,5 +465,5 @@ def test_nor_does_a_coroutine_job(settings, last):
         thread.job_ended(last=last)
         assert thread.submit(lambda: len(connection.queries)).result() == 0
     finally:
-        thread.submit(connections.close_all).result()
+        close_of(thread)
         thread.shutdown()
