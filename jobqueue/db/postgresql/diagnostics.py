@@ -58,8 +58,7 @@ _ROWS = (
     "WHERE pg_current_xact_id_if_assigned() IS NOT NULL AND (age(t.xmin) <= 0 OR age(t.xmax) <= 0)"
 )
 _IS_OF_OTHERS = (
-    "SELECT EXISTS (SELECT FROM pg_locks "
-    "WHERE transactionid = (%s)::text::xid AND granted AND pid <> pg_backend_pid())"
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE transactionid = (%s)::text::xid AND granted AND pid <> pg_backend_pid())"
 )
 # The difference in age leads from the 32 bits that rows keep to the whole number.
 _IS_RUNNING = "SELECT pg_xact_status((pg_current_xact_id_if_assigned()::text::bigint - %s)::text::xid8) = 'in progress'"
