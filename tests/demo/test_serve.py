@@ -109,7 +109,8 @@ def test_serve_prints_the_address_of_the_jobs_page_replaces_the_samples_and_stop
         )
         try:
             until = time.monotonic() + patient(60)
-            while "Ctrl-C stops" not in log.read_text():
+            # The worker's own first line ends with "Ctrl-C stops".
+            while "Ctrl-C stops the worker and the site" not in log.read_text():
                 assert serving.poll() is None, log.read_text()
                 assert time.monotonic() < until, log.read_text()
                 time.sleep(0.1)
