@@ -1,6 +1,9 @@
 """What a process of the package remembers: forgotten before each test, so that no test depends on those before it."""
 
+import logging
+
 from jobqueue import wakeup
+from jobqueue.cli.process import LogHandler
 from jobqueue.failures import crash_policies, project
 from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
@@ -31,6 +34,12 @@ REGISTRIES = (
 
 def reset():
     """Be a process that has just begun."""
+    # A command that a test has called leaves a handler whose stream ends with the test.
+    for name in ("jobqueue", "django.dispatch"):
+        logger = logging.getLogger(name)
+        for handler in [one for one in logger.handlers if isinstance(one, LogHandler)]:
+            logger.removeHandler(handler)
+            logger.propagate = True
     for memory in MEMORIES:
         memory.clear()
     recorder._reset()

@@ -40,11 +40,18 @@ class LogHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, and drops a line that cannot be written.
 
     The reader may be gone, a job may have closed the stream, or a signal may arrive during a write. The report of such
-    an error, on stderr, can fail too, and must not raise in the code that logs.
+    an error, on stderr, can fail too, and must not raise in the code that logs. Both show the exceptions of jobs, whose
+    attributes may raise, SystemExit too.
     """
 
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except SystemExit:
+            self.handleError(record)
+
     def handleError(self, record: logging.LogRecord) -> None:
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             super().handleError(record)
 
 

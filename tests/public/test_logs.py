@@ -55,6 +55,52 @@ def written():
     logger.manager._clear_cache()
 
 
+class Trap(ValueError):
+    """An exception whose chain raises, as one of a job may."""
+
+    @property
+    def __traceback__(self):
+        raise SystemExit("gotcha")
+
+
+@pytest.fixture
+def log_of_a_command():
+    """The handler of a command on a stream of its own, and a logger with it."""
+    logger = logging.Logger("a command's")
+    handler = process.LogHandler(io.StringIO())
+    logger.addHandler(handler)
+    return logger, handler.stream
+
+
+def logs_while_it_is_handled(logger, **more):
+    """Whether a line can be logged while that exception is being handled."""
+    try:
+        try:
+            raise Trap("x")
+        except Trap:
+            logger.error("a line", **more)
+    except SystemExit:
+        return False
+    return True
+
+
+def test_a_line_that_cannot_be_written_is_dropped_whatever_exception_is_being_handled(log_of_a_command, capsys):
+    logger, stream = log_of_a_command
+    stream.close()
+    assert logs_while_it_is_handled(logger)
+
+
+def test_a_line_with_an_exception_that_cannot_be_shown_is_dropped(log_of_a_command, capsys):
+    logger, stream = log_of_a_command
+    try:
+        raise ValueError("it has one that raises as its context") from Trap("x")
+    except ValueError as error:
+        found = error
+    assert logs_while_it_is_handled(logger, exc_info=(ValueError, found, None))
+    logger.error("the next line")
+    assert stream.getvalue() == "the next line\n"
+
+
 def test_the_line_of_a_job(written):
     stream = written(TextFormatter())
     on_attempt_ended(object, **FACTS)
