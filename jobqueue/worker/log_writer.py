@@ -112,7 +112,7 @@ class _Sender(logging.Handler):
         try:
             self._sender.send(_packed(record, self._dropped))
             self._dropped = 0
-        except Exception:
+        except (Exception, SystemExit):  # the attributes of a job's exception may raise that
             self._dropped += 1
 
 

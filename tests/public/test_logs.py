@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from jobqueue.cli import process
 from jobqueue.compat import signals as task_signals
 from jobqueue.exceptions import Discard, Snooze
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
+from jobqueue.worker.log_writer import _Sender
 from tests.patience import patient
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,21 @@ def test_a_line_with_an_exception_that_cannot_be_shown_is_dropped(log_of_a_comma
     assert logs_while_it_is_handled(logger, exc_info=(ValueError, found, None))
     logger.error("the next line")
     assert stream.getvalue() == "the next line\n"
+
+
+def test_a_child_counts_such_a_line_as_dropped():
+    ours, theirs = socket.socketpair()
+    logger = logging.Logger("a child's")
+    logger.addHandler(_Sender(ours))
+    try:
+        raise ValueError("it has one that raises as its context") from Trap("x")
+    except ValueError as error:
+        found = error
+    with ours, theirs:
+        assert logs_while_it_is_handled(logger, exc_info=(ValueError, found, None))
+        logger.error("the next line")
+        sent = json.loads(theirs.recv(100_000))
+    assert (sent["msg"], sent["dropped"]) == ("the next line", 1)
 
 
 def test_the_line_of_a_job(written):
