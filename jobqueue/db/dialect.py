@@ -121,8 +121,8 @@ class Dialect(Seeks):
     # ---- hints, and rows found by key
     #: an integer column that no index may be used for
     unindexed_sql = "(%(expressions)s + 0)"
-    #: an integer to compare a column with, if the plan must not depend on how many rows the statistics say have it
-    unestimated_sql = "%d"
+    #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
+    unestimated_sql = "%s"
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends

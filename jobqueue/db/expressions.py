@@ -9,7 +9,7 @@ from django.db.models import Expression, Field, Func, IntegerField, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
-from jobqueue.db.fields import PayloadField
+from jobqueue.db.fields import NameField, PayloadField
 from jobqueue.db.parameters import Parameter, Statement, placeholder
 
 
@@ -85,19 +85,28 @@ class Unindexed(VendorFunc):
 
 
 class Unestimated(Expression):
-    """An integer to compare a column with, such that the plan does not depend on how common it was.
+    """A value to compare a column with, such that the plan does not depend on how common it was.
 
-    PostgreSQL may have analyzed a queue while it was idle. It then expects no row with status 0, takes any index on the
-    status, and reads and sorts all jobs that have come since.
+    PostgreSQL may have analyzed a queue while it was idle, or before it had its first job. It then expects no row with
+    status 0, or none of the queue, takes any index that begins with the column, and reads and sorts all jobs that have
+    come since.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(output_field=IntegerField())
-        self._number = number
+    def __init__(self, value: int | str) -> None:
+        super().__init__(output_field=IntegerField() if isinstance(value, int) else NameField())
+        self._value = value
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
-        """In the text: a parameter would have no type where nothing is compared with it."""
-        return vendor_of(connection).unestimated_sql % self._number, []
+        """A number is in the text: a parameter would have no type where nothing is compared with it."""
+        sql = vendor_of(connection).unestimated_sql
+        return (sql % self._value, []) if isinstance(self._value, int) else (sql % "%s", [self._value])
+
+
+class UnestimatedSlot(Slot):
+    """A slot for such a value."""
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
+        return vendor_of(connection).unestimated_sql % "%s", [self]
 
 
 if TYPE_CHECKING:

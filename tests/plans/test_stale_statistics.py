@@ -1,4 +1,4 @@
-"""Statements read only the rows that they need, also where the statistics were made while no job waited or ran."""
+"""Statements read only the rows that they need, also where the statistics know no job that waits, or not the queue."""
 
 import json
 from itertools import count
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.skipif(VENDOR != "postgres", reason="other planners do 
 WAITING = 3000
 
 
-@pytest.fixture(autouse=True)
-def burst(db):
-    """Jobs that came after the last ANALYZE, which found only jobs that are done."""
-    enqueue_many("q", [None] * 2000)
-    ack_many(claim("q", 2000, worker="w"))
+@pytest.fixture(autouse=True, params=["q", "old"])
+def burst(request, db):
+    """Jobs that came after the last ANALYZE, which found only jobs that are done, of the same queue or of others."""
+    enqueue_many(request.param, [None] * 2000)
+    ack_many(claim(request.param, 2000, worker="w"))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE job_queue")
     enqueue_many("q", [None] * WAITING)

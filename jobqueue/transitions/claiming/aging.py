@@ -10,6 +10,7 @@ from django.db.models import Min
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.expressions import Unestimated
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.transitions.claiming import candidates
@@ -33,11 +34,11 @@ def aged_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
     if seconds is None or not look_is_due(queue, using=using):
         return
     _next_look[using, queue] = time.monotonic() + LOOK_SECONDS
-    waiting = Job.objects.using(using).filter(queue=queue, status=candidates.READY, gate=0)
+    waiting = Job.objects.using(using).filter(queue=Unestimated(queue), status=candidates.READY, gate=0)
     waiting = vendor(using).force_index(waiting, candidates.INDEX)
     level = waiting.aggregate(low=Min("priority"))["low"]
     while level is not None:
-        rows = candidates.due(queue, level, using=using).filter(run_at__lte=UtcNowPlus(-seconds))
+        rows = candidates.due(Unestimated(queue), level, using=using).filter(run_at__lte=UtcNowPlus(-seconds))
         if rows.values("pk")[:1]:
             yield level, rows
         level = waiting.filter(priority__gt=level).aggregate(low=Min("priority"))["low"]

@@ -11,7 +11,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Slot, Unestimated
+from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import Job
@@ -21,7 +21,7 @@ INDEX = "ix_pick"
 NAMES_MAX = 2**31 - 1
 READY = Unestimated(Job.Status.READY)
 #: slots of the statements below
-QUEUE = Slot("queue", NameField())
+QUEUE = UnestimatedSlot("queue", NameField())
 LEVEL = Slot("level", Job._meta.get_field("priority"))
 
 

@@ -5,6 +5,7 @@ Every process of the worker keeps both ends of all pipes, so a pipe outlives the
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -31,7 +32,7 @@ class WakeupPipes:
         self._pipes = [os.pipe() for _ in slots]
         for _, write in self._pipes:
             os.set_blocking(write, False)
-        self._woken_at = [0.0] * len(slots)
+        self._woken_at = [-math.inf] * len(slots)
         self._last = 0
 
     def wake(self, first: int | None = None) -> None:
