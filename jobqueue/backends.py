@@ -176,6 +176,7 @@ class JobQueueBackend(BaseTaskBackend):
             task=task.module_path,
             dedupe_key=_key(task, "dedupe_key", payload),
             ordering_key=_key(task, "ordering_key", payload),
+            concurrency_key=_key(task, "concurrency_key", payload),
             lease_seconds=own["lease_seconds"],
             options=own_options(task, job.run_at),
             dependency=getattr(task, "dependency", None),

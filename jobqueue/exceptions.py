@@ -252,6 +252,17 @@ class DatabaseBusy(JobQueueError):
     """The same transaction failed several times with transient errors (deadlock, lock wait). Nothing was written."""
 
 
+class QueueFull(JobQueueError, ValueError):
+    """The queue takes no more jobs: it is draining, or MAX_READY jobs wait in it. Nothing was written.
+
+    `queue` is its name, and `ready` the number of jobs that wait there; None if it is draining.
+    """
+
+    def __init__(self, message: str, queue: str = "", ready: int | None = None) -> None:
+        super().__init__(message)
+        self.queue, self.ready = queue, ready
+
+
 class OutcomeUnknown(JobQueueError):
     """The connection broke during a commit, so the commit may or may not have happened.
 

@@ -28,6 +28,10 @@ transaction_retried = Signal()  # using, code, attempt, error
 # One run in a worker has ended and is settled; `outcome` is a RunOutcome. delay_seconds: until it runs again, if known.
 # outcome, job_id, queue, name, attempt, max_attempts, wait_seconds, run_seconds, error, delay_seconds
 attempt_ended = Signal()
+# An operator paused a queue, or a task in it; mode: "paused" or "draining". queue, task, mode, reason, by, until, using
+queue_paused = Signal()
+queue_resumed = Signal()  # queue, task, by, using
+breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"), reason, using
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 

@@ -13,8 +13,8 @@ from jobqueue.db.dialect import ErrorKind
 #: what the transaction was for; docs/reference/commands.md says what each one covers
 Verb: TypeAlias = Literal[
     "enqueue", "claim", "heartbeat", "progress", "ack", "fail", "snooze", "release", "settle", "cancel", "discard",
-    "retry", "note", "resume", "reap", "promote", "notify", "relay", "lock", "take", "once", "counter", "bulk",
-    "result", "retry_transaction", "check", "housekeeping",
+    "retry", "note", "resume", "pause", "limit", "breaker", "reap", "promote", "notify", "relay", "lock", "take",
+    "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = get_args(Verb)
 

@@ -16,6 +16,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
 
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
+from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
@@ -27,9 +28,14 @@ from jobqueue.models.worker import Worker
 
 __all__ = [
     "Allocation",
+    "BreakerState",
     "CounterShard",
     "FailureNote",
     "FenceFloor",
+    "FlowRule",
+    "Gate",
+    "GateSlot",
+    "GateWait",
     "IdempotencyRecord",
     "Job",
     "JobAttempt",

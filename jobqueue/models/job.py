@@ -107,6 +107,9 @@ class Job(models.Model):
     # Jobs of one queue with the same one run strictly one after another: models/ordering.py.
     ordering_key = KeyField(_("ordering key"), null=True)
 
+    # Of its task's concurrency_limit or rate_limit: jobs of one queue with the same one share them.
+    concurrency_key = KeyField(_("concurrency key"), null=True)
+
     task = NameField(_("task"), max_length=255, null=True)
     # The outside service that its run needs.
     dependency = NameField(_("dependency"), max_length=DEPENDENCY_CHARS, null=True)

@@ -29,6 +29,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
+from jobqueue.producer.back_pressure import check_room
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.signals import job_enqueued, send
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
@@ -57,8 +58,8 @@ def enqueue(
     `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Jobs of the queue
     with the same `ordering_key` run strictly one after another in the order of enqueue; it stays locked until COMMIT.
     Defaults: max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge,
-    UnknownQueue before anything is written; OutcomeUnknown when the connection broke during the commit; DatabaseBusy
-    when a transaction that has used the same key does not end within 10 seconds.
+    UnknownQueue, QueueFull before anything is written; OutcomeUnknown when the connection broke during the commit;
+    DatabaseBusy when a transaction that has used the same key does not end within 10 seconds.
     """
     job = new_job(
         queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key
@@ -178,6 +179,7 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.queues")
 def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
     alias, until = alias_of(using), _key_wait()
+    (job,) = check_room([job], alias)
     added: dict[int, NewJob] = {}
     if job.dedupe_key is None:
         (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
@@ -192,6 +194,7 @@ def add(job: NewJob, *, using: str | None = None) -> int:
 
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
+    (job,) = check_room([job], using)
     created_at = None
     if job.ordering_key is None:
         job_id, created_at = retry_transient("enqueue", dated_insertion(job, using), using=using, repeatable=False)
@@ -222,6 +225,7 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     alias = alias_of(using)
     if not jobs:
         return []
+    jobs = check_room(jobs, alias)
     keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
     added: dict[int, NewJob] = {}
     from jobqueue.producer import dedupe

@@ -36,6 +36,7 @@ _DEFAULTS = {
     "expires_at": None,
     "options": None,
     "ordering_key": None,
+    "concurrency_key": None,
     "dependency": None,
 }
 
@@ -55,6 +56,7 @@ class NewJob:
     expires_at: datetime | None = None
     options: Encoded | None = None
     ordering_key: bytes | None = None
+    concurrency_key: bytes | None = None
     dependency: str | None = None
 
     @property

@@ -26,6 +26,7 @@ from jobqueue.compat import Task, task_backends
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.failures.crash_policies import set_on_crash
 from jobqueue.failures.project import read_causes, set_task_causes
+from jobqueue.gates.declared import declare
 from jobqueue.tasks import registry
 from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
 from jobqueue.tasks.habits import method_advice
@@ -75,6 +76,7 @@ class _Fields(TypedDict, total=False):
     hard_timeout_seconds: float | None
     dedupe_key: DedupeKey | None
     ordering_key: OrderingKey | None
+    concurrency_key: DedupeKey | None
     expires: Expires | None
 
 
@@ -96,6 +98,8 @@ class TaskFields(_Fields, total=False):
     backend: str
     ack_each: bool
     on_crash: Literal["retry", "fail", "hold"]
+    concurrency_limit: int | None
+    rate_limit: str | None
     version: int
     aliases: Sequence[str]
     causes: Mapping[str, str]
@@ -117,6 +121,9 @@ class JobTask(_Base[P, T], Generic[P, T]):
     hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; enqueue returns the job that holds the key.
     ordering_key: likewise; jobs of a queue with equal keys run strictly one after another, in the order of enqueue.
+    concurrency_limit: so many of its jobs run at once in a queue; with a concurrency_key, of each key (None: no limit).
+    concurrency_key: as dedupe_key; jobs of a queue with equal keys share their limits.
+    rate_limit: "10/s" or "100/m": how fast its jobs start in a queue; with a concurrency_key, those of each key.
     expires: no attempt starts after this: an aware datetime, or seconds from the moment the job is due.
     on_crash: what follows a lost run: "retry", "fail" (FAILED) or "hold" (it waits for retry() or discard()).
     ack_each: commit the end of each job separately, before its thread starts another one: a crash repeats only what was
@@ -139,6 +146,9 @@ class JobTask(_Base[P, T], Generic[P, T]):
     hard_timeout_seconds: float | None = None
     dedupe_key: DedupeKey | None = None
     ordering_key: OrderingKey | None = None
+    concurrency_key: DedupeKey | None = None
+    concurrency_limit: int | None = None
+    rate_limit: str | None = None
     expires: Expires | None = None
     on_crash: Literal["retry", "fail", "hold"] = "retry"
     ack_each: bool = False
@@ -154,7 +164,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
         for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
             if getattr(self, name) is not None:
                 check_seconds(getattr(self, name), name)
-        for name in ("dedupe_key", "ordering_key"):
+        for name in ("dedupe_key", "ordering_key", "concurrency_key"):
             if (key := getattr(self, name)) is not None and not callable(key):
                 check_key(key, name)
         if self.expires is not None:
@@ -171,6 +181,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
         for name in (self.module_path, *self.aliases):
             set_task_causes(name, causes)
             set_on_crash(name, self.on_crash)
+            declare(name, self.concurrency_limit, self.rate_limit, self.dependency)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
         """A copy with other values; None leaves a field unchanged.

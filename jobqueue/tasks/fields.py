@@ -12,7 +12,8 @@ from jobqueue.validation import did_you_mean
 
 #: fields that only the other of the two takes, and how they are written there
 _IN_USING = {"run_after": ".using(run_after=...) of the task"}
-_IN_TASK = {name: f"@task({name}=...)" for name in ("version", "aliases", "causes", "on_crash", "takes_context")}
+_TASK_ONLY = ("version", "aliases", "causes", "on_crash", "concurrency_limit", "rate_limit", "takes_context")
+_IN_TASK = {name: f"@task({name}=...)" for name in _TASK_ONLY}
 
 
 class _UnknownBackend(InvalidValue, InvalidTaskBackend):  # type: ignore[valid-type,misc]

@@ -11,7 +11,7 @@ from asgiref.sync import iscoroutinefunction
 from jobqueue.backoff import checked_wait, default_backoff, least_wait, takes_task_result
 from jobqueue.conf import Settings
 from jobqueue.db import Problem
-from jobqueue.durations import to_seconds
+from jobqueue.durations import parse_rate, to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.tasks import registry
@@ -87,6 +87,10 @@ def _values(task: Any) -> dict[str, object]:
         check_queue(task.move_to)
     if task.dependency is not None:
         check_dependency(task.dependency)
+    if task.concurrency_limit is not None:
+        check_int(task.concurrency_limit, "concurrency_limit", 1)
+    if task.rate_limit is not None:
+        parse_rate(task.rate_limit, "rate_limit")
     if task.on_crash not in ON_CRASH:
         raise InvalidValue(f"on_crash must be one of {', '.join(ON_CRASH)}, got {task.on_crash!r:.40}.")
     for name in ("retry_on", "no_retry_on"):
@@ -105,6 +109,10 @@ def _check_together(task: Any, found: Mapping[str, Any]) -> None:
         )
     if task.move_after is not None and task.max_attempts is not None and task.move_after >= task.max_attempts:
         raise InvalidValue(f"{_too_few(task.move_after, task.max_attempts)}. Lower move_after, or raise max_attempts.")
+    if task.concurrency_key is not None and task.concurrency_limit is None and task.rate_limit is None:
+        raise InvalidValue(
+            "concurrency_key is given without a limit, so it would limit nothing. Give concurrency_limit or rate_limit."
+        )
     limit, wait = found.get("retry_until_seconds"), found.get("backoff")
     if limit is not None and wait is not None and (least := least_wait(wait)) > limit:
         raise InvalidValue(f"{_too_late(limit, least)}. Raise retry_until_seconds, or lower the back-off.")

@@ -9,8 +9,10 @@ from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType
+from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.timing import open_due
 from jobqueue.maintenance import ordering_sweep
-from jobqueue.models import Job
+from jobqueue.models import Gate, Job
 from jobqueue.signals import RunOutcome
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.leases import WORKER
@@ -144,6 +146,9 @@ class _Drainer:
             reap(using=self._using)
             # In a test case there is no commit, which would open the gate of the first job of an ordering key.
             ordering_sweep.run_once(load(), using=self._using)
+            # The clock may have been moved beyond the end of a pause, or to the next token of a rate.
+            forget_rules()
+            open_due(using=self._using)
             for name in [self._queue] if self._queue is not None else queue_names(using=self._using):
                 self._run_queue(name)
         return len(self.runs) > before
@@ -163,5 +168,7 @@ class _Drainer:
         if self._queue is not None:
             rows = rows.filter(queue=self._queue)
         parked = [run.job_id for run in self.runs if run.outcome == RunOutcome.PARKED]
-        due: datetime | None = rows.exclude(pk__in=parked).order_by("run_at").values_list("run_at", flat=True).first()
-        return due
+        due = rows.exclude(pk__in=parked).order_by("run_at").values_list("run_at", flat=True).first()
+        gates = Gate.objects.using(self._using).filter(opens_at__gt=UtcNow(), opens_at__lte=end)
+        opens = gates.order_by("opens_at").values_list("opens_at", flat=True).first()
+        return min(filter(None, (due, opens)), default=None)

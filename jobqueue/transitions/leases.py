@@ -18,6 +18,7 @@ from jobqueue.db.expressions import Unestimated
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType, LeaseLost
+from jobqueue.gates.subjects import slot_subject
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
@@ -53,6 +54,7 @@ class Lease(NamedTuple):
     ordering_key: bytes | None = None
     expires_at: datetime | None = None
     dependency: str | None = None  # of a claim, only in a project that has DEPENDENCIES
+    slot: int | None = None  # the subject of the slot that it has: jobqueue.gates
 
 
 def check_lease(lease: object) -> Lease:
@@ -127,6 +129,8 @@ def lease_of(job: Job, using: str) -> Lease:
         ordering_key=job.ordering_key,
         expires_at=job.expires_at,
         dependency=job.dependency,
+        # It may have none: then nobody waits for it.
+        slot=slot_subject(job.queue, job.task, job.concurrency_key).number if job.task else None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from jobqueue.conf import CACHE_PREFIX
+from jobqueue.conf.rules import CACHE_PREFIX
 from jobqueue.exceptions import WrongSettings
 from jobqueue.validation import did_you_mean, is_redis_url
 

@@ -17,9 +17,9 @@ PACKAGE = ROOT / "jobqueue"
 ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff",
     "db", "models",
-    "wakeup", "ordering", "producer",
+    "wakeup", "ordering", "gates", "producer",
     "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters",
+    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "flow", "explain",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "maintenance", "checks",
     "worker.shared", "worker.run", "worker.child", "worker.monitor", "worker",
@@ -123,7 +123,17 @@ def test_no_modules_import_each_other_in_a_circle():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_transitions_and_producer_write_job_state(path):
-    if room(path) in ("transitions", "ordering", "migrations", "maintenance", "locks", "fencing", "outbox", "testing"):
+    if room(path) in (
+        "transitions",
+        "ordering",
+        "gates",
+        "migrations",
+        "maintenance",
+        "locks",
+        "fencing",
+        "outbox",
+        "testing",
+    ):
         # Workers to outbox own a table each, or write the host's; testing writes what time and others would have.
         return
     if name_of(path) == "models.locks":

@@ -46,7 +46,7 @@ def test_a_gain_is_no_loss():
         ({MAIN: "m", "merge-base HEAD main": "m"}, "m"),
         ({MAIN.replace("main", "origin/main"): "m", "merge-base HEAD origin/main": "m"}, "m"),
         ({MAIN: "h", "merge-base HEAD main": "h"}, "before"),
-        ({MAIN: "h", "merge-base HEAD main": "h", "status --porcelain -- jobqueue": " M jobqueue/conf.py"}, "h"),
+        ({MAIN: "h", "merge-base HEAD main": "h", "status --porcelain -- jobqueue": " M jobqueue/checks.py"}, "h"),
         ({}, "before"),
     ],
     ids=["a branch", "a clone", "main", "main with changed files", "no main"],

@@ -14,7 +14,8 @@ import jobqueue
 from jobqueue import exceptions, locks, outbox, signals, testing, transactions, transitions
 from jobqueue import inspect as inspecting
 from jobqueue.cli.arguments import ENV_PREFIX
-from jobqueue.conf import OutboxSettings, QueueSettings, Settings
+from jobqueue.conf import OutboxSettings, Settings
+from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
 from jobqueue.management.commands.jobs import SUBCOMMANDS

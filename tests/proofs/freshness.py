@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("jobqueue/conf.py", "jobqueue/transactions.py", "jobqueue/db/", "jobqueue/models/", "tests/proofs/running.py")
+SHARED = ("jobqueue/conf/", "jobqueue/transactions.py", "jobqueue/db/", "jobqueue/models/", "tests/proofs/running.py")
 ENGINE = (*SHARED, "jobqueue/producer", "jobqueue/transitions", "jobqueue/ordering", "jobqueue/worker")
 #: the paths that a page proves something about, and those of the tests that make it
 PROVED = {

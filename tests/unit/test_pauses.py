@@ -24,7 +24,7 @@ def test_the_longer_it_had_no_work_the_longer_it_waits(idle_seconds, shortest, l
     loop = Loop.__new__(Loop)
     loop.options = SimpleNamespace(poll_low_seconds=0.05, poll_high_seconds=0.2)
     loop.fetcher = SimpleNamespace(outage=SimpleNamespace(failures=0), last_claim=0.0)
-    loop.settler = SimpleNamespace(last_written=0.0)
+    loop.settler, loop.pool = SimpleNamespace(last_written=0.0), SimpleNamespace(waiting=0)
     pauses = [loop._pause(0) for _ in range(300)]
     assert shortest <= min(pauses) <= shortest + 0.03
     assert longest - 0.03 <= max(pauses) <= longest

@@ -43,8 +43,8 @@ class Pool:
 def child_with(pool):
     """What a settler needs of its child."""
     slot = SimpleNamespace(finished=0, failed=0, lost=0)
-    breaker = SimpleNamespace(ended=lambda outcomes: None)
-    shared = {"breaker": breaker, "budget": breaker, "turn": nullcontext(), "watched": nullcontext}
+    told = SimpleNamespace(ended=lambda outcomes: None)
+    shared = {"breakers": told, "budget": told, "turn": nullcontext(), "watched": nullcontext}
     return SimpleNamespace(pool=pool, slot=slot, **shared)
 
 

@@ -1,5 +1,6 @@
 """An exception whose attributes raise fails its own job, and no other job of its call."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from jobqueue import handler, task
 from jobqueue.exceptions import BatchErrors
 from jobqueue.failures.nested import nested_tries
 from jobqueue.transitions import claim
-from jobqueue.worker.child.circuit_breaker import CircuitBreaker
+from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.retry_budget import RetryBudget
 from jobqueue.worker.run.perform import Run, perform
@@ -45,7 +46,9 @@ def settled(leases):
     outcomes = perform(leases, Run(LeaseSlot(), Watch(), lambda: False))
     counts = RetryCounts(RetryMemory())
     RetryBudget(counts, [counts], "w").ended(outcomes)
-    CircuitBreaker(ProcessSlot(), "w", adaptive=True).ended(outcomes)
+    for outcome in outcomes:
+        outcome.dependency = "service"
+    Breakers(ProcessSlot(), SimpleNamespace(), "default", nullcontext(), nullcontext).ended(outcomes)
     for outcome in outcomes:
         outcome.note_on(LeaseSlot())
     assert settle(outcomes, SimpleNamespace(finished=0, failed=0, lost=0, snoozed=0, discarded=0)) == []

@@ -11,11 +11,14 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
+from jobqueue.gates.opening import closed as gates_closed
+from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors, SinglePriorityCache
 from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, ended_before
+from jobqueue.transitions.claiming.gating import GatedQueues
 from jobqueue.transitions.claiming.request import Request, Taken
 from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.update_returning import update_returning
@@ -54,6 +57,7 @@ class Claimer:
     def __init__(self, worker: str, using: str) -> None:
         self._worker, self._using = check_worker(worker), using
         self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
+        self._gated = GatedQueues(using)
 
     def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
         """As claim(), with limits to what it may miss for a short time.
@@ -64,10 +68,13 @@ class Claimer:
         seek for the highest priority.
         """
         refuse_open_transaction(self._using, "claim")
+        limits = self._gated.limits(queue)
+        if limits is not NO_LIMITS and self._gated.is_shut(queue, limits):
+            return []
         leases: list[Lease] = []
-        remember, look = limit >= CURSOR_BATCH, limit
+        remember, look, closed = limit >= CURSOR_BATCH, limit, set[int]()
         for _ in range(PASSES_MAX):
-            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember)
+            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, limits)
             take = update_returning if request.in_one else select_then_update
             try:
                 taken = retry_transient("claim", partial(take, request), using=self._using)
@@ -80,19 +87,37 @@ class Claimer:
             late = [*ended_before(request.ended, taken.late, using=self._using), *taken.late]
             refs = [JobRef(row.pk, queue, row.task, row.ordering_key, self._using) for row in late]
             settled({Job.Status.CANCELED: refs}, self._using)
-            if not taken.late or len(leases) >= limit:
+            closed |= {one.subject.number for one in taken.blocked}
+            if taken.shut_seconds:
+                self._gated.shut(queue, taken.shut_seconds)
+            if not (taken.late or taken.blocked or taken.passed) or taken.shut_seconds or len(leases) >= limit:
                 break
-            # Behind expired jobs there may be others.
+            # Behind expired and blocked jobs there may be others.
             head, look = None, max(limit, EXPIRED_BATCH)
+        gates_closed(closed, using=self._using)
         return leases
 
-    def _request(self, queue: str, limit: int, look: int, seconds: float, head: Head | None, remember: bool) -> Request:
+    def _request(
+        self,
+        queue: str,
+        limit: int,
+        look: int,
+        seconds: float,
+        head: Head | None,
+        remember: bool,
+        limits: QueueLimits,
+    ) -> Request:
         aged = look_is_due(queue, using=self._using)
-        in_one = vendor(self._using).has_update_returning and look == limit and not aged
+        one = vendor(self._using).has_update_returning
+        excluded = self._gated.excluded(queue, in_one=one) if limits.none else None
+        in_one = one and look == limit and not aged and excluded is not None
         from_top = in_one and head is not None and head.level is None
         head = head if head is not None and head.level is not None else None
+        # Jobs that were opened have an older run_at, perhaps another priority, and must be found at once.
+        gated = excluded is None
+        remember = remember and not gated
         cursor = self._cursors.of(queue) if remember else NO_CURSOR
-        only = head.level if head is not None and self._single_priority.holds(queue, head.level) else None
+        only = head.level if head is not None and not gated and self._single_priority.holds(queue, head.level) else None
         return Request(
             queue,
             limit,
@@ -106,12 +131,22 @@ class Claimer:
             follows=cursor.follows(head),
             from_top=from_top,
             in_one=in_one,
+            gated=gated,
+            limits=limits,
+            excluded=excluded or (),
             aged=aged,
         )
 
     def _learn(self, request: Request, taken: Taken, remember: bool) -> None:
         """Keep what this pass shows about the queue."""
         rows = taken.rows
+        if taken.passed:
+            self._gated.learn(request.queue, limited=True)
+            return
+        if request.gated:
+            limited = bool(taken.blocked) or any(lease.slot is not None for lease in taken.leases)
+            self._gated.learn(request.queue, limited=limited)
+            return
         if taken.from_top or request.aged:
             # Neither tells how far the claims have come: other levels were not looked at, or aged jobs came first.
             return

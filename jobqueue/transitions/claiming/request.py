@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ from django.db.models import Expression, F
 from jobqueue.conf import load
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
+from jobqueue.gates.waiting import Blocked
+from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
@@ -41,15 +43,18 @@ class Row(NamedTuple):
     ordering_key: bytes | None
     now: datetime
     dependency: str | None = None
+    concurrency_key: bytes | None = None
 
 
-#: what a claim reads; the dependency only in projects that have some, so that others read what they need and no more
-_ALL, _WITHOUT_DEPENDENCY = Row._fields, Row._fields[:-1]
+#: what a claim reads; the last two only where they are needed, so that others read what they need and no more
+_ALL, _WITHOUT_KEY, _WITHOUT_BOTH = Row._fields, Row._fields[:-1], Row._fields[:-2]
 
 
-def row_columns() -> tuple[str, ...]:
-    """The fields of Row that a claim of this process reads."""
-    return _ALL if load().dependencies else _WITHOUT_DEPENDENCY
+def row_columns(*, gated: bool = False) -> tuple[str, ...]:
+    """The fields of Row that a claim of this process reads. `gated`: jobs of this claim may have limits."""
+    if gated:
+        return _ALL
+    return _WITHOUT_KEY if load().dependencies else _WITHOUT_BOTH
 
 
 def lease_columns(locked_at: Expression, lock_until: Expression) -> dict[str, object]:
@@ -84,16 +89,23 @@ class Request:
     follows: bool = False  # begin at the cursor's level: those above held only delayed jobs a moment ago
     from_top: bool = False  # claim from the highest priority first, without a seek for it
     in_one: bool = False  # by one statement that updates and returns
+    gated: bool = False  # jobs may have limits, which are checked before they are stamped
+    limits: QueueLimits = NO_LIMITS  # of the whole queue
+    excluded: tuple[str, ...] = ()  # tasks that a claim which checks nothing must not take, because they have limits
     aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first
     #: expired jobs that each try has ended, with the instant: one may have been committed without an answer
     ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
+
+    def narrowed(self, limit: int) -> Request:
+        """The same for at most `limit` jobs."""
+        return replace(self, limit=limit, look=limit if self.look == self.limit else self.look)
 
     def due_levels(self) -> Iterator[int]:
         """The priorities to claim from, highest first."""
         begin = Head(self.queue, self.cursor.level, all_due=True) if self.follows else self.head
         return candidates.due_levels(self.queue, using=self.using, surely=self.cursor.level, head=begin)
 
-    def lease(self, row: Row, token: bytes, lock_until: datetime | None = None) -> Lease:
+    def lease(self, row: Row, token: bytes, lock_until: datetime | None = None, slot: int | None = None) -> Lease:
         """The lease on `row`, which begins at row.now. `lock_until`: the row is leased already, until then."""
         # Bounded: plain SQL may have written any number, and one row must not stop the claims of its queue.
         granted = min(max(self.seconds, row.lease_seconds or 0.0), float(SECONDS_MAX))
@@ -118,6 +130,7 @@ class Request:
             row.ordering_key,
             row.valid_until,
             row.dependency,
+            slot,
         )
 
 
@@ -127,7 +140,10 @@ class Taken(NamedTuple):
     rows: list[Row]  # all rows that were read, in the order they are taken
     leases: list[Lease]
     late: list[Row]  # those that had expired; they are CANCELED
+    blocked: Sequence[Blocked] = ()  # those that wait behind gates now
     from_top: bool = False  # taken from the highest priority without a seek, and others were not looked at
+    shut_seconds: float = 0.0  # until the queue has a token again, if it has none
+    passed: bool = False  # jobs whose tasks may have limits were left alone: the next pass has to check them
 
 
 NOTHING = Taken([], [], [])

@@ -17,6 +17,9 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
+from jobqueue.gates.admit import admit
+from jobqueue.gates.waiting import Blocked, close_gates
+from jobqueue.gates.whole_queues import room_in
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state
@@ -32,25 +35,45 @@ _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_unti
 
 def select_then_update(request: Request) -> Taken:
     """One pass: lock due jobs, end those that have expired, lease the others, in one transaction."""
-    queue, look, using, token = request.queue, request.look, request.using, uuid.uuid4().bytes
     levels = request.due_levels()
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return NOTHING
+    using, token, room = request.using, uuid.uuid4().bytes, None
     with vendor(using).transaction(connections[using]):
-        first = lock_aged(queue, look, using=using)
+        if not request.limits.none:
+            room = room_in(request.queue, request.limit, request.limits, using)
+            if not room.jobs:
+                return NOTHING._replace(shut_seconds=room.seconds)
+            request = request.narrowed(room.jobs)
+        first = lock_aged(request.queue, request.look, using=using, gated=request.gated)
         rows = list(chain.from_iterable(first.values()))
-        if len(rows) < look:
+        if len(rows) < request.look:
             others = (level for level in chain([top], levels) if level not in first)
-            limit, only = look - len(rows), request.only_level
-            rows += lock_due(queue, limit, others, using=using, cursor=request.cursor, only_level=only)
+            limit, only = request.look - len(rows), request.only_level
+            columns = row_columns(gated=request.gated)
+            rows += lock_due(
+                request.queue, limit, others, using=using, cursor=request.cursor, only_level=only, columns=columns
+            )
         live, late = expired(rows)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
             request.ended.extend(ended_now(late, using=using))
-        leases = [request.lease(row, token) for row in live[: request.limit]]
-        return Taken(rows, stamp(leases, token, request), late)
+        free = [row for row in live if row.task not in request.excluded] if request.excluded else live
+        start, slots, blocked = _admitted(live, request) if request.gated else (free[: request.limit], {}, [])
+        leases = stamp([request.lease(row, token, slot=slots.get(row.pk)) for row in start], token, request)
+        if room is not None:
+            room.use(len(leases), using)
+        return Taken(rows, leases, late, blocked, passed=len(free) < len(live))
+
+
+def _admitted(live: list[Row], request: Request) -> tuple[list[Row], dict[int, int], list[Blocked]]:
+    """Those that may start, and the slots that they have; the others wait behind their gates, and are told too."""
+    found = admit(live, request.limit, queue=request.queue, using=request.using)
+    if found.blocked:
+        close_gates(found.blocked, request.queue, request.using)
+    return [row for row in live if row.pk in found.free], found.slots, found.blocked
 
 
 def lock_due(
@@ -61,6 +84,7 @@ def lock_due(
     using: str,
     cursor: ScanCursor = NO_CURSOR,
     only_level: int | None = None,
+    columns: tuple[str, ...] | None = None,
 ) -> list[Row]:
     """Lock and read up to `limit` due rows: n rows, and at most one index record more per priority level.
 
@@ -73,7 +97,7 @@ def lock_due(
         for start in cursor.starts(level):
             # Without the cursor the rows found from it are read again: this transaction's own locks are not skipped.
             if len(found) < wanted:
-                prepared = _lock(using, wanted, row_columns(), **start.condition())
+                prepared = _lock(using, wanted, columns or row_columns(), **start.condition())
                 found = prepared.rows(queue=queue, level=level, **start.values())
         rows += starmap(Row, found)
         if len(rows) >= limit or (rows and level == only_level):
@@ -99,12 +123,12 @@ def lock_rows(rows: JobQuerySet, limit: int, using: str, columns: tuple[str, ...
     return free[:limit]
 
 
-def lock_aged(queue: str, limit: int, *, using: str) -> dict[int, list[Row]]:
+def lock_aged(queue: str, limit: int, *, using: str, gated: bool = False) -> dict[int, list[Row]]:
     """Lock and read up to `limit` rows that have waited longer than STARVE_SECONDS, by level; {} without it."""
     found: dict[int, list[Row]] = {}
     for level, rows in aged_levels(queue, using=using):
         # A level whose aged rows are all locked by others is left to lock_due().
-        if locked := list(starmap(Row, lock_rows(rows, limit, using, row_columns()))):
+        if locked := list(starmap(Row, lock_rows(rows, limit, using, row_columns(gated=gated)))):
             found[level] = locked
             limit -= len(locked)
         if not limit:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from django.db import Error, transaction
-from django.db.models import Expression, F, FloatField, Value
+from django.db.models import Expression, F, FloatField, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
 from jobqueue.db import retry, vendor
@@ -56,7 +56,9 @@ def update_returning(request: Request) -> Taken:
             for start in request.cursor.starts(level):
                 if len(found) < request.limit:
                     wanted, columns = request.limit - len(found), row_columns()
-                    prepared = _statement(request.using, wanted, level is None, columns, **start.condition())
+                    prepared = _statement(
+                        request.using, wanted, level is None, columns, request.excluded, **start.condition()
+                    )
                     found += _leased(prepared.rows(level=level, **given, **start.values()), request, token)
             if len(found) >= request.limit or (found and level in (None, request.only_level)):
                 break
@@ -78,7 +80,7 @@ def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
     rows = [row for row, _ in found]
     _, late = expired(rows)
     if not late:
-        return Taken(rows, [lease for _, lease in found], [], from_top)
+        return Taken(rows, [lease for _, lease in found], [], from_top=from_top)
     gone, any_lease = {row.pk for row in late}, found[0][1]
     mine = in_state(gone, Job.Status.PROCESSING, using=any_lease.using).filter(lock_token=any_lease.token)
     try:
@@ -86,13 +88,17 @@ def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
     except (Error, DatabaseBusy) as error:
         logger.warning("%d expired jobs could not be ended: %s; their leases will run out", len(late), error)
         late = []
-    return Taken(rows, [lease for row, lease in found if row.pk not in gone], late, from_top)
+    return Taken(rows, [lease for row, lease in found if row.pk not in gone], late, from_top=from_top)
 
 
 @lru_cache(maxsize=256)
-def _statement(using: str, limit: int, top: bool, columns: tuple[str, ...], **above: Slot) -> Prepared:
+def _statement(
+    using: str, limit: int, top: bool, columns: tuple[str, ...], excluded: tuple[str, ...], **above: Slot
+) -> Prepared:
     level = partial(candidates.due, priority=candidates.LEVEL)
     due = (candidates.top_due if top else level)(candidates.QUEUE, using=using).filter(**above)
+    if excluded:
+        due = due.filter(Q(task=None) | ~Q(task__in=excluded))
     seconds = Slot("seconds", FloatField())
     granted = Least(Greatest(Coalesce(F("lease_seconds"), seconds), seconds), Value(float(SECONDS_MAX)))
     changes = lease_columns(UtcNow(), UtcNowPlus(granted))

@@ -9,7 +9,7 @@ from django.db import connections
 
 from jobqueue.db import one_writer
 from jobqueue.db.stuck_statements import watched
-from jobqueue.worker.child.circuit_breaker import CircuitBreaker
+from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 from jobqueue.worker.child.retry_budget import RetryBudget
 from jobqueue.worker.run.pool import Pool
@@ -37,10 +37,10 @@ class Child:
         )
         self.pool.unkept = lambda: self.unrenewed_seconds > 2 * options.heartbeat_seconds
         self.concurrency = ConcurrencyLimit(options.concurrency, self.slot, self.name, adaptive=options.adaptive)
-        self.breaker = CircuitBreaker(self.slot, self.name, adaptive=options.adaptive)
         self.budget = RetryBudget(scoreboard.retries[index], scoreboard.retries, self.name)
         #: held while writing: on a database with one writer, two connections would only wait for each other in sleeps
         self.turn = one_writer(options.database)
+        self.breakers = Breakers(self.slot, self.pool, options.database, self.turn, self.watched)
 
     @property
     def unrenewed_seconds(self) -> float:

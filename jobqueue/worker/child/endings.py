@@ -8,6 +8,7 @@ from contextlib import suppress
 from jobqueue import transitions
 from jobqueue.exceptions import Discard, JobLost, LockNotAcquired, ResultError, Snooze
 from jobqueue.failures import is_permanent
+from jobqueue.gates.breaker import BreakerOpen
 from jobqueue.models import Job
 from jobqueue.signals import RunOutcome
 from jobqueue.transitions.failing import give_up
@@ -96,6 +97,9 @@ def _pause_of(outcome: Outcome) -> Snooze | None:
 
 def _park(outcome: Outcome, again: bool) -> RunOutcome:
     lease, error, seconds = outcome.lease, outcome.error, PARK_SECONDS
+    if type(error) is BreakerOpen:
+        # It keeps its place: the next claim puts it behind the gate of the breaker.
+        return RunOutcome.CANCELED if transitions.release(lease) is Job.Status.CANCELED else RunOutcome.PARKED
     if isinstance(error, LockNotAcquired):
         seconds = LOCKED_SECONDS
         parked.put_back(lease.using, lease.job_id, error)

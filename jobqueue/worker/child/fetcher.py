@@ -28,7 +28,6 @@ from jobqueue.worker.run.waiting import Accepted
 logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
-SLOWED = "runs of this task fail for a reason outside of it; one at a time is tried"
 LOOKS_SECONDS = 1.0  # how often the log says, with -v 3, that looks found nothing
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
@@ -77,7 +76,7 @@ class Fetcher:
                 taken = self._claim_from(head, most, room, places)
                 claimed, asked = claimed + taken.kept, asked + most
                 room, places = room - taken.calls, places - taken.coroutines
-            self.empty = not self._met and not self._child.breaker.holds
+            self.empty = not self._met
             self.outage.over()
             concurrency.claimed(claimed, asked)
         except (Error, DatabaseBusy) as error:
@@ -199,14 +198,15 @@ class Fetcher:
         return taken
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
-        """Snooze the jobs that the circuit breaker or the budget of retries holds back; returns the others."""
-        leases, slowed = self._child.breaker.sift(leases)
+        """Give back the jobs that a circuit breaker or the budget of retries holds back; returns the others."""
+        leases, shut = self._child.breakers.sift(leases)
         leases, waiting = self._child.budget.sift(leases)
-        parked = {(seconds, SLOWED): group for seconds, group in slowed.items()} | waiting
-        if parked:
+        if shut or waiting:
             self._strays = True
             with self._turn, suppress(Error, DatabaseBusy):
-                for (seconds, reason), group in parked.items():
+                # The next claim puts them behind the gate of their breaker.
+                transitions.release_many(shut)
+                for (seconds, reason), group in waiting.items():
                     transitions.snooze_many(group, delay_seconds=seconds, reason=reason)
                 self._strays = False
             # Other jobs may be behind them.

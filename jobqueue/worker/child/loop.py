@@ -13,6 +13,7 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates.rules import rules
 from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.child import Child
@@ -64,6 +65,7 @@ class Loop:
                 pool.wait(0.05)
                 continue
             self._give_back(pool.take_back_late(self.settler.mean_run_seconds or 0.0))
+            self._look_at_rules()
             # Read before the claim: a job that ends after it may have enqueued new ones.
             was_idle = not pool.held
             claimed = self._claim(notified=self.notified)
@@ -144,7 +146,14 @@ class Loop:
         if claimed or idle < 1.0:
             return max(HOT_SECONDS, HOT_SHARE * idle)
         low, high = self.options.poll_low_seconds, self.options.poll_high_seconds
+        if self.pool.waiting:
+            high = min(high, FULL_SECONDS)
         return random.uniform(low if idle < QUIET_SECONDS else (low + high) / 2, high)
+
+    def _look_at_rules(self) -> None:
+        """Let no job start that was claimed before it was paused, or before its breaker opened."""
+        with self.child.watched():
+            self.pool.rules = rules(self.child.using)
 
     def _claim(self, *, notified: bool = False) -> int | None:
         with self.child.watched():

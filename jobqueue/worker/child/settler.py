@@ -34,7 +34,7 @@ class Settler:
 
     def __init__(self, child: Child, outage: Outage, *, threads: int) -> None:
         self._pool, self._slot, self._turn = child.pool, child.slot, child.turn
-        self._breaker, self._budget = child.breaker, child.budget
+        self._breakers, self._budget = child.breakers, child.budget
         self._watched, self._outage = child.watched, outage
         self._helper = HelperThread("settler-2") if threads > 1 else None
         self.unwritten: list[Outcome] = []
@@ -53,7 +53,7 @@ class Settler:
                 if not (ended or earlier):
                     continue
                 # Before the writes, which take time: the next of these jobs are about to begin.
-                self._breaker.ended(ended)
+                self._breakers.ended(ended)
                 self._budget.ended(ended)
                 left = self._write(earlier, again=True)
                 if left and self._outage.failures:

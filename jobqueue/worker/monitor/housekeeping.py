@@ -17,13 +17,23 @@ from django.db import Error
 from jobqueue.conf import Settings, load
 from jobqueue.db import fault_vendor, is_lost_connection
 from jobqueue.dead_letters.alone import queues_alone
-from jobqueue.maintenance import lock_sweeper, lock_watch, ordering_sweep, reaper, redriver, worker_rows
+from jobqueue.maintenance import (
+    gate_sweep,
+    lock_sweeper,
+    lock_watch,
+    ordering_sweep,
+    queue_levels,
+    reaper,
+    redriver,
+    worker_rows,
+)
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.outbox import unrouted
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.duty_thread import DutyThread
+from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
@@ -76,9 +86,15 @@ class Housekeeping:
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
-        self._chores = Chores(options.database, self._batch)
+        self._chores = Chores(options.database, self._batch, self._takes_fewer)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
+        self._gates = GateOpener(options.database, doubt, dispatch)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
+
+    def end(self, most_seconds: float) -> None:
+        """Wait up to `most_seconds` for a last round of the threads."""
+        self.thread.end(most_seconds)
+        self._gates.thread.end(most_seconds)
 
     def retire(self, name: str, reason: str) -> None:
         """Have the end of worker `name` written to its row, by the thread. Safe in any thread."""
@@ -152,6 +168,11 @@ class Housekeeping:
         if any(map(self._options.selection.serves, queues_alone(using=self._using))):
             self._scoreboard.header.alone = 1
 
+    def _takes_fewer(self) -> bool:
+        """Whether a child runs fewer jobs than it may, because the database is in trouble."""
+        slots, most = self._scoreboard.slots, self._options.concurrency
+        return any(0 < slots[index].level < most for index, _ in self._living())
+
     def reap(self) -> None:
         """End one batch of expired leases. If the batch was full, the next one follows soon."""
         with self._turn:
@@ -166,6 +187,7 @@ class Housekeeping:
         if done.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", done.total, done.requeued, done.dead)
         self._chores.open_lanes()
+        self._gates.wake()
 
     def redrive(self) -> None:
         """Take the next step of a redrive. If the one after it is due already, it follows soon."""
@@ -187,13 +209,17 @@ class Chores:
     A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
     """
 
-    def __init__(self, using: str, batch: int = BATCH) -> None:
+    def __init__(self, using: str, batch: int = BATCH, in_trouble: Callable[[], bool] = lambda: False) -> None:
         self.using = using
         self.redriver = redriver.Redriver(batch)
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
-        self.openers: dict[str, Chore] = {"ordering sweep": ordering_sweep.OrderingSweep().run_once}
+        self.openers: dict[str, Chore] = {
+            "ordering sweep": ordering_sweep.OrderingSweep().run_once,
+            "gate sweep": gate_sweep.GateSweep().run_once,
+            "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
+        }
         self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
         self._skipped_until: dict[str, float] = {}
 
@@ -206,7 +232,7 @@ class Chores:
         self._do(self.watches, "found")
 
     def open_lanes(self) -> None:
-        """Promote the next jobs of ordering keys that a crash has stalled."""
+        """Open jobs that a crash has stalled, behind others of their ordering key or behind gates."""
         self._do(self.openers, "promoted")
 
     def redrive(self) -> None:

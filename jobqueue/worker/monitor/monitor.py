@@ -92,7 +92,7 @@ class Monitor:
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
         self.settling.end(ROUND_SECONDS)
-        self.house.thread.end(ROUND_SECONDS)
+        self.house.end(ROUND_SECONDS)
         return 0
 
     def renew(self) -> None:

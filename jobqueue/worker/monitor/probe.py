@@ -141,13 +141,13 @@ class Probe:
         running = self._running()
         holds = [lease_slot.hold for lease_slots in self._scoreboard.lease_slots for lease_slot in lease_slots]
         allowed = "Jobs that may run at once now, fewer than usual while the database is in trouble"
-        slowed = "Queues with a task whose runs fail and that is tried one job at a time, summed over children"
+        breakers = "Circuit breakers that are not closed"
         gauges = [
             ("children", "Child processes that run", len(running)),
             ("jobs_running", "Jobs whose body runs now", holds.count(Hold.RUNNING)),
             ("jobs_claimed", "Jobs claimed and not started", holds.count(Hold.WAITING)),
             ("jobs_allowed", allowed, sum(slot.level for slot in running)),
-            ("queues_slowed", slowed, sum(slot.queues_slowed for slot in running)),
+            ("breakers_open", breakers, max((slot.breakers_open for slot in running), default=0)),
             ("database_down", "1 while the database is unreachable", self._scoreboard.header.database_down),
         ]
         if load().outbox is not None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -81,6 +81,7 @@ class Outcome:
     finish_result: Encoded | None = None  # the result that this commit was to store
     row_locked: bool = False  # not written because another session has locked the job's row
     cut_off: bool = False  # not written because the connection was lost
+    ended_at: float = field(default_factory=time.monotonic)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from contextvars import Context
 from functools import partial
 from itertools import chain
 
+from jobqueue.gates.rules import NO_RULES
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
@@ -40,6 +41,8 @@ class Pool:
         self._stopping = stopping
         #: whether the monitor has stopped renewing: then a lease is lost when its time has passed
         self.unkept: Callable[[], bool] = lambda: False
+        #: which jobs may not start although they are claimed
+        self.rules = NO_RULES
         self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._wakeups: Mailbox[None] = Mailbox()
@@ -210,11 +213,12 @@ class Pool:
     def _fit(self, lease: Lease, slot: LeaseSlot) -> bool:
         """Whether `lease` may start; if not, it will be given back.
 
-        It may not if it has expired, because another worker may run it; if it was lost or canceled; or if its
-        expires_at has passed: the next claim then ends the job.
+        It may not if it has expired, because another worker may run it; if it was lost or canceled; if it was
+        paused meanwhile, or its breaker opened; or if its expires_at has passed: the next claim then ends the job.
         """
         begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf
-        if time.monotonic() < min(slot.lease_until, begin_by) and not slot.flags & (LOST | CANCEL):
+        held = time.monotonic() < min(slot.lease_until, begin_by) and not slot.flags & (LOST | CANCEL)
+        if held and (self.rules is NO_RULES or not self.rules.shuts(lease)):
             return True
         self._refused.put(lease)
         self.wake()

@@ -197,7 +197,7 @@ class ProcessSlot(ctypes.Structure):
     snoozed: Total
     discarded: Total
     level: Int  # how many jobs it may run at once now
-    queues_slowed: Int  # queues with a task whose circuit breaker is open
+    breakers_open: Int  # circuit breakers that are not closed, as this process last saw
     locks_acquired: Total
     locks_failed: Total
     locks_contended: Total

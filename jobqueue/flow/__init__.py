@@ -1,0 +1,23 @@
+"""Flow control: pauses and drains of queues and tasks, limits of what runs and how fast it starts, circuit breakers.
+
+All functions run in the caller's transaction and work in all processes within a second of its commit.
+"""
+
+from jobqueue.flow.breakers import Breaker, breaker
+from jobqueue.flow.controls import Paused, drain, pause, paused, resume
+from jobqueue.flow.limiting import KEEP, Limit, clear_limit, limits, set_limit
+
+__all__ = [
+    "KEEP",
+    "Breaker",
+    "Limit",
+    "Paused",
+    "breaker",
+    "clear_limit",
+    "drain",
+    "limits",
+    "pause",
+    "paused",
+    "resume",
+    "set_limit",
+]

@@ -1,0 +1,65 @@
+"""The row of job_flow that a control writes: found or made, locked until the transaction ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from django.db import IntegrityError, transaction
+
+from jobqueue.db.redone import Verb
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InvalidValue
+from jobqueue.gates.rules import forget_rules
+from jobqueue.models import FlowRule
+from jobqueue.tasks import registry
+from jobqueue.validation import check_queue, check_text, did_you_mean
+
+
+def check_place(queue: object, task: object = None) -> tuple[str, str]:
+    """(queue, task) of a rule; the task is "" for the whole queue. Raises InvalidValue, InvalidType.
+
+    A task must be registered in this process, or have a rule already: then it can be ended after the task is gone.
+    """
+    name = check_queue(queue)
+    if task is None:
+        return name, ""
+    path = task if isinstance(task, str) else getattr(task, "module_path", None) or check_text(task, "task")
+    if registry.find_task(path) is None and not _is_known(name, path):
+        found = did_you_mean(path, registry.names()[0])
+        raise InvalidValue(f"no task is called {path!r:.200}{found}. Nothing was written.")
+    return name, path
+
+
+def change(verb: Verb, queue: str, task: str, using: str, write: Callable[[FlowRule], bool]) -> bool:
+    """Call `write` with the locked row of (queue, task), and save the row if it returns True; what it returned."""
+    changed = retry_transient(verb, partial(_change, queue, task, using, write), using=using)
+    forget_rules()
+    return changed
+
+
+def _change(queue: str, task: str, using: str, write: Callable[[FlowRule], bool]) -> bool:
+    rows = FlowRule.objects.using(using).filter(queue=queue, task=task)
+    with transaction.atomic(using=using):
+        row = rows.select_for_update().first()
+        if row is None:
+            row = _made(queue, task, using) or rows.select_for_update().get()
+        changed = write(row)
+        if changed:
+            row.save(using=using)
+        return changed
+
+
+def _made(queue: str, task: str, using: str) -> FlowRule | None:
+    """A new row; None if another session has made it meanwhile."""
+    row = FlowRule(queue=queue, task=task)
+    try:
+        with transaction.atomic(using=using):
+            row.save(using=using, force_insert=True)
+    except IntegrityError:
+        return None
+    return row
+
+
+def _is_known(queue: str, task: str) -> bool:
+    return FlowRule.objects.filter(queue=queue, task=task).exists()

@@ -1,0 +1,184 @@
+"""admit(): which of the jobs that a claim has locked may start. No limit can be passed, whatever else goes wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from jobqueue.gates import declared
+from jobqueue.gates.breaker import may_probe
+from jobqueue.gates.breaker_states import Known
+from jobqueue.gates.buckets import take_tokens
+from jobqueue.gates.limits import Rate, Slots, limits_of
+from jobqueue.gates.rules import Rules, rules
+from jobqueue.gates.slots import Wanted, take_slots
+from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
+from jobqueue.gates.waiting import Blocked
+
+#: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
+LOOK_SECONDS = 1.0
+
+
+class Candidate(Protocol):
+    """A job as a claim has read it, before it raises the fence."""
+
+    @property
+    def pk(self) -> int: ...
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def due_at(self) -> datetime: ...
+    @property
+    def concurrency_key(self) -> bytes | None: ...
+    @property
+    def dependency(self) -> str | None: ...
+    @property
+    def now(self) -> datetime: ...
+
+
+class _Limited(NamedTuple):
+    """A job and its limits."""
+
+    row: Candidate
+    slots: Slots | None
+    rate: Rate | None
+
+
+@dataclass(slots=True)
+class Admitted:
+    """The answer about some jobs. Those that are in neither were not needed."""
+
+    free: set[int] = field(default_factory=set)  # ids of those that may start
+    slots: dict[int, int] = field(default_factory=dict)  # the subject of the slot that a job has taken, by its id
+    blocked: list[Blocked] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)  # dependencies whose breaker was asked for a probe
+
+
+def admit(rows: Sequence[Candidate], limit: int, *, queue: str, using: str) -> Admitted:
+    """Up to `limit` of `rows` may start, in their order; with slots and tokens taken in the open transaction.
+
+    Those that were passed over to come so far are blocked, and those behind them that wait for the same subjects.
+    """
+    known, answer = rules(using), Admitted()
+    rest = list(rows)
+    full: dict[int, Subject] = {}
+    while rest and len(answer.free) < limit:
+        turn, rest = rest[: limit - len(answer.free)], rest[limit - len(answer.free) :]
+        allowed = [row for row in turn if not _is_shut(row, queue, known, answer, using)]
+        _take(_limited_among(allowed, queue, known, full, answer), full, answer, using)
+    for row in rest:
+        # Only those whose subjects are known to be full: others may start with the next claim.
+        found = _limited(row, queue, known)
+        subject = _first_full(found, full)
+        if subject is not None:
+            answer.blocked.append(_blocked(row, subject))
+    return answer
+
+
+def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: str) -> bool:
+    """Whether its task is paused, or the breaker of its dependency is not closed; then it is blocked."""
+    rule = known.of_task(queue, row.task)
+    if rule.paused and row.task is not None:
+        answer.blocked.append(_blocked(row, pause_subject(queue, row.task), opens_at=_look_at(row, rule.until)))
+        return True
+    dependency = row.dependency or declared.dependency_of(row.task)
+    breaker = known.breakers.get(dependency) if dependency is not None else None
+    if breaker is None or dependency is None or _is_probe(row, dependency, breaker, answer, using):
+        return False
+    at = _look_at(row, breaker.looks_again_at)
+    answer.blocked.append(_blocked(row, breaker_subject(dependency), opens_at=at))
+    return True
+
+
+def _is_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted, using: str) -> bool:
+    """Whether it starts as the probe of an open breaker. Only one job of a claim asks."""
+    if breaker.by_hand or dependency in answer.asked or (breaker.probe_at is not None and breaker.probe_at > row.now):
+        return False
+    answer.asked.add(dependency)
+    return may_probe(dependency, row.pk, row.fence + 1, using=using)
+
+
+def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
+    """When to look whether the gate may be opened: soon, because what this process knows is a moment old."""
+    soon = row.now + timedelta(seconds=LOOK_SECONDS)
+    return soon if opens_at is None else min(soon, opens_at)
+
+
+def _limited_among(
+    turn: Iterable[Candidate], queue: str, known: Rules, full: dict[int, Subject], answer: Admitted
+) -> list[_Limited]:
+    """Those with limits that are not known to be full; those without limits are free."""
+    left = []
+    for row in turn:
+        found = _limited(row, queue, known)
+        if (subject := _first_full(found, full)) is not None:
+            answer.blocked.append(_blocked(row, subject))
+        elif found.slots is None and found.rate is None:
+            answer.free.add(row.pk)
+        else:
+            left.append(found)
+    return left
+
+
+def _take(limited: Collection[_Limited], full: dict[int, Subject], answer: Admitted, using: str) -> None:
+    """Take slots and then tokens, so that no token is lost to a job that has no slot."""
+    wanted = [
+        Wanted(one.slots.subject.number, one.slots.most, one.row.pk, one.row.fence + 1) for one in limited if one.slots
+    ]
+    placed = take_slots(wanted, using, taken=answer.slots) if wanted else set()
+    paced: dict[int, list[_Limited]] = defaultdict(list)
+    for one in limited:
+        if one.slots is not None and one.row.pk not in placed:
+            _block(one, one.slots.subject, full, answer)
+        elif one.rate is not None:
+            paced[one.rate.subject.number].append(one)
+        else:
+            _start(one, answer)
+    if not paced:
+        return
+    asked = {
+        number: (group[0].rate.per_second, len(group), group[0].rate.subject.wait_reason)
+        for number, group in paced.items()
+        if group[0].rate is not None
+    }
+    for number, drawn in take_tokens(asked, using).items():
+        for one in paced[number][: drawn.tokens]:
+            _start(one, answer)
+        for one in paced[number][drawn.tokens :]:
+            assert one.rate is not None
+            # Its slot, if it took one, is free again as soon as this is committed: its lease does not begin.
+            _block(one, one.rate.subject, full, answer)
+
+
+def _start(one: _Limited, answer: Admitted) -> None:
+    answer.free.add(one.row.pk)
+    if one.slots is not None:
+        answer.slots[one.row.pk] = one.slots.subject.number
+
+
+def _block(one: _Limited, subject: Subject, full: dict[int, Subject], answer: Admitted) -> None:
+    full[subject.number] = subject
+    most = one.slots.most if one.slots and one.slots.subject == subject else None
+    answer.blocked.append(_blocked(one.row, subject, most))
+
+
+def _limited(row: Candidate, queue: str, known: Rules) -> _Limited:
+    return _Limited(row, *limits_of(queue, row.task, row.concurrency_key, known))
+
+
+def _first_full(one: _Limited, full: dict[int, Subject]) -> Subject | None:
+    for limit in (one.slots, one.rate):
+        if limit is not None and limit.subject.number in full:
+            return limit.subject
+    return None
+
+
+def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:
+    return Blocked(row.pk, row.priority, row.due_at, subject, row.task, most, opens_at)

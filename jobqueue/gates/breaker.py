@@ -1,0 +1,245 @@
+"""The circuit breaker of a dependency: a row of job_breaker, shared by all workers.
+
+Closed: FAILURES failures with cause DEPENDENCY within WITHIN, and no success between, open it. Open: no job of the
+dependency starts. After PROBE one job does, the probe: half-open. If it succeeds, the breaker closes; if it fails, it
+is open again. (M. Nygard, Release It!, 2007, chapter 5.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.models import Exists, OuterRef, Q
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import JobQueueError
+from jobqueue.failures.dependencies import DependencySettings, settings_of
+from jobqueue.gates.breaker_states import Known, State, is_over, known
+from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.subjects import breaker_subject
+from jobqueue.models import BreakerState, Gate, Job
+from jobqueue.signals import breaker_changed, send
+
+logger = logging.getLogger("jobqueue.worker")
+
+Key = tuple[int, int]
+
+
+class BreakerOpen(JobQueueError):
+    """A run that failed while the breaker of its dependency was open: its attempt is given back."""
+
+
+class Run(NamedTuple):
+    """A run that has ended, and how long ago it began and ended: it is recorded later, and was claimed earlier."""
+
+    job_id: int
+    fence: int
+    began_seconds: float
+    ended_seconds: float
+
+    @property
+    def key(self) -> Key:
+        """Identifies it."""
+        return self.job_id, self.fence
+
+    def began_after(self, instant: datetime | None, now: datetime) -> bool:
+        """Whether it began after this instant; None is before all runs."""
+        return instant is None or now - timedelta(seconds=self.began_seconds) >= instant
+
+    def was_running(self, instant: datetime, now: datetime) -> bool:
+        """Whether it ran at this instant."""
+        return not self.began_after(instant, now) and now - timedelta(seconds=self.ended_seconds) >= instant
+
+
+def failed(dependency: str, calls: Sequence[Sequence[Run]], *, using: str) -> Collection[Key]:
+    """Record calls that have failed because of the dependency; the (job_id, fence) of the runs that use no attempt.
+
+    A call has one run, or several of a batch. An outage uses up the attempts of the calls that open the breaker, and of
+    runs that were running at that instant. The others, and the probe, get theirs back, whenever they are recorded.
+    """
+    found, changed = retry_transient("breaker", partial(_failed, dependency, calls, using), using=using)
+    forget_rules()
+    _announce(dependency, changed, using)
+    return found
+
+
+def _failed(dependency: str, calls: Sequence[Sequence[Run]], using: str) -> tuple[set[Key], BreakerState | None]:
+    own = settings_of(dependency, load().dependencies)
+    with vendor(using).transaction(connections[using]):
+        row = locked_row(dependency, using)
+        if row.state == State.CLOSED:
+            spent = _count(row, calls, own)
+            if spent is None:
+                return set(), None
+            others = [run for call in calls if call not in spent for run in call]
+            return {run.key for run in others if not run.was_running(row.since, row.now)}, row
+        runs = list(chain.from_iterable(calls))
+        back = {run.key for run in runs if row.since is None or not run.was_running(row.since, row.now)}
+        probe = row.probe_job, row.probe_fence
+        if row.state != State.HALF_OPEN or probe not in {run.key for run in runs}:
+            return back, None
+        turn(row, State.OPEN, "the probe failed", probe_at=row.now + timedelta(seconds=own.probe))
+        return {*back, probe}, row
+
+
+def _count(row: Any, calls: Sequence[Sequence[Run]], own: DependencySettings) -> Sequence[Sequence[Run]] | None:
+    """Count failed calls while it is closed, in the order of their ends; those that counted if they have opened it."""
+    now: datetime = row.now
+    if row.window_at is None or (now - row.window_at).total_seconds() > own.within:
+        row.window_at, row.failures = now, 0
+    # Runs of before it was closed say nothing about the service now.
+    fresh = [call for call in calls if call[0].began_after(row.since, now)]
+    counted = sorted(fresh, key=lambda call: -call[0].ended_seconds)[: own.failures - row.failures]
+    row.failures += len(counted)
+    if row.failures < own.failures:
+        row.save(using=row._state.db)
+        return None
+    opened = now - timedelta(seconds=counted[-1][0].ended_seconds)
+    probe_at = now + timedelta(seconds=own.probe)
+    turn(row, State.OPEN, f"{row.failures} failures", since=opened, probe_at=probe_at)
+    return counted
+
+
+def succeeded(dependency: str, runs: Sequence[Run], *, using: str) -> None:
+    """Record runs that have succeeded: no failures before them count, and a probe among them closes the breaker."""
+    changed = retry_transient("breaker", partial(_succeeded, dependency, runs, using), using=using)
+    forget_rules()
+    _announce(dependency, changed, using)
+
+
+def _succeeded(dependency: str, runs: Sequence[Run], using: str) -> BreakerState | None:
+    with vendor(using).transaction(connections[using]):
+        row = locked_row(dependency, using)
+        if row.state == State.CLOSED:
+            row.failures, row.window_at = 0, None
+            row.save(using=using)
+            return None
+        probe = row.probe_job, row.probe_fence
+        if row.state != State.HALF_OPEN or probe not in [run.key for run in runs]:
+            return None
+        turn(row, State.CLOSED, "the probe succeeded")
+        changed: BreakerState = row
+        return changed
+
+
+def may_probe(dependency: str, job_id: int, fence: int, *, using: str) -> bool:
+    """Make the lease (job_id, fence), which begins in the open transaction, the probe of an open breaker.
+
+    Not before its time, and not if another probe runs. One whose lease has ended otherwise, as by a crash, is followed
+    by the next.
+    """
+    runs = Job.objects.filter(pk=OuterRef("probe_job"), fence=OuterRef("probe_fence"), status=Job.Status.PROCESSING)
+    due = Q(state=State.OPEN, by_hand=False, probe_at__lte=UtcNow()) | (Q(state=State.HALF_OPEN) & ~Exists(runs))
+    rows = BreakerState.objects.using(using).filter(due, dependency=dependency)
+    # By key: MySQL refuses a subquery on a table that it updates, and this one reads another.
+    return bool(
+        rows.update(state=State.HALF_OPEN, probe_job=job_id, probe_fence=fence, updated_at=UtcNow(), probe_at=None)
+    )
+
+
+def those_not_closed(dependencies: Collection[str], using: str) -> Mapping[str | None, Known]:
+    """The breakers of these that are not closed, as they are now."""
+    rows = BreakerState.objects.using(using).filter(pk__in=sorted(dependencies)).exclude(state=State.CLOSED)
+    found = rows.annotate(now=Selected(UtcNow()))
+    return {row.dependency: known(row) for row in found if not is_over(row, row.now)}
+
+
+def breaker_of(dependency: str, using: str) -> Known | None:
+    """A breaker that is not closed, as it is now. One whose time by hand is over is closed first."""
+    row = BreakerState.objects.using(using).filter(pk=dependency).annotate(now=Selected(UtcNow())).first()
+    if row is None or row.state == State.CLOSED:
+        return None
+    if is_over(row, row.now):
+        if close(dependency, reason="its time is over", using=using):
+            announce(dependency, State.CLOSED, "its time is over", using)
+        return None
+    return known(row)
+
+
+def probe_runs(breaker: Known, using: str) -> bool:
+    """Whether the job that is its probe runs."""
+    if breaker.probe is None:
+        return False
+    job_id, fence = breaker.probe
+    rows = Job.objects.using(using).filter(pk=job_id, fence=fence, status=Job.Status.PROCESSING)
+    return bool(rows.values_list("pk")[:1])
+
+
+def set_by_hand(dependency: str, *, reason: str, until: datetime | None, using: str) -> None:
+    """Open it until then, in the caller's transaction; None: until close()."""
+    retry_transient("breaker", partial(_open_by_hand, dependency, reason, until, using), using=using)
+
+
+def _open_by_hand(dependency: str, reason: str, until: datetime | None, using: str) -> None:
+    with vendor(using).transaction(connections[using]):
+        row = locked_row(dependency, using)
+        row.by_hand, row.until = True, until
+        turn(row, State.OPEN, reason)
+
+
+def close(dependency: str, *, reason: str, using: str) -> bool:
+    """Close it, whoever has opened it, in the caller's transaction; False if it was closed."""
+    return retry_transient("breaker", partial(_close, dependency, reason, using), using=using)
+
+
+def _close(dependency: str, reason: str, using: str) -> bool:
+    with vendor(using).transaction(connections[using]):
+        row = locked_row(dependency, using, as_written=True)
+        if row.state == State.CLOSED:
+            return False
+        turn(row, State.CLOSED, reason)
+        return True
+
+
+def turn(
+    row: Any, state: State, reason: str, *, since: datetime | None = None, probe_at: datetime | None = None
+) -> None:
+    """Write a new state of a locked row, `since` now, and let the jobs that wait for it be looked at in time."""
+    if state == State.CLOSED:
+        row.by_hand, row.until = False, None
+    row.state, row.reason, row.since = state, reason[:200], since or row.now
+    row.failures, row.window_at, row.probe_at = 0, None, probe_at
+    row.probe_job = row.probe_fence = None
+    row.turn += 1
+    row.updated_at = row.now
+    using = row._state.db
+    row.save(using=using)
+    at = row.now if state == State.CLOSED else row.until if row.by_hand else probe_at
+    Gate.objects.using(using).filter(pk=breaker_subject(row.dependency).number).update(opens_at=at, updated_at=UtcNow())
+
+
+def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
+    """The row of a dependency, locked; `now` is the database's clock. Made if there is none.
+
+    One that was opened by hand until a time that has passed is closed, unless `as_written`.
+    """
+    rows = BreakerState.objects.using(using).filter(pk=dependency).select_for_update().annotate(now=Selected(UtcNow()))
+    row = rows.first()
+    if row is None:
+        BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
+        row = rows.get()
+    if row.state != State.CLOSED and not as_written and is_over(row, row.now):
+        row.state, row.by_hand, row.until, row.since = State.CLOSED, False, None, row.until
+    return row
+
+
+def _announce(dependency: str, row: BreakerState | None, using: str) -> None:
+    if row is None:
+        return
+    log = logger.info if row.state == State.CLOSED else logger.warning
+    log("the circuit breaker of %s is %s: %s", dependency, row.state, row.reason)
+    announce(dependency, row.state, row.reason, using)
+
+
+def announce(dependency: str, state: str, reason: str, using: str) -> None:
+    """Send breaker_changed."""
+    send(breaker_changed, BreakerState, dependency=dependency, state=str(state), reason=reason, using=using)

@@ -1,0 +1,63 @@
+"""What claims know of circuit breakers: those that are not closed, and those of services that have begun to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import Q
+
+from jobqueue.conf import load
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.gates import declared
+from jobqueue.models import BreakerState
+
+State = BreakerState.State
+
+
+class Known(NamedTuple):
+    """A breaker that is not closed."""
+
+    state: str
+    since: datetime
+    by_hand: bool
+    until: datetime | None  # of one that was opened by hand; None: until close()
+    probe_at: datetime | None  # when the next probe may start
+    probe: tuple[int, int] | None  # the id and fence of the job that is the probe
+
+    @property
+    def looks_again_at(self) -> datetime | None:
+        """When a job that waits may start without anything happening."""
+        return self.until if self.by_hand else self.probe_at
+
+
+def has_dependencies() -> bool:
+    """Whether any task or setting of this process names a dependency; else there are no breakers for it."""
+    return bool(load().dependencies) or declared.any_dependency()
+
+
+def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
+    """The breakers that are not closed, and the names of closed ones with failures in their window."""
+    if not has_dependencies():
+        return {}, frozenset()
+    rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
+    breakers: dict[str, Known] = {}
+    failing: set[str] = set()
+    for row in rows.annotate(now=Selected(UtcNow())):
+        if row.state == State.CLOSED:
+            failing.add(row.dependency)
+        elif not is_over(row, row.now):
+            breakers[row.dependency] = known(row)
+    return breakers, frozenset(failing)
+
+
+def known(row: BreakerState) -> Known:
+    """What claims need of a row that is not closed."""
+    probe = None if row.probe_job is None or row.probe_fence is None else (row.probe_job, row.probe_fence)
+    return Known(row.state, row.since or row.updated_at, row.by_hand, row.until, row.probe_at, probe)
+
+
+def is_over(row: BreakerState, now: datetime) -> bool:
+    """Whether a breaker that was opened by hand until some time counts as closed."""
+    return row.by_hand and row.until is not None and row.until <= now

@@ -1,0 +1,75 @@
+"""Token buckets by the database's clock: the generic cell rate algorithm (ITU-T I.371), one instant for each bucket.
+
+A bucket holds a second's worth of tokens, at least one. So in any t seconds at most bucket + rate x t jobs start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.models import Gate
+
+#: a token is there if less than this is missing: instants have microseconds, and a token's time seldom does
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a bucket gave: how many tokens, and when it has the next one. `opens_at` None: never, the rate is 0."""
+
+    tokens: int
+    opens_at: datetime | None
+
+
+def draw(used_until: datetime | None, now: datetime, per_second: float, wanted: int) -> tuple[datetime, Drawn]:
+    """Draw up to `wanted` tokens at `now`; the new used_until, and what was drawn.
+
+    A used_until further ahead than an empty bucket's, as after a clock that was set back, counts as an empty bucket's.
+    """
+    if per_second <= 0:
+        return used_until or now, Drawn(0, None)
+    size, seconds = max(1, math.floor(per_second)), 1 / per_second
+    ahead = (used_until - now).total_seconds() if used_until is not None else 0.0
+    ahead = min(max(ahead, 0.0), size * seconds)
+    tokens = max(0, min(wanted, math.floor(size - ahead / seconds + _ROUNDING)))
+    ahead += tokens * seconds
+    # The next token is there when all but one of the bucket are used.
+    opens_at = now + timedelta(seconds=max(0.0, ahead - (size - 1) * seconds))
+    # Rounded up, or many draws would add up to more than the rate.
+    return now + timedelta(microseconds=math.ceil(ahead * 1e6 - _ROUNDING)), Drawn(tokens, opens_at)
+
+
+def take_tokens(wanted: Mapping[int, tuple[float, int, str]], using: str) -> dict[int, Drawn]:
+    """Draw from the bucket of each subject, in the open transaction, which keeps it locked; what each gave.
+
+    `wanted`: by subject the rate per second, the number of tokens and the wait_reason of jobs that wait for it.
+    """
+    subjects = sorted(wanted)
+    rows = Gate.objects.using(using).filter(pk__in=subjects).order_by("pk")
+    found = {row.pk: row for row in _locked(rows)}
+    if missing := [subject for subject in subjects if subject not in found]:
+        new = [Gate(subject=subject, wait_reason=wanted[subject][2]) for subject in missing]
+        Gate.objects.using(using).bulk_create(new, ignore_conflicts=True)
+        found |= {row.pk: row for row in _locked(rows)}
+    drawn: dict[int, Drawn] = {}
+    for subject in subjects:
+        per_second, count, _ = wanted[subject]
+        row = found[subject]
+        used_until, drawn[subject] = draw(row.used_until, row.now, per_second, count)
+        # Somebody waits for the next token only if there were too few.
+        opens_at = drawn[subject].opens_at if drawn[subject].tokens < count else row.opens_at
+        Gate.objects.using(using).filter(pk=subject).update(
+            used_until=used_until, per_second=per_second, opens_at=opens_at, updated_at=UtcNow()
+        )
+    return drawn
+
+
+def _locked(rows: QuerySet[Gate]) -> list[Any]:
+    return list(rows.select_for_update().annotate(now=Selected(UtcNow())))

@@ -1,0 +1,140 @@
+"""Opens the gates of jobs that may start: after a lease has ended, and after a claim has closed them.
+
+In transactions of their own, after the commit that freed something. If the process dies between the two, a sweep opens
+them. To open too many does no harm: the claim checks again. To open one twice is not possible.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache, partial
+
+from django.db import Error, connections, transaction
+from django.db.models import BigIntegerField, Case, Value, When
+
+from jobqueue import wakeup
+from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates.slots import in_use
+from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.models import Gate, GateWait, Job
+from jobqueue.models.rows import any_in_state
+from jobqueue.ordering import SCHEDULED
+
+logger = logging.getLogger("jobqueue.transitions")
+
+CHUNK = 1000
+
+
+def freed(subjects: Iterable[int | None], *, using: str) -> None:
+    """Open one waiting job for each slot in `subjects` that a lease has freed (None: it had none). Never raises.
+
+    Now, or when the open transaction is committed.
+    """
+    counts = Counter(subject for subject in subjects if subject is not None)
+    if counts:
+        _after_commit(partial(open_first, counts, using=using), using)
+
+
+def closed(subjects: Iterable[int], *, using: str) -> None:
+    """After the commit of a claim that closed gates: a slot may have been freed before it. Never raises."""
+    wanted = set(subjects)
+    if wanted:
+        _after_commit(partial(open_free, wanted, using=using), using)
+
+
+def _after_commit(work: partial[int], using: str) -> None:
+    def open_or_log() -> None:
+        try:
+            work()
+        except (Error, DatabaseBusy) as error:
+            logger.warning("jobs that wait for slots wait for the next sweep: %s", error)
+
+    if not in_open_transaction(using):
+        open_or_log()
+    elif connections[using].in_atomic_block:
+        transaction.on_commit(open_or_log, using=using, robust=True)
+    # Else autocommit was turned off by hand, and Django does not see the commit: the sweep will find them.
+
+
+def open_free(subjects: Iterable[int], *, using: str) -> int:
+    """Open as many jobs of each subject as it has free slots; how many were opened."""
+    wanted = sorted(subjects)
+    gates = Gate.objects.using(using).filter(pk__in=wanted, most__isnull=False)
+    most: dict[int, int] = retry_transient("promote", partial(dict, gates.values_list("pk", "most")), using=using)
+    used = retry_transient("promote", partial(in_use, most.keys(), using), using=using)
+    free = {subject: most[subject] - used[subject] for subject in most}
+    return open_first({subject: count for subject, count in free.items() if count > 0}, using=using)
+
+
+def open_first(counts: Mapping[int, int], *, using: str) -> int:
+    """Open the first `counts[subject]` jobs that wait for each subject; how many were opened."""
+    left, opened = dict(counts), 0
+    while left:
+        found = retry_transient("promote", partial(_first, left, using), using=using)
+        if not found:
+            break
+        done = {subject: open_jobs(ids, using) for subject, ids in found.items()}
+        opened += sum(done.values())
+        # Others may have opened some of these, or they were canceled: those behind them have their turn.
+        left = {subject: rest for subject, count in done.items() if (rest := left[subject] - count) > 0}
+    return opened
+
+
+def open_all(subject: int, *, using: str) -> int:
+    """Open all jobs that wait for a subject, the first ones first, in transactions of CHUNK; how many were opened."""
+    opened = 0
+    while found := retry_transient("promote", partial(_first, {subject: CHUNK}, using), using=using):
+        opened += open_jobs(found[subject], using)
+    return opened
+
+
+def _first(counts: Mapping[int, int], using: str) -> dict[int, list[int]]:
+    """The ids of the first jobs that wait for each subject, for those for which any do."""
+    found: dict[int, list[int]] = {}
+    for size in {min(count, CHUNK) for count in counts.values()}:
+        wanted = [{"subject": subject} for subject, count in counts.items() if min(count, CHUNK) == size]
+        for subject, job_id in _look(using, size).rows_of_each(wanted):
+            found.setdefault(subject, []).append(job_id)
+    return found
+
+
+def open_jobs(ids: list[int], using: str) -> int:
+    """Open these jobs in one transaction; how many were still closed."""
+    tried: list[tuple[int, set[str]]] = []
+
+    def write() -> tuple[int, set[str]]:
+        with vendor(using).transaction(connections[using]):
+            count = _opening(using).change(ids=sorted(ids))
+            GateWait.objects.using(using).filter(pk__in=ids).delete()
+            queues = (
+                set(Job.objects.using(using).filter(pk__in=ids).values_list("queue", flat=True)) if count else set()
+            )
+            tried.append((count, queues))
+            return count, queues
+
+    retry_transient("promote", write, using=using)
+    # A try before the last one may have been committed without an answer.
+    for queue in set().union(*(queues for _, queues in tried)):
+        wakeup.notify(queue, using)
+    return max(count for count, _ in tried)
+
+
+@lru_cache(maxsize=64)
+def _look(using: str, size: int) -> Prepared:
+    rows = GateWait.objects.using(using).filter(subject=Slot("subject", BigIntegerField()))
+    return prepare_rows(rows.order_by("urgency", "run_at", "job_id").values_list("subject", "job_id")[:size])
+
+
+@cache
+def _opening(using: str) -> Prepared:
+    reason = Case(When(run_at__gt=UtcNow(), then=Value(SCHEDULED)), output_field=Job._meta.get_field("wait_reason"))
+    rows = any_in_state(Job.Status.READY, using=using).filter(gate=FLOW_GATE)
+    return prepare_change(rows, {"gate": 0, "wait_reason": reason, "updated_at": UtcNow()})

@@ -1,0 +1,169 @@
+"""What operators have set for queues and tasks, read at most twice a second by each process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from django.db import Error, connections, transaction
+
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.durations import parse_rate
+from jobqueue.gates import declared
+from jobqueue.gates.breaker_states import Known, read_breakers
+from jobqueue.models import FlowRule
+
+#: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
+RULES_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRule:
+    """What is set for a task in a queue. A limit that is not set here is that of the task."""
+
+    paused: bool = False
+    until: datetime | None = None
+    sets_concurrency: bool = False
+    concurrency: int | None = None
+    sets_rate: bool = False
+    per_second: float | None = None
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether it is paused, or a limit of 0 is set."""
+        return self.paused or (self.sets_concurrency and self.concurrency == 0) or self.per_second == 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRule(TaskRule):
+    """What is set for a whole queue. A limit that is not set here is that of QUEUES in the settings."""
+
+    draining: bool = False
+    level: int | None = None  # the present limit where CONCURRENCY is (least, most)
+
+
+_NO_TASK_RULE, _NO_QUEUE_RULE = TaskRule(), QueueRule()
+
+
+class Startable(Protocol):
+    """A lease of a job that has not begun."""
+
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def dependency(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rows of job_flow, and of job_breaker as far as they matter, at one moment."""
+
+    queues: Mapping[str, QueueRule] = field(default_factory=dict)
+    tasks: Mapping[tuple[str, str], TaskRule] = field(default_factory=dict)
+    #: queues, and tasks in them, of which nothing may start
+    paused: frozenset[tuple[str, str | None]] = frozenset()
+    #: circuit breakers that are not closed, by dependency; closed ones of services that have begun to fail
+    breakers: Mapping[str, Known] = field(default_factory=dict)
+    failing: frozenset[str] = frozenset()
+
+    def shuts(self, lease: Startable) -> bool:
+        """Whether a job that was claimed may not start: it is paused, or waits for a breaker and is not its probe."""
+        if (lease.queue, None) in self.paused or (lease.queue, lease.task) in self.paused:
+            return True
+        dependency = lease.dependency or declared.dependency_of(lease.task)
+        breaker = self.breakers.get(dependency) if dependency is not None else None
+        return breaker is not None and breaker.probe != (lease.job_id, lease.fence)
+
+    def of_queue(self, queue: str) -> QueueRule:
+        """The rule of a whole queue; one without limits if none is set."""
+        return self.queues.get(queue, _NO_QUEUE_RULE)
+
+    def of_task(self, queue: str, task: str | None) -> TaskRule:
+        """The rule of a task in a queue; one without limits if none is set."""
+        return self.tasks.get((queue, task), _NO_TASK_RULE) if task is not None else _NO_TASK_RULE
+
+
+NO_RULES = Rules()
+
+
+class _Cache:
+    """The rules of each database, and until when they count.
+
+    What was read in a transaction may be as old as its snapshot, and is undone with it: it is kept apart, and claims
+    never see it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, bool], tuple[Rules, float]] = {}
+
+    def get(self, using: str) -> Rules:
+        key = using, connections[using].in_atomic_block
+        rules, good_until = self._known.get(key, (NO_RULES, 0.0))
+        now = time.monotonic()
+        if now < good_until:
+            return rules
+        with self._lock:
+            # Before the read: the rules are then never older than RULES_SECONDS, however long it takes.
+            rules = _read(using, rules)
+            self._known[key] = rules, now + RULES_SECONDS
+        return rules
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+_cache = _Cache()
+
+
+def rules(using: str) -> Rules:
+    """The rules of a database, at most RULES_SECONDS old; the last known ones while it cannot be read."""
+    return _cache.get(using)
+
+
+def forget_rules() -> None:
+    """Read the rules again at their next use: this process has changed them, or a test begins."""
+    _cache.forget()
+
+
+def _read(using: str, last: Rules) -> Rules:
+    rules = FlowRule.objects.using(using).annotate(now=Selected(UtcNow()))
+    try:
+        if connections[using].in_atomic_block:
+            # A savepoint, so that an error leaves the caller's transaction usable.
+            with transaction.atomic(using=using):
+                rows, breakers = list(rules), read_breakers(using)
+        else:
+            rows, breakers = list(rules), read_breakers(using)
+    except Error:
+        # The caller's own statement meets the same fault, and reports it.
+        return last
+    queues: dict[str, QueueRule] = {}
+    tasks: dict[tuple[str, str], TaskRule] = {}
+    for row in rows:
+        # A pause whose time is over counts as ended before anybody has written that it is.
+        ended = row.until is not None and row.until <= row.now
+        paused = row.mode == FlowRule.Mode.PAUSED and not ended
+        per_second = _per_second(row.rate)
+        common = (paused, row.until, row.sets_concurrency, row.concurrency, row.sets_rate, per_second)
+        if row.task:
+            tasks[row.queue, row.task] = TaskRule(*common)
+        else:
+            queues[row.queue] = QueueRule(*common, row.mode == FlowRule.Mode.DRAINING, row.level)
+    shut: set[tuple[str, str | None]] = {(queue, None) for queue, rule in queues.items() if rule.starts_nothing}
+    shut |= {place for place, rule in tasks.items() if rule.starts_nothing}
+    return Rules(queues, tasks, frozenset(shut), *breakers)
+
+
+def _per_second(rate: str | None) -> float | None:
+    return None if rate is None else 0.0 if rate == "0" else parse_rate(rate)

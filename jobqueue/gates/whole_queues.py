@@ -1,0 +1,120 @@
+"""The limits of a whole queue: its pause, how many of its jobs run at once in all workers, and how fast they start.
+
+No job waits at a gate for them: a claim is told how many jobs it may take. So a pause of a million jobs is one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.expressions import Unestimated, UnestimatedSlot
+from jobqueue.db.fields import NameField
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.durations import parse_rate
+from jobqueue.gates.buckets import draw
+from jobqueue.gates.rules import Rules
+from jobqueue.gates.subjects import whole_queue_subject
+from jobqueue.models import Gate, Job
+
+#: a limit above this is not counted: no number of workers reaches it
+COUNTED_MAX = 100_000
+
+
+class QueueLimits(NamedTuple):
+    """What holds for a whole queue; None: no limit."""
+
+    paused: bool
+    most: int | None
+    per_second: float | None
+
+    @property
+    def none(self) -> bool:
+        """Whether claims need not ask."""
+        return self.most is None and self.per_second is None
+
+
+NO_LIMITS = QueueLimits(False, None, None)
+
+
+def limits_of_queue(queue: str, rules: Rules) -> QueueLimits:
+    """What an operator has set for `queue`, else what QUEUES in the settings says."""
+    rule, own = rules.queues.get(queue), load().queues.get(queue)
+    if rule is None and own is None:
+        return NO_LIMITS
+    most, per_second = own.concurrency if own else None, parse_rate(own.rate) if own and own.rate else None
+    if isinstance(most, (tuple, list)):
+        low, high = most
+        most = min(high, max(low, rule.level or low)) if rule else low
+    if rule is None:
+        return QueueLimits(most == 0, most, per_second)
+    most = rule.concurrency if rule.sets_concurrency else most
+    per_second = rule.per_second if rule.sets_rate else per_second
+    return QueueLimits(rule.paused or most == 0 or per_second == 0, most, per_second)
+
+
+@dataclass(slots=True)
+class Room:
+    """How many jobs of a queue a claim may start, in its open transaction."""
+
+    jobs: int
+    seconds: float = 0.0  # until more may start, if that is known
+    _gate: Any = None
+    _per_second: float | None = None
+
+    def use(self, jobs: int, using: str) -> None:
+        """Record that so many of them start."""
+        if jobs and self._per_second:
+            used_until, _ = draw(self._gate.used_until, self._gate.now, self._per_second, jobs)
+            rows = Gate.objects.using(using).filter(pk=self._gate.pk)
+            rows.update(used_until=used_until, per_second=self._per_second, updated_at=UtcNow())
+
+
+def room_in(queue: str, wanted: int, limits: QueueLimits, using: str) -> Room:
+    """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
+
+    So of two claims one counts the jobs that the other has leased.
+    """
+    gate = _locked(queue, using)
+    room = Room(wanted, _gate=gate, _per_second=limits.per_second)
+    if limits.most is not None:
+        room.jobs = min(room.jobs, limits.most - running(queue, limits.most, using))
+    if limits.per_second and room.jobs > 0:
+        _, drawn = draw(gate.used_until, gate.now, limits.per_second, room.jobs)
+        room.jobs = drawn.tokens
+        room.seconds = _until(drawn.opens_at, gate.now)
+    room.jobs = max(0, room.jobs)
+    return room
+
+
+def running(queue: str, most: int, using: str) -> int:
+    """How many jobs of `queue` are PROCESSING, counted up to `most`: index entries, without a lock."""
+    return len(_running(using, min(most, COUNTED_MAX)).rows(queue=queue))
+
+
+@cache
+def _running(using: str, most: int) -> Prepared:
+    rows = Job.objects.using(using).filter(
+        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.PROCESSING)
+    )
+    return prepare_rows(vendor(using).force_index(rows, "ix_pick").values_list("pk")[:most])
+
+
+def _until(opens_at: datetime | None, now: datetime) -> float:
+    return 0.0 if opens_at is None else (opens_at - now).total_seconds()
+
+
+def _locked(queue: str, using: str) -> Any:
+    subject = whole_queue_subject(queue)
+    rows = Gate.objects.using(using).filter(pk=subject.number).select_for_update().annotate(now=Selected(UtcNow()))
+    gate = rows.first()
+    if gate is None:
+        new = Gate(subject=subject.number, wait_reason=subject.wait_reason)
+        Gate.objects.using(using).bulk_create([new], ignore_conflicts=True)
+        gate = rows.get()
+    return gate

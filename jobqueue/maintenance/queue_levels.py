@@ -1,0 +1,87 @@
+"""Moves the present limit of queues with CONCURRENCY (least, most): up while jobs wait, down while threads are idle.
+
+And down by half while a worker is in trouble. The level is in job_flow, one for all workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from jobqueue.conf import Settings
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.retry import retry_transient
+from jobqueue.gates.backlog import due_count
+from jobqueue.gates.whole_queues import running
+from jobqueue.models import FlowRule
+
+#: between two looks of a worker, and between two steps of a queue, whichever worker takes them
+INTERVAL_SECONDS, STEP_SECONDS = 1.0, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one pass did."""
+
+    levels: int = 0
+
+
+class QueueLevels:
+    """Looks every INTERVAL_SECONDS; called more often. `in_trouble`: whether this worker takes fewer jobs now."""
+
+    def __init__(self, in_trouble: Callable[[], bool] = lambda: False) -> None:
+        self._in_trouble, self._next = in_trouble, 0.0
+
+    def run_once(self, settings: Settings, *, using: str) -> Moved:
+        """Move each level by one step, if it is time. Nothing is read where no queue has bounds."""
+        bounds = {
+            queue: (own.concurrency[0], own.concurrency[1])
+            for queue, own in settings.queues.items()
+            if isinstance(own.concurrency, (tuple, list))
+        }
+        if not bounds or time.monotonic() < self._next:
+            return Moved()
+        self._next = time.monotonic() + INTERVAL_SECONDS
+        trouble = self._in_trouble()
+        moved = [_move(queue, least, most, trouble, using) for queue, (least, most) in bounds.items()]
+        return Moved(sum(moved))
+
+
+def next_level(level: int, least: int, most: int, *, ready: int, busy: int, trouble: bool) -> int:
+    """A quarter up while the level is used up and jobs wait, a quarter down while less than half of it is used."""
+    if trouble:
+        level //= 2
+    elif ready and busy >= level:
+        level += max(1, level // 4)
+    elif not ready and 2 * busy < level:
+        level -= max(1, level // 4)
+    return min(most, max(least, level))
+
+
+def _move(queue: str, least: int, most: int, trouble: bool, using: str) -> bool:
+    rows = FlowRule.objects.using(using).filter(queue=queue, task="")
+    rule = retry_transient("limit", rows.first, using=using)
+    if rule is None:
+        make = partial(FlowRule.objects.using(using).bulk_create, [FlowRule(queue=queue)], ignore_conflicts=True)
+        retry_transient("limit", make, using=using)
+        rule = FlowRule(queue=queue)
+    if rule.sets_concurrency:
+        return False
+    level = min(most, max(least, rule.level or least))
+    new = next_level(
+        level,
+        least,
+        most,
+        ready=retry_transient("limit", partial(due_count, queue, 1, using), using=using),
+        busy=retry_transient("limit", partial(running, queue, level, using), using=using),
+        trouble=trouble,
+    )
+    if new == rule.level or (rule.level is None and new == least):
+        return False
+    # Of several workers one takes the step.
+    mine = rows.filter(level=rule.level, updated_at__lte=UtcNowPlus(-STEP_SECONDS))
+    if rule.level is None:
+        mine = rows.filter(level=None)
+    return bool(retry_transient("limit", partial(mine.update, level=new, updated_at=UtcNow()), using=using))

@@ -1,0 +1,120 @@
+"""Circuit breakers of dependencies, as a child meets them: which jobs it may start, and what their ends say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from django.db import Error
+
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.failures import FailureCause, summary
+from jobqueue.gates import breaker, declared
+from jobqueue.gates.breaker import BreakerOpen, Run
+from jobqueue.gates.rules import forget_rules, rules
+from jobqueue.transitions import Lease
+from jobqueue.transitions.causes import cause_of
+from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.pool import Pool
+from jobqueue.worker.shared.scoreboard import ProcessSlot
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+class Breakers:
+    """Tells the breakers how runs ended, and keeps jobs from starting whose breaker has opened since their claim.
+
+    The claimer sifts while the settler tells; each uses its own connection.
+    """
+
+    def __init__(
+        self,
+        slot: ProcessSlot,
+        pool: Pool,
+        using: str,
+        turn: AbstractContextManager[object],
+        watched: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._slot, self._pool, self._using, self._turn, self._watched = slot, pool, using, turn, watched
+        #: dependencies of which this process has recorded a failure, and no success since
+        self._failing: set[str] = set()
+
+    def sift(self, leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+        """Return the leases that may run, and those that are to be given back. One statement if any has a dependency.
+
+        The claim goes by what it knew a moment ago: without this look, an outage would use up the attempts of all jobs
+        that are claimed within that time.
+        """
+        names = {name for lease in leases if (name := _dependency_of(lease)) is not None}
+        if not names:
+            return leases, []
+        found = breaker.those_not_closed(names, self._using)
+        if not found:
+            return leases, []
+        # The job threads must know a probe that was claimed just now.
+        forget_rules()
+        self._pool.rules = rules(self._using)
+        shut = [
+            lease
+            for lease in leases
+            if (name := _dependency_of(lease)) in found and found[name].probe != (lease.job_id, lease.fence)
+        ]
+        return [lease for lease in leases if lease not in shut], shut
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Record how runs ended. A failed probe, and others that began while the breaker was open, use no attempt."""
+        groups: dict[str, list[Outcome]] = {}
+        for outcome in outcomes:
+            dependency = outcome.lease.dependency or outcome.dependency
+            if dependency is not None and (outcome.succeeded or _is_outage(outcome)):
+                groups.setdefault(dependency, []).append(outcome)
+        for dependency, group in groups.items():
+            try:
+                with self._turn, self._watched():
+                    self._tell(dependency, group)
+            except (Error, DatabaseBusy) as error:
+                logger.warning("the circuit breaker of %s was not told of %d runs: %s", dependency, len(group), error)
+        if groups:
+            # Jobs that were claimed ahead must not start if it has opened.
+            self._pool.rules = rules(self._using)
+            self._slot.breakers_open = len(self._pool.rules.breakers)
+
+    def _tell(self, dependency: str, group: list[Outcome]) -> None:
+        good = [outcome for outcome in group if outcome.succeeded]
+        known = rules(self._using)
+        if good and (dependency in self._failing | known.failing or dependency in known.breakers):
+            breaker.succeeded(dependency, [_run(outcome) for outcome in good], using=self._using)
+            self._failing.discard(dependency)
+        last = max((number for number, outcome in enumerate(group) if outcome.succeeded), default=-1)
+        bad = group[last + 1 :]
+        if not bad:
+            return
+        # One call that raised counts once, however many jobs were in it.
+        calls: dict[int, list[Run]] = {}
+        for outcome in bad:
+            calls.setdefault(id(outcome.error), []).append(_run(outcome))
+        free = breaker.failed(dependency, list(calls.values()), using=self._using)
+        self._failing.add(dependency)
+        for outcome in bad:
+            if outcome.key in free and outcome.error is not None:
+                outcome.ending = Ending.PARKED
+                outcome.error = BreakerOpen(f"breaker {dependency}: {summary(outcome.error)}")
+
+
+def _run(outcome: Outcome) -> Run:
+    ended_seconds = time.monotonic() - outcome.ended_at
+    return Run(*outcome.key, ended_seconds + outcome.run_seconds, ended_seconds)
+
+
+def _dependency_of(lease: Lease) -> str | None:
+    return lease.dependency or declared.dependency_of(lease.task)
+
+
+def _is_outage(outcome: Outcome) -> bool:
+    """Whether the run failed because of its dependency: another cause says nothing about it."""
+    error = outcome.error
+    if outcome.ending is not Ending.FAILED or error is None:
+        return False
+    return cause_of(error, outcome.lease.task) == FailureCause.DEPENDENCY
