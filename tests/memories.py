@@ -5,9 +5,12 @@ import logging
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.failures import crash_policies, project
+from jobqueue.gates import declared
+from jobqueue.gates.rules import forget_rules
 from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
+from jobqueue.producer import back_pressure
 from jobqueue.tasks import registry, versions
 from jobqueue.transitions.claiming import aging
 from jobqueue.wakeup.redis import RedisNotifier
@@ -15,6 +18,7 @@ from jobqueue.worker.child import parked
 
 MEMORIES = (
     aging._next_look,
+    back_pressure._backlogs._known,
     lock_sweeper._positions,
     lock_watch._memories,
     parked._parked,
@@ -29,6 +33,8 @@ REGISTRIES = (
     (versions, "_upcasters"),
     (project, "_of_tasks"),
     (crash_policies, "_of_tasks"),
+    (declared, "_declared"),
+    (declared, "_dependencies"),
 )
 
 
@@ -42,6 +48,7 @@ def reset():
             logger.propagate = True
     for memory in MEMORIES:
         memory.clear()
+    forget_rules()
     recorder._reset()
     RedisNotifier.at.cache_clear()
 

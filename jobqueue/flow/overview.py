@@ -9,6 +9,7 @@ from jobqueue.conf import load
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.flow.controls import Paused, paused
 from jobqueue.flow.limiting import KEEP, Limit, limits
+from jobqueue.flow.unaware import count_unaware, running_workers
 from jobqueue.gates.backlog import due_count
 from jobqueue.gates.whole_queues import running
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -34,6 +35,8 @@ class QueueState:
     concurrency: str  # as text: "5", "2 to 8", or "" for no limit
     rate: str
     set_here: bool  # whether a limit comes from set_limit() and not from the settings
+    #: running workers that serve the queue and do not know its limit: it is partial while there are any
+    unaware_workers: int
 
 
 def queue_states(*, using: str, name: str | None = None) -> list[QueueState]:
@@ -48,15 +51,20 @@ def queue_states(*, using: str, name: str | None = None) -> list[QueueState]:
     places = {*pauses, *set_limits}
     if name is None:
         names |= {*load().queues, *(queue for queue, _ in places)}
+    workers = running_workers(using)
     found = []
     for queue in sorted(names)[:QUEUES_MAX]:
         for task in [None, *sorted(task for place, task in places if place == queue and task is not None)]:
             place = queue, task
-            found.append(_state(queue, task, pauses.get(place), set_limits.get(place), using))
+            limit = set_limits.get(place)
+            unaware = count_unaware(workers, queue, task, set_here=limit is not None)
+            found.append(_state(queue, task, pauses.get(place), limit, unaware, using))
     return found
 
 
-def _state(queue: str, task: str | None, pause: Paused | None, limit: Limit | None, using: str) -> QueueState:
+def _state(
+    queue: str, task: str | None, pause: Paused | None, limit: Limit | None, unaware: int, using: str
+) -> QueueState:
     concurrency, rate = _limits_of(queue if task is None else None, limit)
     return QueueState(
         queue,
@@ -71,6 +79,7 @@ def _state(queue: str, task: str | None, pause: Paused | None, limit: Limit | No
         concurrency,
         rate,
         limit is not None,
+        unaware if pause or concurrency or rate else 0,
     )
 
 

@@ -17,6 +17,7 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_change
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
+from jobqueue.gates.announced import own_limits
 from jobqueue.models import Worker
 from jobqueue.payload import JSON
 from jobqueue.signals import send, worker_started, worker_stopped
@@ -48,6 +49,7 @@ def register(
         concurrency=concurrency,
         version=jobqueue.__version__,
         heartbeat_seconds=heartbeat_seconds,
+        gates=own_limits(),
     )
     try:
         retry_transient("housekeeping", lambda: row.save(using=using, force_insert=True), using=using)

@@ -165,6 +165,7 @@ class Migration(migrations.Migration):
                 ('heartbeat_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last heartbeat')),
                 ('heartbeat_seconds', models.FloatField(null=True, verbose_name='seconds between heartbeats')),
                 ('retries', fields.PayloadField(null=True, verbose_name='retries by task')),
+                ('gates', fields.PayloadField(null=True, verbose_name='limits that it knows')),
                 ('stopped_at', fields.UtcDateTimeField(null=True, verbose_name='stopped at')),
                 ('stop_reason', fields.NameField(default='', max_length=200, verbose_name='stop reason')),
             ],

@@ -28,6 +28,8 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"), null=True)
     # How far retries multiply, by task: the counts of its process since the start of the command.
     retries = PayloadField(_("retries by task"), null=True)
+    # The limits that its code and settings have: jobqueue.gates.announced. NULL: it runs a version without limits.
+    gates = PayloadField(_("limits that it knows"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

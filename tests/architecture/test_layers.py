@@ -19,10 +19,10 @@ ROOMS = [
     "db", "models",
     "wakeup", "ordering", "gates", "producer",
     "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "flow", "explain",
+    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "maintenance", "checks",
-    "worker.shared", "worker.run", "worker.child", "worker.monitor", "worker",
+    "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip

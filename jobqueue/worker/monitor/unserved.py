@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from jobqueue.db import vendor
-from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.log_format import one_line
-from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.models import Job, Worker
 from jobqueue.transitions.claiming import candidates
-from jobqueue.worker.shared.queue_choice import Selection, parse
+from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -37,14 +35,7 @@ def warn(options: Options) -> None:
 def _others(using: str) -> list[Selection]:
     """What the running workers serve. Text that was too long for the column counts as all queues."""
     found = set(Worker.objects.using(using).filter(stopped_at__isnull=True).values_list("queues", flat=True))
-    return [_read(text) for text in found]
-
-
-def _read(text: str) -> Selection:
-    try:
-        return parse([] if was_cut(text) else [text])
-    except (InvalidValue, InvalidType):
-        return parse([])
+    return list(map(stored_selection, found))
 
 
 def _words(names: list[str], selection: Selection, using: str) -> str:

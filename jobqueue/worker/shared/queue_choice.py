@@ -6,7 +6,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.heads import Heads, WaitingNames
 from jobqueue.validation import check_queue
@@ -128,3 +129,11 @@ def _weight(text: str, part: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= WEIGHT_MAX):
         raise InvalidValue(f"{part!r}: the weight after ':' must be a whole number from 1 to {WEIGHT_MAX}")
     return int(text)
+
+
+def stored_selection(text: str) -> Selection:
+    """What a worker serves by its row. Text that cannot be read, or was cut for the column, counts as all queues."""
+    try:
+        return parse([] if was_cut(text) else [text])
+    except (InvalidValue, InvalidType):
+        return parse([])

@@ -1,0 +1,45 @@
+"""Workers that do not know a limit, because they run older code or other settings: it is partial while they run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any, NamedTuple
+
+from jobqueue.db.alias import explain_missing_table
+from jobqueue.gates.announced import knows
+from jobqueue.models import Worker
+from jobqueue.worker.shared.queue_choice import Selection, stored_selection
+
+#: more workers than this are not read
+WORKERS_MAX = 2000
+
+
+class Running(NamedTuple):
+    """So many running workers that serve the same queues and have announced the same limits."""
+
+    number: int
+    selection: Selection
+    announced: Any
+
+
+def running_workers(using: str) -> list[Running]:
+    """The running workers, those that are alike together."""
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True)
+    with explain_missing_table(using):
+        found = list(rows.values_list("queues", "gates")[:WORKERS_MAX])
+    alike = Counter((queues, json.dumps(gates, sort_keys=True)) for queues, gates in found)
+    return [Running(number, stored_selection(queues), json.loads(gates)) for (queues, gates), number in alike.items()]
+
+
+def count_unaware(workers: list[Running], queue: str, task: str | None, *, set_here: bool) -> int:
+    """How many of `workers` serve `queue` and do not know its limit, or that of a task in it.
+
+    One that an operator has set is known to all workers that know limits at all.
+    """
+    return sum(
+        worker.number
+        for worker in workers
+        if worker.selection.serves(queue)
+        and (worker.announced is None if set_here else not knows(worker.announced, queue, task))
+    )
