@@ -40,10 +40,15 @@ def draw(used_until: datetime | None, now: datetime, per_second: float, wanted: 
     ahead = min(max(ahead, 0.0), size * seconds)
     tokens = max(0, min(wanted, math.floor(size - ahead / seconds + _ROUNDING)))
     ahead += tokens * seconds
+    # Both rounded up: many draws must not add up to more than the rate, and at opens_at the token must be there.
+    ahead = _up(ahead * 1e6) / 1e6
     # The next token is there when all but one of the bucket are used.
-    opens_at = now + timedelta(seconds=max(0.0, ahead - (size - 1) * seconds))
-    # Rounded up, or many draws would add up to more than the rate.
-    return now + timedelta(microseconds=math.ceil(ahead * 1e6 - _ROUNDING)), Drawn(tokens, opens_at)
+    opens_at = now + timedelta(microseconds=_up(max(0.0, ahead - (size - 1) * seconds) * 1e6))
+    return now + timedelta(microseconds=_up(ahead * 1e6)), Drawn(tokens, opens_at)
+
+
+def _up(microseconds: float) -> int:
+    return math.ceil(microseconds - _ROUNDING)
 
 
 def take_tokens(wanted: Mapping[int, tuple[float, int, str]], using: str) -> dict[int, Drawn]:

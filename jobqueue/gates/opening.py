@@ -23,6 +23,7 @@ from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.slots import in_use
+from jobqueue.gates.subjects import rate_subject, slot_subject
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state
@@ -48,6 +49,19 @@ def closed(subjects: Iterable[int], *, using: str) -> None:
     wanted = set(subjects)
     if wanted:
         _after_commit(partial(open_free, wanted, using=using), using)
+
+
+def ended_unstarted(jobs: Iterable[tuple[str | None, bytes | None]], queue: str, *, using: str) -> None:
+    """Let the next jobs have the slots and tokens of those that a claim has ended instead of starting. Never raises.
+
+    `jobs`: task and concurrency key of each. They may have been opened for a slot or a token.
+    """
+    places = [(queue, task, key) for task, key in jobs if task is not None]
+    if places:
+        rates = sorted({rate_subject(*place).number for place in places})
+        paced = Gate.objects.using(using).filter(pk__in=rates, opens_at__gt=UtcNow())
+        _after_commit(partial(paced.update, opens_at=UtcNow()), using)
+        closed((slot_subject(*place).number for place in places), using=using)
 
 
 def _after_commit(work: partial[int], using: str) -> None:

@@ -19,6 +19,7 @@ from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.failures import FailureCause
+from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE
 from jobqueue.models.rows import in_state
@@ -165,7 +166,8 @@ def make_due(job: Job, using: str) -> bool:
         **new_life(job),
         **begins_again(job, partial(read_now, using)),
         "epoch": job.epoch + 1,
-        **({"gate": 0} if job.gate == HELD_GATE else {}),
+        # Nobody opens the gate of a job that has ended; the next claim closes it again, if it has to.
+        **({"gate": 0} if job.gate in (HELD_GATE, FLOW_GATE) else {}),
         **keys,
     }
     try:

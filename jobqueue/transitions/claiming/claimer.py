@@ -12,6 +12,7 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.gates.opening import closed as gates_closed
+from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.aging import look_is_due
@@ -88,6 +89,8 @@ class Claimer:
             refs = [JobRef(row.pk, queue, row.task, row.ordering_key, self._using) for row in late]
             settled({Job.Status.CANCELED: refs}, self._using)
             closed |= {one.subject.number for one in taken.blocked}
+            if request.gated:
+                ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=self._using)
             if taken.shut_seconds:
                 self._gated.shut(queue, taken.shut_seconds)
             if not (taken.late or taken.blocked or taken.passed) or taken.shut_seconds or len(leases) >= limit:

@@ -56,16 +56,16 @@ def select_then_update(request: Request) -> Taken:
             rows += lock_due(
                 request.queue, limit, others, using=using, cursor=request.cursor, only_level=only, columns=columns
             )
-        live, late = expired(rows)
+        free = [row for row in rows if row.task not in request.excluded] if request.excluded else rows
+        live, late = expired(free)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
             request.ended.extend(ended_now(late, using=using))
-        free = [row for row in live if row.task not in request.excluded] if request.excluded else live
-        start, slots, blocked = _admitted(live, request) if request.gated else (free[: request.limit], {}, [])
+        start, slots, blocked = _admitted(live, request) if request.gated else (live[: request.limit], {}, [])
         leases = stamp([request.lease(row, token, slot=slots.get(row.pk)) for row in start], token, request)
         if room is not None:
             room.use(len(leases), using)
-        return Taken(rows, leases, late, blocked, passed=len(free) < len(live))
+        return Taken(rows, leases, late, blocked, passed=len(free) < len(rows))
 
 
 def _admitted(live: list[Row], request: Request) -> tuple[list[Row], dict[int, int], list[Blocked]]:
