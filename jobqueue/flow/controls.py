@@ -45,8 +45,8 @@ def pause(
     Jobs that run go on. Jobs can still be added. In effect within a second of the commit, in all processes, and across
     restarts. Replaces a pause of the same queue or task. Raises InvalidValue, InvalidType; then nothing is written.
     """
-    place, path = check_place(queue, task)
     alias = alias_of(using)
+    place, path = check_place(queue, task, using=alias)
     if until is not None and check_instant(until, "until") <= read_now(alias):
         raise InvalidValue(f"until={until.isoformat()} has passed. Nothing was written; give a later instant.")
     _set(place, path, FlowRule.Mode.PAUSED, reason, until, by, alias)
@@ -57,13 +57,14 @@ def drain(queue: str, *, reason: str, by: str | None = None, using: str | None =
 
     As pause() otherwise. Retries of jobs that are there are no new jobs.
     """
-    _set(*check_place(queue), FlowRule.Mode.DRAINING, reason, None, by, alias_of(using))
+    alias = alias_of(using)
+    _set(*check_place(queue, using=alias), FlowRule.Mode.DRAINING, reason, None, by, alias)
 
 
 def resume(queue: str, *, task: object = None, by: str | None = None, using: str | None = None) -> bool:
     """End the pause or drain of `queue`, or of a task in it; False if there was none. Limits stay."""
-    place, path = check_place(queue, task)
     alias, author = alias_of(using), _author(by)
+    place, path = check_place(queue, task, using=alias)
     ended = change("resume", place, path, alias, _resume)
     if ended:
         if path:

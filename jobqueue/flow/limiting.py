@@ -49,7 +49,8 @@ def set_limit(
     None = no limit, 0 = nothing starts. Stronger than the settings until clear_limit(). With a concurrency_key the
     limits of a task are those of each key. Raises InvalidValue, InvalidType before anything is written.
     """
-    place, path = check_place(queue, task)
+    alias = alias_of(using)
+    place, path = check_place(queue, task, using=alias)
     values: dict[str, object] = {}
     if concurrency is not KEEP:
         number = None if concurrency is None else check_int(concurrency, "concurrency", 0, INT_MAX)
@@ -58,7 +59,6 @@ def set_limit(
         values |= {"sets_rate": True, "rate": None if rate is None else _checked(rate)}
     if not values:
         raise InvalidValue("set_limit() was given neither concurrency nor rate. Nothing was written; give one of them.")
-    alias = alias_of(using)
     change("limit", place, path, alias, partial(_write, values))
     if path:
         open_soon(place, path, using=alias, relimited=True)
@@ -66,8 +66,8 @@ def set_limit(
 
 def clear_limit(queue: str, *, task: object = None, using: str | None = None) -> bool:
     """Let the limits of the settings, or of the task, count again; False if none was set here."""
-    place, path = check_place(queue, task)
     alias = alias_of(using)
+    place, path = check_place(queue, task, using=alias)
     cleared = change("limit", place, path, alias, _clear)
     if cleared and path:
         open_soon(place, path, using=alias, relimited=True)
@@ -93,7 +93,7 @@ def limits(*, using: str | None = None) -> list[Limit]:
 
 def _checked(rate: object) -> str:
     # 0 starts nothing, in whatever unit.
-    if rate == 0 and not isinstance(rate, bool):
+    if rate in (0, "0") and not isinstance(rate, bool):
         return "0"
     parse_rate(rate)
     return str(rate).strip()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
 from jobqueue.conf import load
+from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.flow.controls import Paused, paused
+from jobqueue.flow.controls import paused
 from jobqueue.flow.limiting import KEEP, Limit, limits
 from jobqueue.flow.unaware import count_unaware, running_workers
 from jobqueue.gates.backlog import due_count
+from jobqueue.gates.rules import QueueRule, rules
 from jobqueue.gates.whole_queues import running
+from jobqueue.models import FlowRule
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: counts are exact up to this
@@ -32,66 +36,94 @@ class QueueState:
     by: str
     since: datetime | None
     until: datetime | None
-    concurrency: str  # as text: "5", "2 to 8", or "" for no limit
-    rate: str
+    concurrency: int | tuple[int, int] | None  # (least, most): follows depth and trouble; None: no limit
+    level: int | None  # the present limit where concurrency is (least, most)
+    rate: str | None
     set_here: bool  # whether a limit comes from set_limit() and not from the settings
+    max_ready: int | None  # producers are refused or delayed beyond so many READY jobs
     #: running workers that serve the queue and do not know its limit: it is partial while there are any
     unaware_workers: int
 
+    @property
+    def starts_nothing(self) -> bool:
+        """Whether it is paused, or has a limit of 0."""
+        return self.mode == FlowRule.Mode.PAUSED or self.concurrency == 0 or self.rate == "0"
 
-def queue_states(*, using: str, name: str | None = None) -> list[QueueState]:
-    """Up to QUEUES_MAX queues in the order of their names, each followed by its tasks for which something is set.
 
-    Queues of the table, of the settings, and those for which an operator has set something.
-    """
+def known_names(*, using: str) -> list[str]:
+    """Up to QUEUES_MAX queues by name: of the table, of the settings, and those for which something is set."""
     with explain_missing_table(using):
-        names = {*queue_names(using=using, limit=QUEUES_MAX)} if name is None else {name}
-    pauses = {(one.queue, one.task): one for one in paused(using=using)}
-    set_limits = {(one.queue, one.task): one for one in limits(using=using)}
-    places = {*pauses, *set_limits}
-    if name is None:
-        names |= {*load().queues, *(queue for queue, _ in places)}
-    workers = running_workers(using)
-    found = []
-    for queue in sorted(names)[:QUEUES_MAX]:
-        for task in [None, *sorted(task for place, task in places if place == queue and task is not None)]:
-            place = queue, task
-            limit = set_limits.get(place)
-            unaware = count_unaware(workers, queue, task, set_here=limit is not None)
-            found.append(_state(queue, task, pauses.get(place), limit, unaware, using))
-    return found
+        names = {*queue_names(using=using, limit=QUEUES_MAX)}
+        names |= {*FlowRule.objects.using(using).values_list("queue", flat=True)[:QUEUES_MAX]}
+    return sorted(names | {*load().queues})[:QUEUES_MAX]
 
 
-def _state(
-    queue: str, task: str | None, pause: Paused | None, limit: Limit | None, unaware: int, using: str
-) -> QueueState:
-    concurrency, rate = _limits_of(queue if task is None else None, limit)
-    return QueueState(
-        queue,
-        task,
-        due_count(queue, COUNT_MAX, using) if task is None else None,
-        running(queue, COUNT_MAX, using) if task is None else None,
-        pause.mode if pause else "",
-        pause.reason if pause else "",
-        pause.by if pause else "",
-        pause.since if pause else None,
-        pause.until if pause else None,
-        concurrency,
-        rate,
-        limit is not None,
-        unaware if pause or concurrency or rate else 0,
-    )
+def queue_states(*, using: str, names: Collection[str] | None = None) -> list[QueueState]:
+    """`names`, or all of known_names(), each followed by its tasks for which something is set.
+
+    A few index seeks and up to COUNT_MAX index entries for each queue.
+    """
+    chosen = known_names(using=using) if names is None else sorted({*names})
+    places = _Places(using)
+    return [places.state(queue, task) for queue in chosen for task in [None, *places.tasks_of(queue)]]
 
 
-def _limits_of(queue: str | None, limit: Limit | None) -> tuple[str, str]:
-    own = load().queues.get(queue) if queue is not None else None
+def place_state(queue: str, task: str | None, *, using: str) -> QueueState:
+    """A queue, or a task in it, whether something is set for it or not."""
+    return _Places(using).state(queue, task)
+
+
+class _Places:
+    """What is set at the moment, and which workers know limits."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._pauses = {(one.queue, one.task): one for one in paused(using=using)}
+        self._limits = {(one.queue, one.task): one for one in limits(using=using)}
+        self._workers = running_workers(using)
+
+    def tasks_of(self, queue: str) -> list[str]:
+        """The tasks of a queue for which something is set."""
+        return sorted({task for name, task in [*self._pauses, *self._limits] if name == queue and task is not None})
+
+    def state(self, queue: str, task: str | None) -> QueueState:
+        pause, limit = self._pauses.get((queue, task)), self._limits.get((queue, task))
+        own = load().queues.get(queue) if task is None else None
+        concurrency, rate = _limits_of(own, limit)
+        is_limited = pause is not None or concurrency is not None or rate is not None
+        unaware = count_unaware(self._workers, queue, task, set_here=limit is not None) if is_limited else 0
+        return QueueState(
+            queue,
+            task,
+            due_count(queue, COUNT_MAX, self._using) if task is None else None,
+            running(queue, COUNT_MAX, self._using) if task is None else None,
+            pause.mode if pause else "",
+            pause.reason if pause else "",
+            pause.by if pause else "",
+            pause.since if pause else None,
+            pause.until if pause else None,
+            concurrency,
+            _level(rules(self._using).of_queue(queue), concurrency),
+            rate,
+            limit is not None,
+            own.max_ready if own else None,
+            unaware,
+        )
+
+
+def _level(rule: QueueRule, concurrency: int | tuple[int, int] | None) -> int | None:
+    if not isinstance(concurrency, tuple):
+        return None
+    least, most = concurrency
+    return min(most, max(least, rule.level or least))
+
+
+def _limits_of(own: QueueSettings | None, limit: Limit | None) -> tuple[int | tuple[int, int] | None, str | None]:
     most, rate = (own.concurrency, own.rate) if own else (None, None)
-    texts = [" to ".join(map(str, most)) if isinstance(most, (tuple, list)) else _text(most), _text(rate)]
+    if isinstance(most, list):
+        # Settings that come from JSON.
+        most = most[0], most[1]
     if limit is not None:
-        texts[0] = texts[0] if limit.concurrency is KEEP else _text(limit.concurrency)
-        texts[1] = texts[1] if limit.rate is KEEP else _text(limit.rate)
-    return texts[0], texts[1]
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
+        most = most if limit.concurrency is KEEP else limit.concurrency
+        rate = rate if limit.rate is KEEP else limit.rate
+    return most, rate

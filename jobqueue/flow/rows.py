@@ -7,28 +7,42 @@ from functools import partial
 
 from django.db import IntegrityError, transaction
 
+from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidValue, UnknownQueue
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import FlowRule
+from jobqueue.producer.enqueueing import known_queues
 from jobqueue.tasks import registry
 from jobqueue.validation import check_queue, check_text, did_you_mean
 
 
-def check_place(queue: object, task: object = None) -> tuple[str, str]:
-    """(queue, task) of a rule; the task is "" for the whole queue. Raises InvalidValue, InvalidType.
+def check_place(queue: object, task: object = None, *, using: str) -> tuple[str, str]:
+    """(queue, task) of a rule; the task is "" for the whole queue. Raises InvalidValue, InvalidType, UnknownQueue.
 
-    A task must be registered in this process, or have a rule already: then it can be ended after the task is gone.
+    A queue must be in TASKS["QUEUES"] if that has any, and a task be registered in this process; or have a rule
+    already, which can be ended after the queue or the task is gone.
     """
     name = check_queue(queue)
-    if task is None:
-        return name, ""
-    path = task if isinstance(task, str) else getattr(task, "module_path", None) or check_text(task, "task")
-    if registry.find_task(path) is None and not _is_known(name, path):
+    path = "" if task is None else _path_of(task)
+    names = known_queues()
+    if names is not None and name not in names and not _has_rule(name, path, using):
+        raise UnknownQueue(
+            f"queue {name!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}){did_you_mean(name, names)}. "
+            "Nothing was written."
+        )
+    if path and registry.find_task(path) is None and not _has_rule(name, path, using):
         found = did_you_mean(path, registry.names()[0])
         raise InvalidValue(f"no task is called {path!r:.200}{found}. Nothing was written.")
     return name, path
+
+
+def _path_of(task: object) -> str:
+    path = task if isinstance(task, str) else getattr(task, "module_path", None) or check_text(task, "task")
+    if not path:
+        raise InvalidValue("task is empty. Nothing was written; leave it out for the whole queue.")
+    return str(path)
 
 
 def change(verb: Verb, queue: str, task: str, using: str, write: Callable[[FlowRule], bool]) -> bool:
@@ -61,5 +75,6 @@ def _made(queue: str, task: str, using: str) -> FlowRule | None:
     return row
 
 
-def _is_known(queue: str, task: str) -> bool:
-    return FlowRule.objects.filter(queue=queue, task=task).exists()
+def _has_rule(queue: str, task: str, using: str) -> bool:
+    with explain_missing_table(using):
+        return FlowRule.objects.using(using).filter(queue=queue, task=task).exists()

@@ -42,6 +42,11 @@ def dependency_of(path: str | None) -> str | None:
     return _dependencies.get(path) if path is not None else None
 
 
+def dependencies() -> Collection[str]:
+    """The dependencies of the tasks of this process."""
+    return frozenset(_dependencies.values())
+
+
 def of_task(path: str) -> Declared:
     """The limits of a task; none if it has none or is not known here."""
     return _declared.get(path, _NOTHING)

@@ -1,0 +1,210 @@
+"""jobs queues: list queues with what is set for them; pause, resume, drain and limit a queue."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.utils import translation
+
+from jobqueue import flow
+from jobqueue.cli.arguments import FOUND, add_database, add_json
+from jobqueue.cli.dead_letters import instant
+from jobqueue.cli.tables import aligned
+from jobqueue.exceptions import InvalidValue
+from jobqueue.flow import KEEP, wording
+from jobqueue.flow.overview import QueueState, place_state, queue_states
+from jobqueue.flow.until import read_until
+from jobqueue.log_format import count_of, one_line
+from jobqueue.tasks import registry
+
+#: verb -> the options that it takes
+VERBS: dict[str, frozenset[str]] = {
+    "list": frozenset(),
+    "pause": frozenset({"reason", "until", "task", "by"}),
+    "resume": frozenset({"task", "by"}),
+    "drain": frozenset({"reason", "by"}),
+    "limit": frozenset({"task", "concurrency", "rate", "clear"}),
+}
+_NONE = "none"
+_HEAD = ("queue", "ready", "running", "state", "concurrency", "rate", "why")
+
+
+def declare(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="VERB NAME",
+        help="pause, resume, drain or limit the queue NAME, or list it; without a verb, list all queues",
+    )
+    parser.add_argument("--reason", default=None, metavar="TEXT", help="why; pause and drain need it")
+    parser.add_argument(
+        "--until", default=None, metavar="WHEN", help="end of the pause: 2h from now, or 2026-01-31T18:00+09:00"
+    )
+    parser.add_argument("--task", default=None, metavar="PATH", help="only jobs of this task in the queue")
+    parser.add_argument(
+        "--concurrency", type=_concurrency, default=None, metavar="N", help="jobs that run at once; 0 pauses; none"
+    )
+    parser.add_argument(
+        "--rate", default=None, metavar="R", help="starts per period: 10/s, 100/m, 5/30s; 0 pauses; none"
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="limits of the settings, or of the task's code, count again"
+    )
+    parser.add_argument("--by", default=None, metavar="NAME", help="who does it (default: the user of this process)")
+    add_json(parser)
+    add_database(parser)
+
+
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    verb, name = _words(given["words"])
+    _check_options(verb, given)
+    # English, as everything on the command line.
+    with translation.override(None):
+        if verb == "list":
+            _list(out, given, queue_states(using=using, names=None if name is None else [name]))
+            return 0
+        if given["task"] is not None:
+            list(registry.discover())
+        changed, say = _APPLY[verb](name, using, given)
+        return _tell(out, given, changed, place_state(str(name), given["task"], using=using), say)
+
+
+def _words(words: list[str]) -> tuple[str, str | None]:
+    verb, names = (words[0], words[1:]) if words else ("list", [])
+    if verb not in VERBS or (len(names) != 1 and not (verb == "list" and not names)):
+        raise InvalidValue(
+            "jobs queues takes no words, or: list NAME, pause NAME, resume NAME, drain NAME, limit NAME. Nothing was "
+            "changed."
+        )
+    return verb, names[0] if names else None
+
+
+def _check_options(verb: str, given: dict[str, Any]) -> None:
+    for option in ("reason", "until", "task", "concurrency", "rate", "clear", "by"):
+        if given[option] not in (None, False) and option not in VERBS[verb]:
+            takers = ", ".join(name for name, taken in VERBS.items() if option in taken)
+            raise InvalidValue(f"--{option} goes with {takers}, not with {verb}. Nothing was changed.")
+    if verb in ("pause", "drain") and given["reason"] is None:
+        raise InvalidValue(f"jobs queues {verb} needs --reason, for whoever finds it. Nothing was changed.")
+    limits = given["concurrency"] is not None or given["rate"] is not None
+    if verb == "limit" and limits == given["clear"]:
+        raise InvalidValue("jobs queues limit takes --concurrency, --rate or both; or --clear. Nothing was changed.")
+
+
+Done = tuple[bool, Callable[[QueueState], Iterable[str]]]
+
+
+def _pause(name: str, using: str, given: dict[str, Any]) -> Done:
+    until = None if given["until"] is None else read_until(given["until"], using=using)
+    by = _author(given)
+    flow.pause(name, task=given["task"], reason=given["reason"], until=until, by=by, using=using)
+    return True, wording.after_pause
+
+
+def _drain(name: str, using: str, given: dict[str, Any]) -> Done:
+    flow.drain(name, reason=given["reason"], by=_author(given), using=using)
+    return True, wording.after_drain
+
+
+def _resume(name: str, using: str, given: dict[str, Any]) -> Done:
+    changed = flow.resume(name, task=given["task"], by=_author(given), using=using)
+    return changed, lambda state: wording.after_resume(state, changed)
+
+
+def _limit(name: str, using: str, given: dict[str, Any]) -> Done:
+    task, most, rate = given["task"], given["concurrency"], given["rate"]
+    if given["clear"]:
+        changed = flow.clear_limit(name, task=task, using=using)
+        return changed, lambda state: wording.after_clear(state, changed)
+    flow.set_limit(
+        name,
+        task=task,
+        concurrency=KEEP if most is None else None if most == _NONE else most,
+        rate=KEEP if rate is None else None if rate == _NONE else rate,
+        using=using,
+    )
+    return True, lambda state: wording.after_limit(state, concurrency=most is not None, rate=rate is not None)
+
+
+_APPLY: dict[str, Callable[..., Done]] = {"pause": _pause, "drain": _drain, "resume": _resume, "limit": _limit}
+
+
+def _author(given: dict[str, Any]) -> str:
+    if given["by"] is not None:
+        return str(given["by"])
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run under a number that no user has.
+        return ""
+
+
+def _concurrency(text: str) -> int | str:
+    if text == _NONE:
+        return _NONE
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ArgumentTypeError(f"{text[:40]!r} is neither a whole number from 0 nor 'none'")
+    return int(text)
+
+
+def _tell(
+    out: OutputWrapper,
+    given: dict[str, Any],
+    changed: bool,
+    state: QueueState,
+    say: Callable[[QueueState], Iterable[str]],
+) -> int:
+    if given["json"]:
+        out.write(json.dumps({"version": 1, "changed": changed, "queue": _facts(state)}))
+    elif given["verbosity"] > 0:
+        out.write(one_line(" ".join(say(state))))
+    return 0 if changed else FOUND
+
+
+def _list(out: OutputWrapper, given: dict[str, Any], states: list[QueueState]) -> None:
+    if given["json"]:
+        out.write(json.dumps({"version": 1, "queues": list(map(_facts, states))}))
+    elif given["verbosity"] > 0 and not states:
+        out.write("no queue is known: there are no jobs, and nothing is set")
+    elif given["verbosity"] > 0:
+        for line in aligned([_HEAD, *map(_row, states)], numbers=(1, 2)):
+            out.write(line)
+
+
+def _facts(state: QueueState) -> dict[str, Any]:
+    """A queue or task for JSON."""
+    facts = {name: instant(value) for name, value in asdict(state).items()}
+    return facts | {"starts_nothing": state.starts_nothing}
+
+
+def _row(state: QueueState) -> tuple[str, ...]:
+    if state.task:
+        name, counts = f"  {state.task}", ("", "")
+    else:
+        name, counts = state.queue, (wording.count_text(state.ready or 0), wording.count_text(state.running or 0))
+    limits = wording.concurrency_text(state) or "-", state.rate or "-"
+    return (name, *counts, _state(state), *limits, ", ".join(_why(state)))
+
+
+def _state(state: QueueState) -> str:
+    return state.mode or ("paused" if state.starts_nothing else "running")
+
+
+def _why(state: QueueState) -> Iterable[str]:
+    """Why it is paused or draining, who has done it, and until when; and what does not hold everywhere."""
+    if state.mode:
+        yield state.reason
+        yield from [f"by {state.by}"] if state.by else []
+        yield from [f"until {wording.instant_text(state.until)}"] if state.until else []
+    elif state.starts_nothing:
+        yield "limit 0"
+    if state.set_here:
+        yield "limits set by hand"
+    if state.unaware_workers:
+        yield f"partial: {count_of(state.unaware_workers, 'worker')} without it"
