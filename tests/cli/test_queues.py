@@ -25,13 +25,12 @@ WHY = ("--reason", "the provider is down")
 
 def run(*words, status=0):
     """What the command prints; it must end with this status."""
-    out = StringIO()
+    out, ended = StringIO(), 0
     try:
         call_command("jobs", "queues", *words, stdout=out)
-    except SystemExit as ended:
-        assert ended.code == status
-    else:
-        assert status == 0
+    except SystemExit as stopped:
+        ended = stopped.code
+    assert ended == status
     return out.getvalue()
 
 

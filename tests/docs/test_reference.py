@@ -106,7 +106,8 @@ def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    assert {code(row[0])[0].split()[0] for row in table(REFERENCE / "jobs.md", f"jobs {name} options")} == options
+    page = REFERENCE / ("jobs-queues.md" if name == "queues" else "jobs.md")
+    assert {code(row[0])[0].split()[0] for row in table(page, f"jobs {name} options")} == options
 
 
 def test_commands_shows_the_defaults_of_runworker():
