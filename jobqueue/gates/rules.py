@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from django.db import Error, connections, transaction
 
@@ -94,6 +94,7 @@ class Rules:
 
 
 NO_RULES = Rules()
+_NONE: Mapping[str, Known] = {}
 
 
 class _Cache:
@@ -148,6 +149,13 @@ def _read(using: str, last: Rules) -> Rules:
     except Error:
         # The caller's own statement meets the same fault, and reports it.
         return last
+    return rules_from(rows, *breakers)
+
+
+def rules_from(
+    rows: Iterable[Any], breakers: Mapping[str, Known] = _NONE, failing: frozenset[str] = frozenset()
+) -> Rules:
+    """What these rows of job_flow say, which were read with the database's time as `now`."""
     queues: dict[str, QueueRule] = {}
     tasks: dict[tuple[str, str], TaskRule] = {}
     for row in rows:
@@ -162,7 +170,7 @@ def _read(using: str, last: Rules) -> Rules:
             queues[row.queue] = QueueRule(*common, row.mode == FlowRule.Mode.DRAINING, row.level)
     shut: set[tuple[str, str | None]] = {(queue, None) for queue, rule in queues.items() if rule.starts_nothing}
     shut |= {place for place, rule in tasks.items() if rule.starts_nothing}
-    return Rules(queues, tasks, frozenset(shut), *breakers)
+    return Rules(queues, tasks, frozenset(shut), breakers, failing)
 
 
 def _per_second(rate: str | None) -> float | None:

@@ -97,6 +97,11 @@ def running(queue: str, most: int, using: str) -> int:
     return len(_running(using, min(most, COUNTED_MAX)).rows(queue=queue))
 
 
+def running_ids(queue: str, most: int, using: str) -> list[int]:
+    """The ids of up to `most` of them, in no order."""
+    return [job_id for (job_id,) in _running(using, min(most, COUNTED_MAX)).rows(queue=queue)]
+
+
 @cache
 def _running(using: str, most: int) -> Prepared:
     rows = Job.objects.using(using).filter(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from django.db import IntegrityError
-from django.db.models import F, FloatField, Q
+from django.db.models import F, FloatField, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 import jobqueue
@@ -91,9 +91,14 @@ def retire(name: str, reason: str, *, using: str) -> None:
 
 def is_any_alive(silent_seconds: float, *, using: str) -> bool:
     """Whether a worker runs: it has not stopped, and is not silent as retire_silent() understands it."""
+    return alive(silent_seconds, using=using).exists()
+
+
+def alive(silent_seconds: float, *, using: str) -> QuerySet[Worker]:
+    """The workers that run, as is_any_alive() understands it."""
     own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
     heard = Q(heartbeat_at__gte=UtcNowPlus(-silent_seconds)) | Q(heartbeat_at__gte=own)
-    return Worker.objects.using(using).filter(heard, stopped_at__isnull=True).exists()
+    return Worker.objects.using(using).filter(heard, stopped_at__isnull=True)
 
 
 def retire_silent(silent_seconds: float, *, using: str) -> int:

@@ -1,0 +1,63 @@
+"""explain_job(): why one job does not run."""
+
+from __future__ import annotations
+
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.exceptions import InvalidValue
+from jobqueue.explain.breakers import breaker_of_job
+from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
+from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
+from jobqueue.explain.ordering_keys import ordering_key_of
+from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
+from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.states import ended, expired, held, not_due, running, unknown_here
+from jobqueue.models import Job
+from jobqueue.validation import check_id
+
+
+def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanation]:
+    """Why a job does not run, likeliest first; of one that runs or has ended, what became of it. Never empty.
+
+    In the caller's transaction, by index seeks: at most ten statements, whatever the table holds. Raises InvalidValue
+    for an id that no job has, InvalidType for what is no id.
+    """
+    number, alias = check_id(job_id), alias_of(using)
+    with explain_missing_table(alias):
+        found = read_jobs([number], alias)
+        if not found:
+            raise InvalidValue(
+                f"there is no job {number} in the database {alias!r}: its transaction was rolled back or is still "
+                "open, or it was deleted. Nothing was explained; give the id of a job that exists."
+            )
+        return explain_row(found[0], alias)
+
+
+def explain_row(job: ReadJob, using: str) -> list[Explanation]:
+    """explain_job() of a row that was read a moment ago, with the database's time as `now`."""
+    if job.status == Job.Status.PROCESSING:
+        return [running(job)]
+    if job.status != Job.Status.READY:
+        return [ended(job)]
+    place = read_place(job.queue, job.now, using, [job.task])
+    found = [*held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
+    if job.gate == 0 and job.run_at <= job.now:
+        found += limits_of_whole_queue(place)
+    workers = serving(place)
+    found += no_worker(place, workers)
+    # Nothing else keeps it from starting.
+    found = found or [next_free_worker(place, workers)]
+    return [*found, *drain_of(place), *_unknown(job, found)]
+
+
+def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
+    """What a READY job itself waits for, besides what holds for its whole queue."""
+    found = [*pause_of_task(place, job.task), *ordering_key_of(job, place)]
+    if later := not_due(job):
+        # What is open or shut now says nothing about that time.
+        return found + later
+    return [*found, *breaker_of_job(job, place), *limits_of_job(job, place)]
+
+
+def _unknown(job: ReadJob, found: list[Explanation]) -> list[Explanation]:
+    return [] if any(one.code == "unknown_task" for one in found) else unknown_here(job)

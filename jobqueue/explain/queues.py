@@ -1,0 +1,95 @@
+"""explain_queue(): why the jobs of a queue do not start, told by the first of them behind each gate."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext
+
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.clock import read_now
+from jobqueue.explain.controls import drain_of, pause_of_queue
+from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, seconds_until, span
+from jobqueue.explain.first_jobs import LEVELS_MAX, first_jobs
+from jobqueue.explain.jobs import reasons_of
+from jobqueue.explain.limits import limits_of_whole_queue
+from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
+from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.states import expired, held
+from jobqueue.gates.whole_queues import running_ids
+from jobqueue.payload import JSON
+from jobqueue.validation import check_queue
+
+#: running jobs are counted up to this
+COUNT_MAX = 1000
+
+
+def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
+    """Why the jobs of a queue do not start, likeliest first; of one without waiting jobs, that. Never empty.
+
+    In the caller's transaction, by index seeks whose number does not grow with the jobs. Of the jobs behind each gate,
+    the first one is looked at. Raises InvalidValue and InvalidType for what is no name of a queue.
+    """
+    name, alias = check_queue(queue), alias_of(using)
+    with explain_missing_table(alias):
+        place = read_place(name, read_now(alias), alias)
+        firsts = first_jobs(name, place.now, alias)
+        wanted = {**firsts.later, **firsts.due}
+        jobs = {job.pk: job for job in read_jobs(list(wanted.values()), alias)} if wanted else {}
+        due = jobs.get(firsts.due.get(0, 0))
+        later = None if 0 in firsts.due else jobs.get(firsts.later.get(0, 0))
+        gated = [jobs[job_id] for gate, job_id in sorted(wanted.items(), reverse=True) if gate and job_id in jobs]
+        found = [*pause_of_queue(place), *drain_of(place), *_waits(due, gated, place)]
+        if later is not None:
+            found += _nothing_due(later, place, cut=firsts.cut)
+        found += _runs(place)
+        return _unique(found) or [_empty(place)]
+
+
+def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place) -> list[Explanation]:
+    """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
+    found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
+    free = due is not None and not found
+    workers = serving(place)
+    if free:
+        found += no_worker(place, workers) or [next_free_worker(place, workers)]
+    for job in gated:
+        found += [*held(job), *reasons_of(job, place)]
+    return found + (no_worker(place, workers) if not free else [])
+
+
+def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:
+    """Of the job that is due first."""
+    found = expired(job) + [one for one in reasons_of(job, place) if one.code == "unknown_task"]
+    if found:
+        return found
+    seconds = seconds_until(job.run_at, place.now)
+    facts = {"queue": place.queue, "id": job.pk, "time": span(seconds), "n": LEVELS_MAX}
+    text = gettext("No job of queue %(queue)s is due. The first one, job %(id)d, is due in %(time)s.")
+    if cut:
+        text = gettext(
+            "No job of the %(n)d highest priorities of queue %(queue)s is due; lower ones were not looked at. The "
+            "first one, job %(id)d, is due in %(time)s."
+        )
+    evidence: dict[str, JSON] = {"queue": place.queue, "job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
+    evidence["wait_reason"] = job.wait_reason
+    return [Explanation("not_due", text % facts, evidence, gettext("Wait, or let it run now with retry."))]
+
+
+def _runs(place: Place) -> list[Explanation]:
+    jobs = running_ids(place.queue, COUNT_MAX, place.using)
+    if not jobs:
+        return []
+    facts = {"queue": place.queue, "n": f"{len(jobs)}{'+' if len(jobs) == COUNT_MAX else ''}", "jobs": id_list(jobs)}
+    text = gettext("Jobs of queue %(queue)s that run: %(n)s (%(jobs)s).") % facts
+    evidence: dict[str, JSON] = {"queue": place.queue, "running": len(jobs), "jobs": list(jobs[:JOBS_SHOWN])}
+    return [Explanation("running", text, evidence, gettext("Wait for their ends, or look at each of them."))]
+
+
+def _empty(place: Place) -> Explanation:
+    text = gettext("No job of queue %(queue)s waits or runs: all of them have ended, or there was none.")
+    evidence: dict[str, JSON] = {"queue": place.queue, "ready": 0, "running": 0}
+    return Explanation("ended", text % {"queue": place.queue}, evidence, gettext("Nothing is needed."))
+
+
+def _unique(found: list[Explanation]) -> list[Explanation]:
+    """Without those that two jobs have told."""
+    return [one for place, one in enumerate(found) if one not in found[:place]]

@@ -1,0 +1,90 @@
+"""no_worker and workers_busy: whether a worker runs that serves a queue, and whether it has a free thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django.utils.translation import gettext
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.reading import Place
+from jobqueue.maintenance.worker_rows import alive, was_cut
+from jobqueue.models import Job
+from jobqueue.payload import JSON
+from jobqueue.worker.shared.queue_choice import Selection, parse
+
+#: rows of living workers that are read, and names of their choices that are shown
+WORKERS_MAX, SHOWN = 1000, 10
+#: leases of them that are counted
+LEASES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The processes of workers that run: those that serve a queue with their threads, and what the others serve."""
+
+    threads: dict[str, int]
+    others: list[str]
+
+
+def serving(place: Place) -> Serving:
+    """Who serves the queue of `place`. One statement, which reads the rows of the workers that run."""
+    rows = alive(load().worker_silent_seconds, using=place.using).values_list("name", "queues", "concurrency")
+    threads: dict[str, int] = {}
+    others: list[str] = []
+    for name, queues, concurrency in rows[:WORKERS_MAX]:
+        if _selection(queues).serves(place.queue):
+            threads[name] = concurrency
+        else:
+            others.append(queues)
+    return Serving(threads, others)
+
+
+def no_worker(place: Place, found: Serving) -> list[Explanation]:
+    """no_worker, if none serves the queue."""
+    if found.threads:
+        return []
+    queues = sorted(set(found.others))[:SHOWN]
+    evidence: dict[str, JSON] = {"queue": place.queue, "living": len(found.others), "serve": list(queues)}
+    facts = {"queue": place.queue, "queues": "; ".join(queues)}
+    if found.others:
+        text = gettext("No worker that runs serves queue %(queue)s. Those that run serve: %(queues)s") % facts
+        step = gettext("Start a worker for it, or name it in --queues of those: runworker --queues %(queue)s") % facts
+    else:
+        text = gettext("No worker is running, so no job of queue %(queue)s starts.") % facts
+        step = gettext("Start a worker: python manage.py runworker")
+    return [Explanation("no_worker", text, evidence, step)]
+
+
+def next_free_worker(place: Place, found: Serving) -> Explanation:
+    """workers_busy: a due job that nothing holds back starts when a worker takes it. One statement."""
+    names = sorted(found.threads)
+    rows = Job.objects.using(place.using).filter(locked_by__in=names, status=Job.Status.PROCESSING)
+    # In the order of the index, so that no other one is taken.
+    rows = vendor(place.using).force_index(rows.order_by("locked_by", "status", "pk"), "ix_worker")
+    leases, threads = len(rows.values_list("pk")[:LEASES_MAX]), sum(found.threads.values())
+    facts = {"queue": place.queue, "leases": leases, "threads": threads}
+    evidence: dict[str, JSON] = {**facts, "workers": len(names), "full": leases >= threads}
+    if leases >= threads:
+        text = gettext("The workers of queue %(queue)s are busy: they hold %(leases)d jobs, with %(threads)d threads.")
+        step = gettext("A job starts when another one ends. Start more workers if jobs wait for too long.")
+    else:
+        text = gettext(
+            "Nothing holds back what is due in queue %(queue)s: the next free worker starts it. Its workers hold "
+            "%(leases)d jobs, with %(threads)d threads."
+        )
+        step = gettext("Wait a few seconds. If nothing starts then, read the log of the workers.")
+    return Explanation("workers_busy", text % facts, evidence, step)
+
+
+@lru_cache(maxsize=256)
+def _selection(queues: str) -> Selection:
+    """What a worker's row says that it serves. Text that was too long for the column counts as all queues."""
+    try:
+        return parse([] if was_cut(queues) else [queues])
+    except (InvalidValue, InvalidType):
+        return parse([])

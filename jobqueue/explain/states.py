@@ -1,0 +1,146 @@
+"""What the job's own row tells: ended, quarantined, running, held, expired, unknown_task and not_due."""
+
+from __future__ import annotations
+
+import re
+
+from django.utils.translation import gettext
+
+from jobqueue.explain.explanation import Explanation, iso, seconds_until, span
+from jobqueue.explain.reading import ReadJob
+from jobqueue.models import Job
+from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
+from jobqueue.ordering import SCHEDULED
+from jobqueue.payload import JSON
+from jobqueue.tasks import registry
+
+#: how the wait_reason of a job begins that a worker has parked because its code cannot run it: UnknownTask
+_PARKED = re.compile(
+    r"(task '.*' is not known to|no @handler for queue .* in|the payload has version .* in) this worker"
+)
+
+
+def ended(job: ReadJob) -> Explanation:
+    """Of a job that is DONE, FAILED or CANCELED."""
+    status = Job.Status(job.status)
+    at = job.finished_at or job.updated_at
+    facts = {"id": job.pk, "time": span((job.now - at).total_seconds()), "n": job.attempts, "crashes": job.crashes}
+    evidence: dict[str, JSON] = {"job_id": job.pk, "status": status.name, "finished_at": iso(job.finished_at)}
+    evidence |= {"cause": job.cause, "attempts": job.attempts}
+    if status is Job.Status.FAILED and job.wait_reason == QUARANTINED:
+        text = gettext(
+            "Job %(id)d is quarantined: its runs were lost %(crashes)d times, so it may have killed its workers."
+        )
+        step = gettext("Let it run alone, in a process of its own, to see what it does; or retry or discard it.")
+        return Explanation("quarantined", text % facts, evidence | {"crashes": job.crashes}, step)
+    if status is Job.Status.FAILED:
+        text = gettext("Job %(id)d failed %(time)s ago, after %(n)d failed attempts.")
+        step = gettext("Read its error, and retry or discard it: nothing happens by itself.")
+    elif status is Job.Status.CANCELED:
+        text = gettext("Job %(id)d was canceled %(time)s ago.")
+        step = gettext("Nothing happens any more, unless it is retried.")
+    else:
+        text = gettext("Job %(id)d was done %(time)s ago.")
+        step = gettext("Nothing is needed.")
+    return Explanation("ended", text % facts, evidence, step)
+
+
+def running(job: ReadJob) -> Explanation:
+    """Of a job that is PROCESSING."""
+    assert job.locked_at is not None
+    assert job.lock_until is not None
+    lapsed, asked = job.lock_until < job.now, job.cancel_requested_at is not None
+    facts = {"id": job.pk, "worker": job.locked_by, "time": span((job.now - job.locked_at).total_seconds())}
+    if lapsed:
+        text = gettext("Job %(id)d was started %(time)s ago by %(worker)s, and its lease has expired.")
+        step = gettext("A worker or reap_leases ends the lease within seconds: the job is then ready again, or ended.")
+    elif asked:
+        text = gettext("Job %(id)d has been running for %(time)s in %(worker)s, and was asked to stop.")
+        step = gettext("Wait: it stops when it looks at should_stop, or runs to its end.")
+    else:
+        text = gettext("Job %(id)d has been running for %(time)s in %(worker)s.")
+        step = gettext("Wait for its end, or cancel it.")
+    evidence: dict[str, JSON] = {
+        "job_id": job.pk,
+        "worker": job.locked_by,
+        "since": iso(job.locked_at),
+        "lease_until": iso(job.lock_until),
+        "lease_expired": lapsed,
+        "cancel_requested": asked,
+        "attempt": job.attempt,
+    }
+    return Explanation("running", text % facts, evidence, step)
+
+
+def held(job: ReadJob) -> list[Explanation]:
+    """held, if the job waits for retry or discard."""
+    if job.gate != HELD_GATE:
+        return []
+    if job.wait_reason == ALONE_REASON:
+        text = gettext(
+            "Job %(id)d is held: it is to run in a process of its own, and the last such run was interrupted."
+        )
+        step = gettext("The next free worker of its queue runs it alone. Retry lets it run among the others.")
+    else:
+        text = gettext("Job %(id)d is held: its worker process died, or its lease ran out, and on_crash is hold.")
+        step = gettext("Look whether it has done its work, and retry or discard it: nothing happens by itself.")
+    evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": job.wait_reason, "crashes": job.crashes}
+    evidence |= {"attempts": job.attempts, "last_worker": job.last_worker}
+    return [Explanation("held", text % {"id": job.pk}, evidence, step)]
+
+
+def expired(job: ReadJob) -> list[Explanation]:
+    """expired, if expires_at comes before the job can start."""
+    if job.expires_at is None or job.expires_at > max(job.now, job.run_at):
+        return []
+    evidence: dict[str, JSON] = {"job_id": job.pk, "expires_at": iso(job.expires_at), "run_at": iso(job.run_at)}
+    if job.expires_at <= job.now:
+        text = gettext("Job %(id)d expired %(time)s ago, before it was started.")
+    else:
+        text = gettext("Job %(id)d expires in %(time)s, before it is due.")
+    facts = {"id": job.pk, "time": span((job.now - job.expires_at).total_seconds())}
+    step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
+    return [Explanation("expired", text % facts, evidence, step)]
+
+
+def not_due(job: ReadJob) -> list[Explanation]:
+    """unknown_task, if a worker has parked the job for that; else not_due, if its run_at has not come."""
+    if job.gate != 0 or job.run_at <= job.now:
+        return []
+    seconds = seconds_until(job.run_at, job.now)
+    facts = {"id": job.pk, "time": span(seconds), "reason": job.wait_reason, "queue": job.queue}
+    evidence: dict[str, JSON] = {"job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
+    evidence["wait_reason"] = job.wait_reason
+    if _PARKED.match(job.wait_reason or ""):
+        text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s") % facts
+        step = gettext("Deploy the code that has it to the workers of queue %(queue)s. They look again in %(time)s.")
+        return [Explanation("unknown_task", text, evidence | _task_of(job), step % facts)]
+    if job.wait_reason in (None, SCHEDULED):
+        text = gettext("Job %(id)d is due in %(time)s.") % facts
+    else:
+        text = gettext("Job %(id)d is due in %(time)s. It waits because of: %(reason)s") % facts
+    step = gettext("Wait, or let it run now with retry.")
+    return [Explanation("not_due", text, evidence, step)]
+
+
+def unknown_here(job: ReadJob) -> list[Explanation]:
+    """unknown_task, if this process does not know what the job calls. Workers may."""
+    if job.task is None:
+        if registry.find_handler(job.queue) is not None:
+            return []
+        text = gettext("Job %(id)d names no task, and this process knows no handler of queue %(queue)s.")
+    elif registry.find_task(job.task) is None:
+        text = gettext("Job %(id)d is of task %(task)s, which this process does not know.")
+    else:
+        return []
+    facts = {"id": job.pk, "queue": job.queue, "task": job.task}
+    evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": job.wait_reason}
+    step = gettext(
+        "Nothing, if the workers know it. Workers that do not put the job back for a minute, again and again."
+    )
+    return [Explanation("unknown_task", text % facts, evidence | _task_of(job), step)]
+
+
+def _task_of(job: ReadJob) -> dict[str, JSON]:
+    known = registry.find_handler(job.queue) if job.task is None else registry.find_task(job.task)
+    return {"task": job.task, "queue": job.queue, "known_here": known is not None}
