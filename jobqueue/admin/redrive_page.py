@@ -8,10 +8,8 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db import Error
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -19,6 +17,7 @@ from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.dead_groups import rows_of
 from jobqueue.admin.formatting import NOTHING, job_link, plain, relative, short_task, span
+from jobqueue.admin.history import log_entry
 from jobqueue.admin.redrive_form import HOW, WHICH, RedriveForm, form_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
@@ -180,22 +179,12 @@ def _start(request: HttpRequest, site: AdminSite, form: RedriveForm) -> HttpResp
 def _log(request: HttpRequest, run: Redriven) -> None:
     """Record it in the history of the redrive, and of the jobs that were chosen by their ids."""
     ids = (run.filters or {}).get("job_ids", [])
-    entries = [_entry(request, Redrive, run.id, f"redrive {run.id}", ADDITION)]
-    entries += [_entry(request, Job, job_id, f"job {job_id}", CHANGE, f"redrive {run.id}") for job_id in ids]
+    entries = [log_entry(request, Redrive, run.id, f"redrive {run.id}", ADDITION)]
+    entries += [log_entry(request, Job, job_id, f"job {job_id}", CHANGE, f"redrive {run.id}") for job_id in ids]
     LogEntry.objects.bulk_create(entries, batch_size=LOG_BATCH)
 
 
 def log_stop(request: HttpRequest, run_id: int) -> None:
     """Record in the history of a redrive that this user stopped it."""
-    _entry(request, Redrive, run_id, f"redrive {run_id}", CHANGE, "stop").save()
+    log_entry(request, Redrive, run_id, f"redrive {run_id}", CHANGE, "stop").save()
 
-
-def _entry(request: HttpRequest, model: type[Model], row_id: object, name: str, flag: int, what: str = "") -> LogEntry:
-    return LogEntry(
-        user_id=int(request.user.pk or 0),
-        content_type_id=ContentType.objects.get_for_model(model, for_concrete_model=False).pk,
-        object_id=str(row_id),
-        object_repr=name,
-        action_flag=flag,
-        change_message=what,
-    )

@@ -13,7 +13,7 @@ from jobqueue.flow.controls import paused
 from jobqueue.flow.limiting import KEEP, Limit, limits
 from jobqueue.flow.unaware import count_unaware, running_workers
 from jobqueue.gates.backlog import due_count
-from jobqueue.gates.rules import QueueRule, rules
+from jobqueue.gates.rules import rules
 from jobqueue.gates.whole_queues import running
 from jobqueue.models import FlowRule
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -103,19 +103,18 @@ class _Places:
             pause.since if pause else None,
             pause.until if pause else None,
             concurrency,
-            _level(rules(self._using).of_queue(queue), concurrency),
+            self._level(queue, concurrency),
             rate,
             limit is not None,
             own.max_ready if own else None,
             unaware,
         )
 
-
-def _level(rule: QueueRule, concurrency: int | tuple[int, int] | None) -> int | None:
-    if not isinstance(concurrency, tuple):
-        return None
-    least, most = concurrency
-    return min(most, max(least, rule.level or least))
+    def _level(self, queue: str, concurrency: int | tuple[int, int] | None) -> int | None:
+        if not isinstance(concurrency, tuple):
+            return None
+        least, most = concurrency
+        return min(most, max(least, rules(self._using).of_queue(queue).level or least))
 
 
 def _limits_of(own: QueueSettings | None, limit: Limit | None) -> tuple[int | tuple[int, int] | None, str | None]:

@@ -475,8 +475,8 @@ class Migration(migrations.Migration):
                 ('updated_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='updated at')),
             ],
             options={
-                'verbose_name': 'queue control',
-                'verbose_name_plural': 'queue controls',
+                'verbose_name': 'queue',
+                'verbose_name_plural': 'queues',
                 'db_table': 'job_flow',
                 'permissions': [('pause_queue', 'Can pause, drain and resume queues'), ('change_limits', 'Can change limits')],
                 'default_permissions': ('view',),

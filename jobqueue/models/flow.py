@@ -40,8 +40,8 @@ class FlowRule(models.Model):
 
     class Meta:
         db_table = "job_flow"
-        verbose_name = _("queue control")
-        verbose_name_plural = _("queue controls")
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
         default_permissions = ("view",)
         permissions = [("pause_queue", "Can pause, drain and resume queues"), ("change_limits", "Can change limits")]
         constraints = [models.UniqueConstraint(fields=["queue", "task"], name="uq_flow_queue_task")]
