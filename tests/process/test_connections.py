@@ -2,10 +2,12 @@
 
 import os
 import signal
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from jobqueue.models import Job, Worker
+from jobqueue.models import Gate, Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
@@ -18,10 +20,11 @@ pytestmark = [
     each_driver,
 ]
 PROCESSES, THREADS = 2, 3
-BUDGET = 4 + PROCESSES * (5 + THREADS)
+BUDGET = 5 + PROCESSES * (5 + THREADS)
 # Of each process one is for coroutines, one for jobs with ack_each, one for figures about locks: not for these jobs.
-# Only PostgreSQL is listened to, and the monitor has one for dead children while there are any.
-USED = BUDGET - 3 * PROCESSES - (VENDOR != "postgres") - 1
+# Only PostgreSQL is listened to, and the monitor has one for dead children while there are any, and one for gates with
+# a time.
+USED = BUDGET - 3 * PROCESSES - (VENDOR != "postgres") - 2
 # Kept from job to job: the server may count a session that was closed just now.
 KEPT = "?conn_max_age=600"
 OPTIONS = ("--processes", PROCESSES, "--concurrency", THREADS, "--max-connections", BUDGET)
@@ -72,6 +75,17 @@ def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account,
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
+@enough_on("mysql", why="the budget is counted above the driver")
+def test_gates_that_open_at_a_time_need_one_session_more_and_stay_within(account, worker, evidence, tmp_path):
+    Gate.objects.create(subject=1, wait_reason="rate no.such.task", opens_at=timezone.now() + timedelta(hours=1))
+    group = worker(*OPTIONS, **account.environment(options=KEPT))
+    fill(evidence, tmp_path / "gate")
+    wait_until(lambda: account.sessions() == USED + 1, what=f"{USED + 1} sessions")
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
+    assert "away" not in group.text()
+
+
 def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(account, worker):
     enqueue_times(400, tasks.work_acked_each, 0)
     account.set_limit(USED)
@@ -107,5 +121,5 @@ def test_a_child_that_replaces_another_opens_no_more(account, worker, evidence, 
 def test_a_budget_that_cannot_hold_is_refused_at_the_start(worker):
     group = worker("--processes", 2, "--concurrency", 4, "--max-connections", 15)
     assert group.wait() == 2
-    group.prints("may open 22 connections")
+    group.prints("may open 23 connections")
     assert "Traceback" not in group.text()
