@@ -37,11 +37,15 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
         due = jobs.get(firsts.due.get(0, 0))
         later = None if 0 in firsts.due else jobs.get(firsts.later.get(0, 0))
         gated = [jobs[job_id] for gate, job_id in sorted(wanted.items(), reverse=True) if gate and job_id in jobs]
-        found = [*pause_of_queue(place), *drain_of(place), *_waits(due, gated, place)]
-        if later is not None:
+        found = [*pause_of_queue(place), *drain_of(place)]
+        if later is not None and not gated:
             found += _nothing_due(later, place, cut=firsts.cut)
-        found += _runs(place)
-        return _unique(found) or [_empty(place)]
+        if jobs:
+            found += _waits(due, gated, place)
+        if later is not None and gated:
+            found += _nothing_due(later, place, cut=firsts.cut)
+        runs = _runs(place)
+        return _unique(found + (runs if runs or jobs else [_empty(place)]))
 
 
 def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place) -> list[Explanation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
@@ -40,10 +40,14 @@ class Place:
     rules: Rules
 
 
-def read_jobs(ids: Collection[int], using: str) -> list[ReadJob]:
-    """The jobs with these ids, each with the database's time as `now`, without their large columns. One statement."""
-    rows = Job.objects.using(using).filter(pk__in=ids).defer(*_LARGE).annotate(now=Selected(UtcNow()))
-    return list(rows)
+def read_jobs(ids: Sequence[int], using: str) -> list[ReadJob]:
+    """The jobs with these ids, one at least, each with the database's time as `now`, without their large columns.
+
+    One statement.
+    """
+    # A single one by equality: it may be a number that no column holds, which Django tells only there.
+    wanted = {"pk__in": ids} if len(ids) > 1 else {"pk": ids[0]}
+    return list(Job.objects.using(using).filter(**wanted).defer(*_LARGE).annotate(now=Selected(UtcNow())))
 
 
 def read_place(queue: str, now: datetime, using: str, tasks: Collection[str | None] | None = None) -> Place:
