@@ -1,0 +1,63 @@
+"""Ends of whoever carries some work out: its process is killed, or its session ends, at a chosen moment of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+import warnings
+from contextlib import suppress
+
+from django.db import Error, connection, connections
+
+from jobqueue.exceptions import JobQueueError
+from tests.faults.finishing import lose_connection
+from tests.faults.moments import cut_at
+
+
+def killed(number, work):
+    """A real process that does `work` and gets SIGKILL at this moment; whether it came to that."""
+    connections.close_all()
+    with warnings.catch_warnings():
+        # Other tests may have left idle threads; the child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            with cut_at(number, lambda *_: os.kill(os.getpid(), signal.SIGKILL), threads=True):
+                work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def disconnected(number, work):
+    """A thread that does `work` and loses its session at this moment; whether it came to that."""
+    lost, wrong = [], []
+
+    def lose(wrapper, after):
+        lost.append(True)
+        lose_connection(wrapper, after)
+
+    def in_thread():
+        connection.ensure_connection()
+        try:
+            # What is refused or lost for it is for others to repair.
+            with cut_at(number, lose, threads=True), suppress(Error, JobQueueError):
+                work()
+        except BaseException as error:
+            wrong.append(error)
+        connections.close_all()
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert not wrong, wrong
+    return bool(lost)
