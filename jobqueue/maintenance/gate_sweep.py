@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from django.db import connections
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, Value
+from django.db.models.functions import NullIf
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.opening import open_free, open_jobs
+from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateSlot, GateWait, Job
 from jobqueue.transitions.claiming.candidates import INDEX, queue_names
@@ -28,6 +30,14 @@ BATCH, SLICE = 1000, 10_000
 #: gates that nobody has used for so long are deleted: the next use makes a new one
 IDLE_SECONDS = 86_400.0
 
+#: how far ahead a time may lie without a look, besides the time of one token
+AHEAD_SECONDS = 60.0
+_TOKEN_SECONDS = Value(1.0) / NullIf(F("per_second"), Value(0.0))
+#: gates whose time may come from a clock that was ahead and was set back
+_TOO_LATE = Q(per_second=None, opens_at__gt=UtcNowPlus(AHEAD_SECONDS)) | Q(
+    per_second__gt=0, opens_at__gt=UtcNowPlus(Value(AHEAD_SECONDS) + _TOKEN_SECONDS)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
@@ -37,12 +47,29 @@ class SweepResult:
     jobs_opened: int = 0
 
 
+def run_once(settings: Settings, *, using: str) -> SweepResult:
+    """Open what is due, and sweep the tables as a whole: for a command that looks now and then."""
+    deleted, opened, sweep = 0, 0, GateSweep(interval_seconds=0.0)
+    while found := open_due(using=using):
+        opened += found
+    while True:
+        done = sweep.run_once(settings, using=using)
+        deleted, opened = deleted + done.rows_deleted, opened + done.jobs_opened
+        if sweep.is_through:
+            return SweepResult(deleted, opened)
+
+
 class GateSweep:
     """Sweeps every INTERVAL_SECONDS; called more often. Two sweeps at the same time do no harm."""
 
     def __init__(self, interval_seconds: float = INTERVAL_SECONDS) -> None:
         self._interval_seconds, self._next = interval_seconds, 0.0
         self._last_wait, self._last_slot = 0, (-1, -1)
+
+    @property
+    def is_through(self) -> bool:
+        """Whether the next pass begins at the first rows again."""
+        return self._last_wait == 0 and self._last_slot == (-1, -1)
 
     def run_once(self, settings: Settings, *, using: str) -> SweepResult:
         """Sweep if it is due: a few index seeks where no job waits behind a gate."""
@@ -123,13 +150,14 @@ def _open_lost(using: str) -> int:
 
 
 def _open_free(using: str) -> int:
-    """Open jobs of gates with free slots, and set a time for gates without one: then it is looked again."""
+    """Open jobs of gates with free slots, and let those be looked at that have no time, or one too far ahead."""
     opened = 0
     subjects = retry_transient("promote", partial(_subjects, using), using=using)
     for start in range(0, len(subjects), BATCH):
         some = subjects[start : start + BATCH]
         opened += open_free(some, using=using)
-        gates = Gate.objects.using(using).filter(pk__in=some, opens_at=None, most=None).exclude(per_second=0.0)
+        unset = Q(opens_at=None, most=None) & ~Q(per_second=0.0)
+        gates = Gate.objects.using(using).filter(unset | _TOO_LATE, pk__in=some)
         retry_transient("promote", partial(gates.update, opens_at=UtcNow()), using=using)
     return opened
 

@@ -16,7 +16,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import lock_sweeper, ordering_sweep, reaper, redriver
+from jobqueue.maintenance import gate_sweep, lock_sweeper, ordering_sweep, reaper, redriver
 from jobqueue.maintenance.cleaner import CLEANERS
 
 
@@ -63,6 +63,8 @@ class Command(BaseCommand):
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
             facts = asdict(found) | asdict(swept) | asdict(ordering_sweep.run_once(load(), using=using))
+            gates = gate_sweep.run_once(load(), using=using)
+            facts |= {"gates_jobs_opened": gates.jobs_opened, "gates_rows_deleted": gates.rows_deleted}
             redriven = redriver.run_once(load(), using=using)
             facts |= asdict(redriven)
             for cleaner in CLEANERS:
