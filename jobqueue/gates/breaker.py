@@ -19,11 +19,11 @@ from django.db.models import Exists, OuterRef, Q
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
-from jobqueue.gates.breaker_states import Known, State, is_over, known
+from jobqueue.gates.breaker_states import Known, State, is_over, known, longest_wait
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import breaker_subject
 from jobqueue.models import BreakerState, Gate, Job
@@ -138,7 +138,8 @@ def may_probe(dependency: str, job_id: int, fence: int, *, using: str) -> bool:
     by the next.
     """
     runs = Job.objects.filter(pk=OuterRef("probe_job"), fence=OuterRef("probe_fence"), status=Job.Status.PROCESSING)
-    due = Q(state=State.OPEN, by_hand=False, probe_at__lte=UtcNow()) | (Q(state=State.HALF_OPEN) & ~Exists(runs))
+    at = Q(probe_at__lte=UtcNow()) | Q(probe_at__gt=UtcNowPlus(longest_wait(dependency)))
+    due = (at & Q(state=State.OPEN, by_hand=False)) | (Q(state=State.HALF_OPEN) & ~Exists(runs))
     rows = BreakerState.objects.using(using).filter(due, dependency=dependency)
     # By key: MySQL refuses a subquery on a table that it updates, and this one reads another.
     return bool(
@@ -150,7 +151,7 @@ def those_not_closed(dependencies: Collection[str], using: str) -> Mapping[str |
     """The breakers of these that are not closed, as they are now."""
     rows = BreakerState.objects.using(using).filter(pk__in=sorted(dependencies)).exclude(state=State.CLOSED)
     found = rows.annotate(now=Selected(UtcNow()))
-    return {row.dependency: known(row) for row in found if not is_over(row, row.now)}
+    return {row.dependency: known(row, row.now) for row in found if not is_over(row, row.now)}
 
 
 def breaker_of(dependency: str, using: str) -> Known | None:
@@ -162,7 +163,7 @@ def breaker_of(dependency: str, using: str) -> Known | None:
         if close(dependency, reason="its time is over", using=using):
             announce(dependency, State.CLOSED, "its time is over", using)
         return None
-    return known(row)
+    return known(row, row.now)
 
 
 def probe_runs(breaker: Known, using: str) -> bool:
@@ -227,6 +228,9 @@ def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
     if row is None:
         BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
         row = rows.get()
+    # Instants ahead come from a clock that was set back: no failure would count before they have passed.
+    row.since = None if row.since is not None and row.since > row.now else row.since
+    row.window_at = None if row.window_at is not None and row.window_at > row.now else row.window_at
     if row.state != State.CLOSED and not as_written and is_over(row, row.now):
         row.state, row.by_hand, row.until, row.since = State.CLOSED, False, None, row.until
     return row

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from jobqueue.conf import load
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.failures.dependencies import settings_of
 from jobqueue.gates import declared
 from jobqueue.models import BreakerState
 
@@ -48,14 +49,23 @@ def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
         if row.state == State.CLOSED:
             failing.add(row.dependency)
         elif not is_over(row, row.now):
-            breakers[row.dependency] = known(row)
+            breakers[row.dependency] = known(row, row.now)
     return breakers, frozenset(failing)
 
 
-def known(row: BreakerState) -> Known:
-    """What claims need of a row that is not closed."""
+def known(row: BreakerState, now: datetime) -> Known:
+    """What claims need of a row that is not closed, read at `now`."""
     probe = None if row.probe_job is None or row.probe_fence is None else (row.probe_job, row.probe_fence)
-    return Known(row.state, row.since or row.updated_at, row.by_hand, row.until, row.probe_at, probe)
+    probe_at = row.probe_at
+    if probe_at is not None and (probe_at - now).total_seconds() > longest_wait(row.dependency):
+        # The clock was set back: the probe may come now, not after the old time.
+        probe_at = None
+    return Known(row.state, row.since or row.updated_at, row.by_hand, row.until, probe_at, probe)
+
+
+def longest_wait(dependency: str) -> float:
+    """How many seconds ahead the next probe can be, with some for PROBE being longer in another process."""
+    return 60.0 + settings_of(dependency, load().dependencies).probe
 
 
 def is_over(row: BreakerState, now: datetime) -> bool:

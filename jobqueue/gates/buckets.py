@@ -18,6 +18,8 @@ from jobqueue.models import Gate
 
 #: a token is there if less than this is missing: instants have microseconds, and a token's time seldom does
 _ROUNDING = 1e-6
+#: less than this comes from rounding
+_SET_BACK = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ def draw(used_until: datetime | None, now: datetime, per_second: float, wanted: 
 
 def _up(microseconds: float) -> int:
     return math.ceil(microseconds - _ROUNDING)
+
+
+def mend(gate: Any, per_second: float, using: str) -> None:
+    """Empty the bucket of a gate that was read with the database's time as `now`, if the clock was set back since.
+
+    Those who draw nothing write nothing, so its tokens would come back only after the old time.
+    """
+    used_until, _ = draw(gate.used_until, gate.now, per_second, 0)
+    if gate.used_until is not None and gate.used_until - used_until > _SET_BACK:
+        rows = Gate.objects.using(using).filter(pk=gate.pk, used_until=gate.used_until)
+        rows.update(used_until=used_until, updated_at=UtcNow())
+        gate.used_until = used_until
 
 
 def take_tokens(wanted: Mapping[int, tuple[float, int, str]], using: str) -> dict[int, Drawn]:

@@ -8,7 +8,7 @@ from functools import partial
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.breaker import breaker_of, probe_runs
-from jobqueue.gates.buckets import draw
+from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.opening import CHUNK, open_first, open_free
 from jobqueue.gates.subjects import PAUSED, dependency_named
 from jobqueue.models import FlowRule, Gate
@@ -92,6 +92,7 @@ def _open_behind_breaker(gate: Gate, dependency: str, using: str) -> tuple[int, 
 
 def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:
     now = gate.now  # type: ignore[attr-defined]
+    retry_transient("promote", partial(mend, gate, gate.per_second or 0.0, using), using=using)
     _, drawn = draw(gate.used_until, now, gate.per_second or 0.0, CHUNK)
     if drawn.opens_at is None:
         return 0, None

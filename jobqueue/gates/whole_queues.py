@@ -17,7 +17,7 @@ from jobqueue.db.expressions import Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.durations import parse_rate
-from jobqueue.gates.buckets import draw
+from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.rules import Rules
 from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.models import Gate, Job
@@ -85,6 +85,7 @@ def room_in(queue: str, wanted: int, limits: QueueLimits, using: str) -> Room:
     if limits.most is not None:
         room.jobs = min(room.jobs, limits.most - running(queue, limits.most, using))
     if limits.per_second and room.jobs > 0:
+        mend(gate, limits.per_second, using)
         _, drawn = draw(gate.used_until, gate.now, limits.per_second, room.jobs)
         room.jobs = drawn.tokens
         room.seconds = _until(drawn.opens_at, gate.now)

@@ -29,7 +29,6 @@ INTERVAL_SECONDS = 30.0
 BATCH, SLICE = 1000, 10_000
 #: gates that nobody has used for so long are deleted: the next use makes a new one
 IDLE_SECONDS = 86_400.0
-
 #: how far ahead a time may lie without a look, besides the time of one token
 AHEAD_SECONDS = 60.0
 _TOKEN_SECONDS = Value(1.0) / NullIf(F("per_second"), Value(0.0))

@@ -1,0 +1,332 @@
+"""The circuit breaker of a dependency: when it opens and closes, what waits for it, and who pays for an outage."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from jobqueue.failures.dependencies import DependencySettings
+from jobqueue.gates import breaker as machine
+from jobqueue.gates.breaker import Run
+from jobqueue.gates.rules import forget_rules
+from jobqueue.models import BreakerState, Job
+from jobqueue.signals import breaker_changed
+from jobqueue.testing import travel
+from jobqueue.transitions import reap
+from jobqueue.worker.child.breakers import Breakers
+from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.shared.scoreboard import ProcessSlot
+from tests.factories import expire, job, make_due, make_job, run_lease, set_columns, state
+from tests.gates import jobs
+from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
+from tests.marks import committed
+
+pytestmark = committed
+
+PROBE_SECONDS = 1.0
+
+
+@pytest.fixture
+def stripe(limited, settings):
+    """A task that calls a service, whose breaker opens after three failures."""
+    settings.JOBQUEUE = {"DEPENDENCIES": {"stripe": {"FAILURES": 3, "WITHIN": "10s", "PROBE": PROBE_SECONDS}}}
+    jobs.ERRORS.clear()
+    yield limited(jobs.calls, dependency="stripe", max_attempts=20)
+    jobs.ERRORS.clear()
+
+
+@pytest.fixture
+def told():
+    """The states that breaker_changed has told."""
+    found = []
+
+    def note(state, dependency, **_):
+        found.append((dependency, state))
+
+    breaker_changed.connect(note)
+    yield found
+    breaker_changed.disconnect(note)
+
+
+def child():
+    """What a worker's process does with breakers."""
+    return Breakers(ProcessSlot(), SimpleNamespace(rules=None), "default", nullcontext(), nullcontext)
+
+
+def run(leases, *errors, breakers=None):
+    """Run the jobs of these leases; the first ones raise `errors`. Their ends are written."""
+    jobs.ERRORS.extend(errors)
+    outcomes = [run_lease(lease) for lease in leases]
+    (breakers or child()).ended(outcomes)
+    counts = SimpleNamespace(finished=0, failed=0, lost=0, snoozed=0, discarded=0)
+    assert settle(outcomes, counts) == []
+
+
+def claimed(limit=100):
+    return list(take(limit).values())
+
+
+def outage(calls):
+    """What so many calls of the service raise."""
+    return [ConnectionRefusedError("nobody listens") for _ in range(calls)]
+
+
+def break_it(stripe):
+    """Let three calls fail, so that the breaker is open; their ids."""
+    ids = add(3, stripe)
+    run(claimed(3), *outage(3))
+    assert breaker_state() == "open"
+    return ids
+
+
+def breaker_state():
+    found = BreakerState.objects.filter(pk="stripe").first()
+    return found.state if found else "closed"
+
+
+def attempts(ids):
+    return [job(job_id).attempts for job_id in ids]
+
+
+def test_it_opens_after_so_many_failures_and_each_of_them_used_an_attempt(stripe, told):
+    ids = add(3, stripe)
+    run(claimed(2), *outage(2))
+    assert breaker_state() == "closed"
+    run(claimed(1), *outage(1))
+    assert breaker_state() == "open"
+    assert attempts(ids) == [1, 1, 1]
+    assert told == [("stripe", "open")]
+
+
+def test_while_it_is_open_no_job_of_the_dependency_starts_and_none_is_claimed(stripe):
+    break_it(stripe)
+    ids = add(5, stripe)
+    for _ in range(4):
+        assert taken() == []
+    assert waiting() == ids
+    assert set(Job.objects.filter(pk__in=ids).values_list("attempts", "fence")) == {(0, 0)}
+    assert job(ids[0]).wait_reason == "breaker stripe"
+
+
+def test_jobs_without_the_dependency_go_on(stripe, limited):
+    break_it(stripe)
+    add(5, stripe)
+    (free,) = add(1, limited())
+    (other,) = add(1, limited(jobs.other, dependency="another"))
+    raw = make_job("q")
+    assert taken(3) == [free, other, raw]
+
+
+def test_jobs_of_other_queues_wait_too(stripe):
+    break_it(stripe)
+    add(1, stripe.using(queue_name="elsewhere"))
+    assert taken(queue="elsewhere") == []
+
+
+def test_a_success_between_failures_keeps_it_closed(stripe):
+    add(5, stripe)
+    breakers = child()
+    run(claimed(2), *outage(2), breakers=breakers)
+    run(claimed(1), breakers=breakers)
+    run(claimed(2), *outage(2), breakers=breakers)
+    assert breaker_state() == "closed"
+
+
+def test_failures_further_apart_than_its_window_keep_it_closed(stripe):
+    add(4, stripe)
+    run(claimed(2), *outage(2))
+    with travel(11):
+        forget_rules()
+        run(claimed(2), *outage(2))
+        assert breaker_state() == "closed"
+
+
+@pytest.mark.parametrize("error", [AttributeError("no"), ValueError("bad"), KeyError("k"), MemoryError()])
+def test_failures_of_the_code_do_not_open_it(stripe, error):
+    ids = add(5, stripe)
+    run(claimed(), *[error] * 5)
+    assert breaker_state() == "closed"
+    assert attempts(ids) == [1] * 5
+
+
+def test_a_batch_that_fails_in_one_call_counts_once(stripe):
+    add(3, stripe)
+    (down,) = outage(1)
+    outcomes = [run_lease(lease) for lease in claimed() if not jobs.ERRORS.append(down)]
+    assert len({id(outcome.error) for outcome in outcomes}) == 1, "one exception for all, as of a batch"
+    child().ended(outcomes)
+    assert breaker_state() == "closed"
+
+
+class TestAProbe:
+    def test_is_one_job_and_comes_after_the_time_of_the_settings(self, stripe):
+        break_it(stripe)
+        first, *rest = add(4, stripe)
+        assert taken() == []
+        assert look_again() == 0
+        with travel(1.05):
+            forget_rules()
+            assert open_in_time() == 1
+            assert taken() == [first]
+            assert breaker_state() == "half-open"
+            assert taken() == []
+        assert waiting() == rest
+
+    def test_that_succeeds_closes_it_and_all_that_waits_starts(self, stripe, told):
+        ids = break_it(stripe)
+        first, *rest = add(4, stripe)
+        assert taken() == []
+        with travel(1.05):
+            forget_rules()
+            open_in_time()
+            (probe,) = claimed()
+            assert probe.job_id == first
+            run([probe])
+            assert breaker_state() == "closed"
+            open_in_time()
+            assert taken() == rest
+        assert told == [("stripe", "open"), ("stripe", "closed")]
+        assert attempts(ids) == [1, 1, 1]
+
+    def test_that_fails_uses_no_attempt_and_opens_it_again(self, stripe):
+        break_it(stripe)
+        (first, _) = add(2, stripe)
+        taken()
+        with travel(0) as clock:
+            for _ in range(3):
+                clock.forward(1.05)
+                forget_rules()
+                open_in_time()
+                leases = claimed()
+                assert len(leases) == 1
+                run(leases, *outage(1))
+                assert breaker_state() == "open"
+                assert job(leases[0].job_id).attempts == 0
+                assert state(leases[0].job_id) == "READY"
+        assert set(Job.objects.filter(pk__gte=first).values_list("attempts", flat=True)) == {0}
+
+    def test_of_a_job_that_was_not_behind_the_gate_is_possible(self, stripe):
+        break_it(stripe)
+        with travel(1.05):
+            forget_rules()
+            (first, _) = add(2, stripe)
+            assert taken() == [first]
+
+    def test_that_dies_is_followed_by_the_next(self, stripe):
+        break_it(stripe)
+        add(3, stripe)
+        taken()
+        with travel(1.05) as clock:
+            forget_rules()
+            open_in_time()
+            (probe,) = claimed()
+            expire(probe)
+            reap()
+            clock.forward(2)
+            forget_rules()
+            sweep()
+            open_in_time()
+            (second,) = claimed()
+            assert breaker_state() == "half-open"
+            run([second])
+            assert breaker_state() == "closed"
+
+    def test_that_fails_for_another_reason_does_not_close_it(self, stripe):
+        break_it(stripe)
+        add(3, stripe)
+        taken()
+        with travel(1.05) as clock:
+            forget_rules()
+            open_in_time()
+            (probe,) = claimed()
+            run([probe], AttributeError("our own mistake"))
+            assert job(probe.job_id).attempts == 1
+            assert breaker_state() != "closed"
+            clock.forward(2)
+            forget_rules()
+            open_in_time()
+            (second,) = claimed()
+            run([second])
+            assert breaker_state() == "closed"
+
+    def test_may_be_a_job_with_a_limit(self, stripe, limited):
+        break_it(stripe)
+        bound = limited(jobs.calls, dependency="stripe", concurrency_limit=1)
+        ids = add(2, bound)
+        assert taken() == []
+        with travel(1.05):
+            forget_rules()
+            open_in_time()
+            (probe,) = claimed()
+            assert probe.job_id == ids[0]
+            run([probe])
+            open_in_time()
+            assert taken() == ids[1:]
+
+
+class TestWhoPaysForAnOutage:
+    def test_runs_that_began_after_it_opened_get_their_attempt_back(self, stripe):
+        ids = add(6, stripe)
+        leases = claimed()
+        run(leases[:3], *outage(3))
+        run(leases[3:], *outage(3))
+        assert attempts(ids[:3]) == [1, 1, 1]
+        assert attempts(ids[3:]) == [0, 0, 0]
+        assert {state(job_id) for job_id in ids} == {"READY"}
+
+    def test_runs_that_were_running_when_it_opened_use_theirs(self, stripe):
+        spent = Run(1, 1, began_seconds=5.0, ended_seconds=0.0)
+        first = [[Run(n, 1, began_seconds=4.0, ended_seconds=2.0)] for n in (2, 3, 4)]
+        assert machine.failed("stripe", first, using="default") == set()
+        late = Run(5, 1, began_seconds=1.0, ended_seconds=0.5)
+        assert set(machine.failed("stripe", [[spent], [late]], using="default")) == {late.key}
+
+    def test_a_success_that_was_claimed_before_it_opened_does_not_close_it(self, stripe):
+        add(4, stripe)
+        leases = claimed()
+        run(leases[:3], *outage(3))
+        run(leases[3:])
+        assert breaker_state() == "open"
+
+    def test_a_job_whose_attempt_was_given_back_waits_for_the_breaker(self, stripe):
+        ids = add(4, stripe)
+        leases = claimed()
+        run(leases[:3], *outage(3))
+        run(leases[3:], *outage(1))
+        assert taken() == []
+        found = job(ids[3])
+        assert (found.attempts, found.wait_reason) == (0, "breaker stripe")
+
+    def test_leases_that_were_claimed_ahead_are_sifted_out(self, stripe):
+        add(5, stripe)
+        leases = claimed()
+        breakers = child()
+        run(leases[:3], *outage(3), breakers=breakers)
+        kept, shut = breakers.sift(leases[3:])
+        assert (kept, shut) == ([], leases[3:])
+
+
+def test_a_retry_waits_for_the_breaker_too(stripe):
+    ids = break_it(stripe)
+    for job_id in ids:
+        make_due(job_id)
+    assert taken() == []
+    assert waiting() == ids
+
+
+def test_plain_sql_may_name_the_dependency_of_a_job(stripe, plain):
+    (by_sql,) = add(1, plain)
+    set_columns(by_sql, dependency="stripe")
+    break_it(stripe.using(priority=1))
+    assert taken() == []
+    assert waiting() == [by_sql]
+
+
+def test_a_probe_whose_job_is_gone_is_followed_by_the_next(stripe):
+    BreakerState.objects.create(dependency="stripe", state="half-open", probe_job=987654, probe_fence=3)
+    (first, _second) = add(2, stripe)
+    assert taken() == [first]
+
+
+def test_the_defaults_of_a_dependency_are_those_of_the_contract():
+    assert DependencySettings() == DependencySettings(failures=5, within=10.0, probe=1.0, retry_share=0.2)
