@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cache
 
 from jobqueue.db import vendor
+from jobqueue.db.clock import Selected
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
@@ -28,23 +29,24 @@ class FirstJobs:
 
 
 def first_jobs(queue: str, now: datetime, using: str) -> FirstJobs:
-    """The first READY jobs of `queue`. One statement for each priority in use, up to LEVELS_MAX, and two more."""
-    levels: list[dict[str, object]] = []
+    """The first READY jobs of `queue`. Two statements for each priority above and with the first due job.
+
+    Of LEVELS_MAX priorities at most; one more if no job is due.
+    """
+    answer, earliest = FirstJobs(), dict[int, datetime]()
     found = _top(using).rows_of_each([{"queue": queue, "gate": gate} for gate in GATES])
-    rounds = 0
-    while found and rounds < LEVELS_MAX:
-        last = [{"queue": queue, "gate": gate, "level": level} for gate, level in found]
-        levels += last
-        found = _below(using).rows_of_each(last)
-        rounds += 1
-    answer = FirstJobs(cut=bool(found))
-    earliest: dict[int, datetime] = {}
-    rows = _first(using).rows_of_each(levels) if levels else []
-    for gate, _, run_at, job_id in sorted(rows, key=lambda row: (row[0], -row[1])):
-        if run_at <= now:
-            answer.due.setdefault(gate, job_id)
-        elif gate not in earliest or run_at < earliest[gate]:
-            earliest[gate], answer.later[gate] = run_at, job_id
+    for _ in range(LEVELS_MAX):
+        levels = [{"queue": queue, "gate": gate, "level": level} for gate, level in found]
+        for gate, run_at, job_id in _first(using).rows_of_each(levels):
+            if run_at <= now:
+                answer.due[gate] = job_id
+            elif gate not in earliest or run_at < earliest[gate]:
+                earliest[gate], answer.later[gate] = run_at, job_id
+        levels = [level for level in levels if level["gate"] not in answer.due]
+        found = _below(using).rows_of_each(levels)
+        if not found:
+            break
+    answer.cut = bool(found)
     return answer
 
 
@@ -79,4 +81,4 @@ def _highest(rows: JobQuerySet, using: str) -> Prepared:
 @cache
 def _first(using: str) -> Prepared:
     rows = _rows(using).filter(priority=_level()).order_by("run_at", "id")
-    return prepare_rows(vendor(using).force_index(rows, INDEX).values_list("gate", "priority", "run_at", "pk")[:1])
+    return prepare_rows(vendor(using).force_index(rows, INDEX).values_list("gate", Selected("run_at"), "pk")[:1])

@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.expressions import Unestimated
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.reading import Place
@@ -63,9 +64,8 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
 def next_free_worker(place: Place, found: Serving) -> Explanation:
     """workers_busy: a due job that nothing holds back starts when a worker takes it. One statement."""
     names = sorted(found.threads)
-    rows = Job.objects.using(place.using).filter(locked_by__in=names, status=Job.Status.PROCESSING)
-    # In the order of the index, so that no other one is taken.
-    rows = vendor(place.using).force_index(rows.order_by("locked_by", "status", "pk"), "ix_worker")
+    rows = Job.objects.using(place.using).filter(locked_by__in=names, status=Unestimated(Job.Status.PROCESSING))
+    rows = vendor(place.using).force_index(rows, "ix_worker")
     leases, threads = len(rows.values_list("pk")[:LEASES_MAX]), sum(found.threads.values())
     facts = {"queue": place.queue, "leases": leases, "threads": threads}
     evidence: dict[str, JSON] = {**facts, "workers": len(names), "full": leases >= threads}
