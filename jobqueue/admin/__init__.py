@@ -8,6 +8,7 @@ from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.job import JobAdmin
 from jobqueue.admin.lock_activity import LockActivityAdmin
 from jobqueue.admin.outbox import OutboxEventAdmin
+from jobqueue.admin.queues import QueueAdmin
 from jobqueue.admin.redrive import RedriveAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
@@ -17,6 +18,7 @@ __all__ = [
     "JobAdmin",
     "LockActivityAdmin",
     "OutboxEventAdmin",
+    "QueueAdmin",
     "RedriveAdmin",
     "WorkerAdmin",
 ]

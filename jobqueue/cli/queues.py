@@ -202,9 +202,9 @@ def _why(state: QueueState) -> Iterable[str]:
         yield state.reason
         yield from [f"by {state.by}"] if state.by else []
         yield from [f"until {wording.instant_text(state.until)}"] if state.until else []
-    elif state.starts_nothing:
-        yield "limit 0"
+    if state.has_limit_of_0:
+        yield "limit of 0"
     if state.set_here:
-        yield "limits set by hand"
+        yield f"{' and '.join(state.set_here)} set by hand"
     if state.unaware_workers:
         yield f"partial: {count_of(state.unaware_workers, 'worker')} without it"

@@ -39,7 +39,7 @@ class QueueState:
     concurrency: int | tuple[int, int] | None  # (least, most): follows depth and trouble; None: no limit
     level: int | None  # the present limit where concurrency is (least, most)
     rate: str | None
-    set_here: bool  # whether a limit comes from set_limit() and not from the settings
+    set_here: tuple[str, ...]  # which of "concurrency" and "rate" come from set_limit() and not from the settings
     max_ready: int | None  # producers are refused or delayed beyond so many READY jobs
     #: running workers that serve the queue and do not know its limit: it is partial while there are any
     unaware_workers: int
@@ -47,7 +47,12 @@ class QueueState:
     @property
     def starts_nothing(self) -> bool:
         """Whether it is paused, or has a limit of 0."""
-        return self.mode == FlowRule.Mode.PAUSED or self.concurrency == 0 or self.rate == "0"
+        return self.mode == FlowRule.Mode.PAUSED or self.has_limit_of_0
+
+    @property
+    def has_limit_of_0(self) -> bool:
+        """Whether it is paused by a limit, whatever its mode."""
+        return self.concurrency == 0 or self.rate == "0"
 
 
 def known_names(*, using: str) -> list[str]:
@@ -105,7 +110,7 @@ class _Places:
             concurrency,
             self._level(queue, concurrency),
             rate,
-            limit is not None,
+            _set_here(limit),
             own.max_ready if own else None,
             unaware,
         )
@@ -126,3 +131,8 @@ def _limits_of(own: QueueSettings | None, limit: Limit | None) -> tuple[int | tu
         most = most if limit.concurrency is KEEP else limit.concurrency
         rate = rate if limit.rate is KEEP else limit.rate
     return most, rate
+
+
+def _set_here(limit: Limit | None) -> tuple[str, ...]:
+    given = {} if limit is None else {"concurrency": limit.concurrency, "rate": limit.rate}
+    return tuple(name for name, value in given.items() if value is not KEEP)

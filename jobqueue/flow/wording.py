@@ -34,6 +34,8 @@ def after_pause(state: QueueState) -> Iterator[str]:
     yield _stopped(state)
     if state.until is not None:
         yield gettext("It resumes by itself at %(at)s.") % {"at": instant_text(state.until)}
+    if state.has_limit_of_0:
+        yield gettext("A limit of 0 pauses it, too.")
     yield from partial(state)
 
 
@@ -118,7 +120,7 @@ def _stopped(state: QueueState) -> str:
 
 def _still_stopped(state: QueueState) -> Iterator[str]:
     """Why nothing starts all the same."""
-    if state.concurrency == 0 or state.rate == "0":
+    if state.has_limit_of_0:
         yield gettext("It is still paused by a limit of 0.")
     elif state.starts_nothing:
         yield gettext("It is still paused.")

@@ -54,8 +54,8 @@ def test_without_a_verb_it_lists_queues_with_what_waits_runs_and_is_set(settings
     lines = [
         "queue                 ready  running  state    concurrency      rate  why",
         "mail                      2        1  paused   -                -     the provider is down, by ann",
-        f"  {TASK}                   running  1                -     limits set by hand",
-        "slow                      0        0  paused   0                -     limit 0, limits set by hand",
+        f"  {TASK}                   running  1                -     concurrency set by hand",
+        "slow                      0        0  paused   0                -     limit of 0, concurrency set by hand",
         "web                       0        0  running  2 to 8, now 2    10/s",
     ]
     assert [line.split() for line in run().splitlines()] == [line.split() for line in lines]
@@ -75,7 +75,7 @@ def test_json_has_stable_names(settings):
     assert web.pop("since")
     assert web == {
         "queue": "web", "task": None, "ready": 0, "running": 0, "mode": "paused", "reason": "r", "by": "ann",
-        "until": None, "concurrency": [2, 8], "level": 2, "rate": None, "set_here": False, "max_ready": 5,
+        "until": None, "concurrency": [2, 8], "level": 2, "rate": None, "set_here": [], "max_ready": 5,
         "unaware_workers": 0, "starts_nothing": True,
     }  # fmt: skip
 
