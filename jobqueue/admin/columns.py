@@ -35,6 +35,7 @@ from jobqueue.admin.formatting import (
 from jobqueue.admin.job_states import state_label, state_of, what_next
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
+from jobqueue.explain.words import reason_in_words
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering import SCHEDULED
 
@@ -56,7 +57,6 @@ class JobColumns:
     queue_name = name_of(Job, "queue")
     held_by = name_of(Job, "locked_by")
     ran_by = name_of(Job, "last_worker")
-    reason = name_of(Job, "wait_reason")
     created = moment_of(Job, "created_at")
     due_at = moment_of(Job, "run_at")
     started = moment_of(Job, "last_started_at")
@@ -70,6 +70,11 @@ class JobColumns:
     options_json = json_of(Job, "options")
     payload_json = json_of(Job, "payload")
     result_json = json_of(Job, "result")
+
+    @admin.display(description=_("wait reason"))
+    def reason(self, job: ShownJob) -> str:
+        """In words; the code and its subject as a hint, if they are something else."""
+        return hint(plain(reason_in_words(job.wait_reason, job.gate)) or NOTHING, plain(job.wait_reason or NOTHING))
 
     @admin.display(description=_("state"))
     def state(self, job: ShownJob) -> str:
@@ -162,7 +167,8 @@ def _when(job: ShownJob) -> str:
 def _note(job: ShownJob) -> str:
     """Why the job waits, how far it has come, or the last line of the last error."""
     if job.status == Job.Status.READY and job.wait_reason and job.wait_reason != SCHEDULED:
-        return _cut(short_class(job.wait_reason), job.wait_reason)
+        words = reason_in_words(job.wait_reason, job.gate)
+        return _cut(short_class(words), words)
     if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
         return plain(found, NOTE_CHARS)
     text = job.error_tail or ""

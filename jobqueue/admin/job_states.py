@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.formatting import plain, span
 from jobqueue.conf import load
 from jobqueue.dead_letters.alone import is_requested
+from jobqueue.explain.jobs import explain_row
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE, QUARANTINED
 from jobqueue.ordering import SCHEDULED
@@ -78,7 +79,7 @@ def what_next(job: ShownJob) -> str:
     """A sentence on what happens to a job next if nobody changes it."""
     state = state_of(job)
     if state in ("ready", "scheduled"):
-        return _waiting(job, state)
+        return _waiting(job)
     if state == "expired":
         return gettext("Its lease has expired. The next reaper makes it ready again, or ends it if no attempt is left.")
     if state == "running":
@@ -103,17 +104,19 @@ def _blocks_its_key(job: ShownJob) -> bool:
     return job.ordering_key is not None and entries.filter(job_id=job.pk).exists()
 
 
-def _waiting(job: ShownJob, state: str) -> str:
+def _waiting(job: ShownJob) -> str:
+    """What explain_job() finds likeliest."""
     facts = {"queue": plain(job.queue), "time": span((job.run_at - job.now).total_seconds())}
     if job.expires_at is not None and job.expires_at <= max(job.now, job.run_at):
         text = gettext("It expires before it can start. The next worker of queue %(queue)s that reads it cancels it.")
-        text %= facts
-    elif state == "scheduled":
+        return text % facts
+    first = explain_row(job, load().database)[0]
+    if first.code == "not_due":
         text = gettext("It is due in %(time)s. Then the next free worker of queue %(queue)s starts it.") % facts
-    elif job.gate:
-        text = gettext("It waits for its turn. Then the next free worker of queue %(queue)s starts it.") % facts
-    else:
+    elif first.code == "workers_busy":
         text = gettext("The next free worker of queue %(queue)s starts it.") % facts
+    else:
+        return plain(f"{first.text} {first.next_step}")
     if job.wait_reason and job.wait_reason != SCHEDULED:
         text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(job.wait_reason)}
     return text

@@ -12,6 +12,7 @@ from django.db.models.functions import Right
 from jobqueue.cli.arguments import NO_SUCH_ID, add_database, add_json, count
 from jobqueue.cli.dead_letters import instant, shortened
 from jobqueue.dead_letters.noting import notes_on
+from jobqueue.explain.words import reason_in_words
 from jobqueue.log_format import one_line
 from jobqueue.models import Job, JobAttempt
 from jobqueue.validation import check_id, readable_key
@@ -43,7 +44,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     elif given["verbosity"] > 0:
         for name, value in found.items():
             if value is not None:
-                _write(out, name, value)
+                _write(out, name, value, found["gate"])
         if note is not None:
             out.write(f"note on such failures: {shortened(note.text)}")
         for attempt in attempts:
@@ -72,10 +73,12 @@ def _attempts(job_id: int, using: str, limit: int) -> list[dict[str, Any]]:
     return [{name: instant(value) for name, value in row.items()} for row in found]
 
 
-def _write(out: OutputWrapper, name: str, value: object) -> None:
+def _write(out: OutputWrapper, name: str, value: object, gate: int) -> None:
     if name == "last_error":
         lines = str(value).rstrip().splitlines()[-20:]
         out.write("\n".join([f"{name}:", *(f"  {one_line(line)}" for line in lines)]))
+    elif name == "wait_reason" and (words := reason_in_words(str(value), gate)) != value:
+        out.write(one_line(f"{name}: {value} ({words})"))
     else:
         text = json.dumps(value) if name in (*_LARGE, "options", "progress") else str(value)
         out.write(one_line(f"{name}: {text}"))

@@ -136,7 +136,7 @@ def unknown_here(job: ReadJob) -> list[Explanation]:
     facts = {"id": job.pk, "queue": job.queue, "task": job.task}
     evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": job.wait_reason}
     step = gettext(
-        "Nothing, if the workers know it. Workers that do not put the job back for a minute, again and again."
+        "Nothing, if the workers know it. A worker that does not puts the job back for a minute, again and again."
     )
     return [Explanation("unknown_task", text % facts, evidence | _task_of(job), step)]
 

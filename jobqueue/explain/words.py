@@ -6,7 +6,7 @@ from django.utils.translation import gettext
 
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
-from jobqueue.ordering import HALTED, SCHEDULED, WAITS
+from jobqueue.ordering import HALTED, WAITS
 
 
 def reason_in_words(wait_reason: str | None, gate: int) -> str:
@@ -46,4 +46,4 @@ def _fixed(wait_reason: str) -> str:
         return gettext("held: it is to run in a process of its own")
     if wait_reason == QUARANTINED:
         return gettext("quarantined: it may have killed its workers")
-    return gettext("scheduled for later") if wait_reason == SCHEDULED else ""
+    return ""
