@@ -56,9 +56,15 @@ def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
         # Jobs of any queue wait for a dependency.
         place = (queue, one.task) if dependency_named(one.subject.wait_reason) is None else (None, None)
         row = Gate(subject=number, wait_reason=one.subject.wait_reason, queue=place[0], task=place[1])
-        row.most, row.opens_at = one.most, one.opens_at
+        # Used now: the sweep deletes gates that nobody has used for long.
+        row.most, row.opens_at, row.updated_at = one.most, one.opens_at, UtcNow()
         # The bucket of a rate has written its own columns in this transaction.
-        written = ("queue", "task", *(name for name in ("most", "opens_at") if getattr(row, name) is not None))
+        written = (
+            "queue",
+            "task",
+            "updated_at",
+            *(name for name in ("most", "opens_at") if getattr(row, name) is not None),
+        )
         groups[written].append(row)
     for written, rows in groups.items():
         upsert(Gate.objects.using(using), rows, keys=("subject",), changed=written)

@@ -17,7 +17,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates.opening import open_free, open_jobs
+from jobqueue.gates.opening import open_first, open_free, open_jobs
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateSlot, GateWait, Job
@@ -155,6 +155,11 @@ def _open_free(using: str) -> int:
     for start in range(0, len(subjects), BATCH):
         some = subjects[start : start + BATCH]
         opened += open_free(some, using=using)
+        rows = Gate.objects.using(using).filter(pk__in=some).values_list("pk", flat=True)
+        known: set[int] = retry_transient("promote", partial(set, rows), using=using)
+        if lost := {subject: BATCH for subject in some if subject not in known}:
+            # Those who open gates find them by their rows. The claim closes again what may not start.
+            opened += open_first(lost, using=using)
         unset = Q(opens_at=None, most=None) & ~Q(per_second=0.0)
         gates = Gate.objects.using(using).filter(unset | _TOO_LATE, pk__in=some)
         retry_transient("promote", partial(gates.update, opens_at=UtcNow()), using=using)

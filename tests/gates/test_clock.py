@@ -1,4 +1,4 @@
-"""The database's clock jumps: no bucket becomes negative, no burst exceeds one bucket, no job waits for the old time."""
+"""The database's clock jumps: no negative bucket, no burst above one bucket, no job that waits for the old time."""
 
 from datetime import timedelta
 

@@ -1,0 +1,148 @@
+"""breaker(dependency): an operator opens and closes the circuit breaker."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from jobqueue.flow import breaker
+from jobqueue.gates import breaker as machine
+from jobqueue.gates.breaker import Run
+from jobqueue.gates.rules import forget_rules
+from jobqueue.signals import breaker_changed
+from jobqueue.testing import travel
+from jobqueue.transitions import ack
+from tests.factories import job, now
+from tests.gates import jobs
+from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def stripe(limited):
+    return limited(jobs.calls, dependency="stripe")
+
+
+@pytest.fixture
+def told():
+    """What breaker_changed has told."""
+    found = []
+
+    def note(state, dependency, reason, **_):
+        found.append((dependency, state, reason))
+
+    breaker_changed.connect(note)
+    yield found
+    breaker_changed.disconnect(note)
+
+
+def test_a_breaker_that_nobody_has_touched_is_closed():
+    assert breaker("stripe").state == "closed"
+
+
+def test_open_stops_the_jobs_of_the_dependency_until_close(stripe, told):
+    ids = add(3, stripe)
+    breaker("stripe").open("they announced maintenance")
+    assert breaker("stripe").state == "open"
+    assert taken() == []
+    assert waiting() == ids
+    assert breaker("stripe").close() is True
+    assert breaker("stripe").state == "closed"
+    open_in_time()
+    assert taken() == ids
+    assert told == [("stripe", "open", "they announced maintenance"), ("stripe", "closed", "closed by hand")]
+
+
+def test_no_probe_is_made_while_it_is_open_by_hand(stripe):
+    ids = add(2, stripe)
+    breaker("stripe").open("maintenance")
+    assert taken() == []
+    with travel(0) as clock:
+        for _ in range(5):
+            clock.forward(600)
+            forget_rules()
+            look_again()
+            assert taken() == []
+    assert waiting() == ids
+
+
+def test_until_ends_it_by_itself(stripe):
+    ids = add(2, stripe)
+    breaker("stripe").open("maintenance", until=now() + timedelta(hours=1))
+    assert taken() == []
+    with travel(3590):
+        forget_rules()
+        assert taken() == []
+        assert breaker("stripe").state == "open"
+    with travel(3610):
+        forget_rules()
+        assert breaker("stripe").state == "closed"
+        open_in_time()
+        assert taken() == ids
+
+
+def test_failures_count_again_after_until_has_passed(stripe):
+    breaker("stripe").open("maintenance", until=now() + timedelta(seconds=10))
+    with travel(60):
+        machine.failed("stripe", [[Run(n, 1, 1.0, 0.0)] for n in range(5)], using="default")
+        forget_rules()
+        assert breaker("stripe").state == "open"
+        assert machine.breaker_of("stripe", "default").by_hand is False
+
+
+def test_close_ends_an_outage_that_the_workers_have_found(stripe):
+    machine.failed("stripe", [[Run(n, 1, 1.0, 0.0)] for n in range(5)], using="default")
+    assert breaker("stripe").state == "open"
+    ids = add(2, stripe)
+    assert taken() == []
+    assert breaker("stripe").close() is True
+    open_in_time()
+    assert taken() == ids
+
+
+def test_a_success_of_a_run_that_was_under_way_does_not_close_it(stripe):
+    (job_id,) = add(1, stripe)
+    lease = take()[job_id]
+    breaker("stripe").open("maintenance")
+    machine.succeeded("stripe", [Run(job_id, lease.fence, 1.0, 0.0)], using="default")
+    ack(lease)
+    assert breaker("stripe").state == "open"
+
+
+def test_jobs_that_run_go_on(stripe):
+    (job_id,) = add(1, stripe)
+    lease = take()[job_id]
+    breaker("stripe").open("maintenance")
+    ack(lease, result="done")
+    assert job(job_id).result == "done"
+
+
+def test_close_of_a_closed_breaker_is_false(told):
+    assert breaker("stripe").close() is False
+    assert told == []
+
+
+def test_open_is_undone_with_the_transaction_of_its_caller(stripe):
+    ids = add(1, stripe)
+    with transaction.atomic():
+        breaker("stripe").open("maintenance")
+        assert breaker("stripe").state == "open"
+        transaction.set_rollback(True)
+    forget_rules()
+    assert breaker("stripe").state == "closed"
+    assert taken() == ids
+
+
+def test_two_dependencies_have_nothing_to_do_with_each_other(stripe, limited):
+    breaker("stripe").open("maintenance")
+    other = add(1, limited(jobs.other, dependency="Stripe"))
+    assert taken() == other
+
+
+def test_it_counts_for_a_process_that_names_the_dependency_in_its_settings_only(plain, settings):
+    settings.JOBQUEUE = {"DEPENDENCIES": {"stripe": {"FAILURES": 2}}}
+    ids = add(1, plain.using(dependency="stripe"))
+    breaker("stripe").open("maintenance")
+    assert taken() == []
+    assert waiting() == ids
