@@ -19,6 +19,7 @@ from jobqueue.worker.child import parked
 MEMORIES = (
     aging._next_look,
     back_pressure._backlogs._known,
+    declared._met,
     lock_sweeper._positions,
     lock_watch._memories,
     parked._parked,

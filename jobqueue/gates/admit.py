@@ -17,6 +17,7 @@ from jobqueue.gates.rules import Rules, rules
 from jobqueue.gates.slots import Wanted, take_slots
 from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
 from jobqueue.gates.waiting import Blocked
+from jobqueue.payload import JSON
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
 LOOK_SECONDS = 1.0
@@ -39,6 +40,8 @@ class Candidate(Protocol):
     def concurrency_key(self) -> bytes | None: ...
     @property
     def dependency(self) -> str | None: ...
+    @property
+    def options(self) -> JSON: ...
     @property
     def now(self) -> datetime: ...
 
@@ -88,7 +91,7 @@ def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: 
     if rule.paused and row.task is not None:
         answer.blocked.append(_blocked(row, pause_subject(queue, row.task), opens_at=_look_at(row, rule.until)))
         return True
-    dependency = row.dependency or declared.dependency_of(row.task)
+    dependency = declared.needed_by(row)
     breaker = known.breakers.get(dependency) if dependency is not None else None
     if breaker is None or dependency is None or _is_probe(row, dependency, breaker, answer, using):
         return False

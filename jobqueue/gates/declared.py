@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jobqueue.durations import parse_rate
+from jobqueue.payload import JSON
 
 
 class Declared(NamedTuple):
@@ -15,9 +16,22 @@ class Declared(NamedTuple):
     per_second: float | None
 
 
+class Needing(Protocol):
+    """A job as a claim reads it, or its lease."""
+
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def options(self) -> JSON: ...
+    @property
+    def dependency(self) -> str | None: ...
+
+
 _NOTHING = Declared(None, None)
 _declared: dict[str, Declared] = {}
 _dependencies: dict[str, str] = {}
+#: dependencies of jobs that this process has claimed: using() may name one that no task or setting does
+_met: set[str] = set()
 
 
 def declare(path: str, concurrency_limit: int | None, rate_limit: str | None, dependency: str | None) -> None:
@@ -33,8 +47,24 @@ def declare(path: str, concurrency_limit: int | None, rate_limit: str | None, de
 
 
 def any_dependency() -> bool:
-    """Whether any task of this process has a dependency."""
-    return bool(_dependencies)
+    """Whether any task of this process has a dependency, or any job that it has claimed."""
+    return bool(_dependencies or _met)
+
+
+def meet(dependencies: Collection[str]) -> None:
+    """Record that jobs have these: from now on claims look at breakers, also if no task or setting names one."""
+    _met.update(dependencies)
+
+
+def needed_by(job: Needing) -> str | None:
+    """The dependency of a job: that of its row, or of using(), else that of its task if this process knows it.
+
+    A claim reads the column only where the settings have DEPENDENCIES, and the options always.
+    """
+    if job.dependency is not None:
+        return job.dependency
+    own = job.options.get("dependency") if isinstance(job.options, dict) else None
+    return own if isinstance(own, str) else dependency_of(job.task)
 
 
 def dependency_of(path: str | None) -> str | None:

@@ -16,6 +16,7 @@ from jobqueue.durations import parse_rate
 from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import Known, read_breakers
 from jobqueue.models import FlowRule
+from jobqueue.payload import JSON
 
 #: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
 RULES_SECONDS = 0.5
@@ -62,6 +63,8 @@ class Startable(Protocol):
     def task(self) -> str | None: ...
     @property
     def dependency(self) -> str | None: ...
+    @property
+    def options(self) -> JSON: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Rules:
         """Whether a job that was claimed may not start: it is paused, or waits for a breaker and is not its probe."""
         if (lease.queue, None) in self.paused or (lease.queue, lease.task) in self.paused:
             return True
-        dependency = lease.dependency or declared.dependency_of(lease.task)
+        dependency = declared.needed_by(lease)
         breaker = self.breakers.get(dependency) if dependency is not None else None
         return breaker is not None and breaker.probe != (lease.job_id, lease.fence)
 

@@ -47,9 +47,10 @@ class Breakers:
         The claim goes by what it knew a moment ago: without this look, an outage would use up the attempts of all jobs
         that are claimed within that time.
         """
-        names = {name for lease in leases if (name := _dependency_of(lease)) is not None}
+        names = {name for lease in leases if (name := declared.needed_by(lease)) is not None}
         if not names:
             return leases, []
+        declared.meet(names)
         found = breaker.those_not_closed(names, self._using)
         if not found:
             return leases, []
@@ -59,7 +60,7 @@ class Breakers:
         shut = [
             lease
             for lease in leases
-            if (name := _dependency_of(lease)) in found and found[name].probe != (lease.job_id, lease.fence)
+            if (name := declared.needed_by(lease)) in found and found[name].probe != (lease.job_id, lease.fence)
         ]
         return [lease for lease in leases if lease not in shut], shut
 
@@ -67,7 +68,7 @@ class Breakers:
         """Record how runs ended. A failed probe, and others that began while the breaker was open, use no attempt."""
         groups: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
-            dependency = outcome.lease.dependency or outcome.dependency
+            dependency = declared.needed_by(outcome.lease)
             if dependency is not None and (outcome.succeeded or _is_outage(outcome)):
                 groups.setdefault(dependency, []).append(outcome)
         for dependency, group in groups.items():
@@ -106,10 +107,6 @@ class Breakers:
 def _run(outcome: Outcome) -> Run:
     ended_seconds = time.monotonic() - outcome.ended_at
     return Run(*outcome.key, ended_seconds + outcome.run_seconds, ended_seconds)
-
-
-def _dependency_of(lease: Lease) -> str | None:
-    return lease.dependency or declared.dependency_of(lease.task)
 
 
 def _is_outage(outcome: Outcome) -> bool:

@@ -54,8 +54,8 @@ def raw(task, payload):
 
 def carried_out(run_worker, ids):
     """(class of the exception, cause) of each job, from its row and its history, after a worker has run all."""
-    # One after the other: two of the calls use up what others need. And without the breaker, for all of them fail.
-    worker = run_worker("--concurrency", "1", "--no-adaptive", "--lease", "60s", "--queues=-spare")
+    # One after the other: two of the calls use up what others need.
+    worker = run_worker("--concurrency", "1", "--lease", "60s", "--queues=-spare")
     left = Job.objects.filter(pk__in=ids, status__in=(Job.Status.READY, Job.Status.PROCESSING))
     wait_for(lambda: not left.exists(), 300, lambda: unended([worker]))
     assert worker.stop() == 0

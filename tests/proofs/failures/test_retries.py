@@ -117,8 +117,7 @@ def all_retried():
     return not left().exists()
 
 
-# The breaker would let almost no job of a service run that is altogether down.
-OPTIONS = ("--no-adaptive", "--lease", "60s")
+OPTIONS = ("--lease", "60s")
 
 
 def test_three_tries_in_each_of_three_attempts_are_reported_as_nine_calls(run_worker, jobs, shop, figure):
