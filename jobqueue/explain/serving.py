@@ -71,15 +71,16 @@ def next_free_worker(place: Place, found: Serving) -> Explanation:
     names = sorted(found.threads)
     leases = len(_leases(place.using).rows_of_each([{"worker": name} for name in names]))
     threads = sum(found.threads.values())
-    facts = {"queue": place.queue, "leases": leases, "threads": threads}
-    evidence: dict[str, JSON] = {**facts, "workers": len(names), "full": leases >= threads}
+    facts = {"queue": place.queue, "held": leases, "threads": threads}
+    evidence: dict[str, JSON] = {"queue": place.queue, "leases": leases, "threads": threads}
+    evidence |= {"workers": len(names), "full": leases >= threads}
     if leases >= threads:
-        text = gettext("The workers of queue %(queue)s are busy: they hold %(leases)d jobs, with %(threads)d threads.")
+        text = gettext("The workers of queue %(queue)s are busy: they hold %(held)d jobs, with %(threads)d threads.")
         step = gettext("A job starts when another one ends. Start more workers if jobs wait for too long.")
     else:
         text = gettext(
             "Nothing holds back what is due in queue %(queue)s: the next free worker starts it. Its workers hold "
-            "%(leases)d jobs, with %(threads)d threads."
+            "%(held)d jobs, with %(threads)d threads."
         )
         step = gettext("Wait a few seconds. If nothing starts then, read the log of the workers.")
     return Explanation("workers_busy", text % facts, evidence, step)

@@ -11,7 +11,7 @@ from jobqueue.admin import job as job_admin
 from jobqueue.admin import readonly
 from jobqueue.models import Job, Worker
 from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
-from tests.factories import claim_one, make_in_state, make_jobs, set_columns
+from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
 from tests.matrix import enough_on
 
 pytestmark = [
@@ -205,6 +205,20 @@ def test_the_pages_of_a_job_and_of_workers_cost_a_fixed_number_of_queries():
             counts.append(len(statements))
             assert '<td class="field-jobs_now">1</td>' in page
     assert counts[0] == counts[1] <= 6
+
+
+def test_the_page_of_a_job_that_waits_asks_a_few_more_why():
+    """What is set for the queue, workers, their leases: explain_job() without the job's own row."""
+    client, job_id = root(), make_job("q")
+    plain = len(queries(client, job_page(make_in_state("CANCELED")))[0])
+    assert len(queries(client, job_page(job_id))[0]) <= plain + 2
+    Worker.objects.create(
+        name="w", host="h", pid=1, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, version="1"
+    )
+    counts = [len(queries(client, job_page(job_id))[0])]
+    make_jobs(200)
+    counts.append(len(queries(client, job_page(job_id))[0]))
+    assert counts[0] == counts[1] <= plain + 3 <= 10
 
 
 def test_every_page_lives_with_a_strict_content_security_policy():
