@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -108,7 +107,9 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def row_name(self, object_id: object) -> str:
         """The queue or task of a row, which people know by its name and not by its number."""
-        row: Model | None = FlowRule.objects.using(load().database).filter(pk=object_id).first()
+        text = str(object_id)
+        is_id = text.isascii() and text.isdigit() and len(text) < 19
+        row = FlowRule.objects.using(load().database).filter(pk=text).first() if is_id else None
         return super().row_name(object_id) if row is None else str(row)
 
 
