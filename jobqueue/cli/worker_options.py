@@ -71,7 +71,7 @@ def _declare_work(parser: ArgumentParser) -> None:
     add("--processes", type=count(256), default=1, metavar="N", help="child processes (default 1)")
     add("--concurrency", type=count(1000), default=4, metavar="N", help="job threads per process (default 4)")
     add("--async-concurrency", type=count(10_000), default=100, metavar="N", help="coroutine jobs per process (100)")
-    add("--no-adaptive", action="store_true", help="keep the concurrency when the database or dependencies fail")
+    add("--no-adaptive", action="store_true", help="keep the concurrency when the database is in trouble")
     add("--max-connections", type=count(10**6), default=None, metavar="N", help="do not start if more might be opened")
 
 
