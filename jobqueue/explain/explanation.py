@@ -9,6 +9,11 @@ from datetime import datetime
 from jobqueue.durations import format_seconds
 from jobqueue.payload import JSON
 
+#: what `code` may be, in the order of docs/reference/explain.md
+CODES = (
+    "paused", "draining", "held", "expired", "key", "unknown_task", "not_due", "breaker", "slot", "rate",
+    "no_worker", "workers_busy", "running", "quarantined", "ended",
+)  # fmt: skip
 #: jobs that a text and the evidence name
 JOBS_SHOWN = 10
 _UNITS = (("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
@@ -16,7 +21,7 @@ _UNITS = (("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One reason. `code` is one of docs/reference/explain.md; `text` and `next_step` are in the active language.
+    """One reason. `code` is one of CODES; `text` and `next_step` are in the active language.
 
     `evidence` is JSON: what was read, with instants as ISO 8601 in UTC and durations in seconds.
     """

@@ -18,6 +18,7 @@ from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
+from jobqueue.explain.explanation import CODES
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
 from jobqueue.testing.simulated import KINDS
@@ -44,6 +45,10 @@ def shown(value):
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return repr(value).replace("'", '"')
+
+
+def test_explain_lists_every_code():
+    assert list(dict.fromkeys(listed("explain.md", "Codes"))) == list(CODES)
 
 
 def test_settings_lists_every_key_with_its_default():

@@ -3,12 +3,14 @@
 import json
 
 from jobqueue.explain import explain_job, explain_queue
+from jobqueue.explain.explanation import CODES
 
 
 def checked(found):
     """`found`, if each explanation has all that the contract promises."""
     assert found
     for one in found:
+        assert one.code in CODES
         assert isinstance(one.text, str)
         assert one.text.strip() == one.text != ""
         assert one.next_step.endswith((".", "runworker", "q"))
