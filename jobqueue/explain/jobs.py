@@ -11,8 +11,9 @@ from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
 from jobqueue.explain.ordering_keys import ordering_key_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
-from jobqueue.explain.states import ended, expired, held, not_due, running, unknown_here
+from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.models import Job
+from jobqueue.models.job import HELD_GATE
 from jobqueue.validation import check_id
 
 
@@ -56,7 +57,8 @@ def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
     if later := not_due(job):
         # What is open or shut now says nothing about that time.
         return found + later
-    return [*found, *breaker_of_job(job, place), *limits_of_job(job, place)]
+    found += [*breaker_of_job(job, place), *limits_of_job(job, place)]
+    return found or ([at_a_gate(job)] if job.gate not in (0, HELD_GATE) else [])
 
 
 def _unknown(job: ReadJob, found: list[Explanation]) -> list[Explanation]:

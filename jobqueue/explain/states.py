@@ -8,9 +8,11 @@ from django.utils.translation import gettext
 
 from jobqueue.explain.explanation import Explanation, iso, seconds_until, span
 from jobqueue.explain.reading import ReadJob
+from jobqueue.explain.words import reason_in_words
+from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
-from jobqueue.ordering import SCHEDULED
+from jobqueue.ordering import KEY_GATE, SCHEDULED
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 
@@ -47,10 +49,10 @@ def ended(job: ReadJob) -> Explanation:
 
 def running(job: ReadJob) -> Explanation:
     """Of a job that is PROCESSING."""
-    assert job.locked_at is not None
-    assert job.lock_until is not None
-    lapsed, asked = job.lock_until < job.now, job.cancel_requested_at is not None
-    facts = {"id": job.pk, "worker": job.locked_by, "time": span((job.now - job.locked_at).total_seconds())}
+    # Plain SQL may have written a lease that no driver can read.
+    since = job.locked_at or job.updated_at
+    lapsed, asked = job.lock_until is None or job.lock_until < job.now, job.cancel_requested_at is not None
+    facts = {"id": job.pk, "worker": job.locked_by, "time": span((job.now - since).total_seconds())}
     if lapsed:
         text = gettext("Job %(id)d was started %(time)s ago by %(worker)s, and its lease has expired.")
         step = gettext("A worker or reap_leases ends the lease within seconds: the job is then ready again, or ended.")
@@ -63,7 +65,7 @@ def running(job: ReadJob) -> Explanation:
     evidence: dict[str, JSON] = {
         "job_id": job.pk,
         "worker": job.locked_by,
-        "since": iso(job.locked_at),
+        "since": iso(since),
         "lease_until": iso(job.lock_until),
         "lease_expired": lapsed,
         "cancel_requested": asked,
@@ -121,6 +123,23 @@ def not_due(job: ReadJob) -> list[Explanation]:
         text = gettext("Job %(id)d is due in %(time)s. It waits because of: %(reason)s") % facts
     step = gettext("Wait, or let it run now with retry.")
     return [Explanation("not_due", text, evidence, step)]
+
+
+def at_a_gate(job: ReadJob) -> Explanation:
+    """Of a job whose gate is closed, although nothing is found that it waits for: by the code of its wait_reason."""
+    code = (job.wait_reason or "").partition(" ")[0]
+    known = job.gate in (KEY_GATE, FLOW_GATE)
+    facts = {"id": job.pk, "gate": job.gate, "reason": reason_in_words(job.wait_reason, job.gate) or "-"}
+    if known:
+        text = gettext("Job %(id)d waits at a gate (%(reason)s), but nothing holds it there any more.")
+        step = gettext("Wait: workers open such gates within a minute.")
+    else:
+        text = gettext("Job %(id)d waits at gate %(gate)d, which this release does not know. Wait reason: %(reason)s")
+        step = gettext("Ask who has set it. Cancel the job if nobody will open it.")
+    if code not in ("key", "slot", "rate", "breaker", "paused"):
+        code = "key" if job.gate == KEY_GATE else "held"
+    evidence: dict[str, JSON] = {"job_id": job.pk, "gate": job.gate, "wait_reason": job.wait_reason}
+    return Explanation(code, text % facts, evidence, step)
 
 
 def unknown_here(job: ReadJob) -> list[Explanation]:

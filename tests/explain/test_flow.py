@@ -9,7 +9,7 @@ from jobqueue.exceptions import QueueFull
 from jobqueue.flow import breaker, clear_limit, drain, pause, resume, set_limit
 from jobqueue.models import BreakerState, Gate, Job
 from jobqueue.transitions import ack, discard, fail
-from tests.explain.helpers import codes, first, named, of_job
+from tests.explain.helpers import codes, first, named, of_job, of_queue
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, take, taken, waiting
@@ -327,6 +327,28 @@ class TestAnOrderingKey:
         enqueue("q", 1, ordering_key=b"\xff\x00")
         job_id = enqueue("q", 1, ordering_key=b"\xff\x00")
         assert first(of_job(job_id), "key").evidence["ordering_key"].startswith("\\xff")
+
+
+class TestAGateBehindWhichNothingIsFound:
+    def test_after_the_end_of_a_pause_is_said_to_open_soon(self, worker, limited):
+        worker("w")
+        made = limited()
+        (job_id,) = add(1, made)
+        pause("q", task=made, reason="r")
+        taken()
+        resume("q", task=made)
+        one = first(of_job(job_id), "paused")
+        assert "nothing holds it there any more" in one.text
+        assert codes(of_queue()) == ["paused"]
+
+    @pytest.mark.parametrize(
+        ("gate", "reason", "code"), [(7, "something new", "held"), (7, None, "held"), (1, None, "key")]
+    )
+    def test_of_a_later_release_or_of_plain_sql_is_not_said_to_be_open(self, worker, gate, reason, code):
+        worker()
+        one = first(of_job(make_job(gate=gate, wait_reason=reason)), code)
+        assert one.evidence["gate"] == gate
+        assert (reason or "-") in one.text
 
 
 def test_what_an_operator_does_is_told_at_once_although_claims_remember_for_a_moment(limited):
