@@ -8,6 +8,7 @@ is open again. (M. Nygard, Release It!, 2007, chapter 5.)
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -33,6 +34,9 @@ logger = logging.getLogger("jobqueue.worker")
 
 Key = tuple[int, int]
 
+#: the clocks of databases are at least so exact
+CLOCK_SECONDS = 0.001
+
 
 class BreakerOpen(JobQueueError):
     """A run that failed while the breaker of its dependency was open: its attempt is given back."""
@@ -51,59 +55,89 @@ class Run(NamedTuple):
         """Identifies it."""
         return self.job_id, self.fence
 
-    def began_after(self, instant: datetime | None, now: datetime) -> bool:
+    def began_after(self, instant: datetime | None, told: Told) -> bool:
         """Whether it began after this instant; None is before all runs."""
-        return instant is None or now - timedelta(seconds=self.began_seconds) >= instant
+        return instant is None or told.earliest - timedelta(seconds=self.began_seconds) >= instant
 
-    def was_running(self, instant: datetime, now: datetime) -> bool:
-        """Whether it ran at this instant."""
-        return not self.began_after(instant, now) and now - timedelta(seconds=self.ended_seconds) >= instant
+    def was_running(self, instant: datetime | None, told: Told) -> bool:
+        """Whether it surely ran at this instant: then a thread has one such run, however its runs are recorded."""
+        if instant is None:
+            return False
+        began = told.latest - timedelta(seconds=self.began_seconds)
+        return began < instant <= told.earliest - timedelta(seconds=self.ended_seconds)
 
 
-def failed(dependency: str, calls: Sequence[Sequence[Run]], *, using: str) -> Collection[Key]:
+class Told(NamedTuple):
+    """When runs were recorded, by the database's clock: it was read later, between two looks at the process's clock."""
+
+    earliest: datetime
+    latest: datetime
+
+
+def failed(
+    dependency: str, calls: Sequence[Sequence[Run]], *, using: str, told_at: float | None = None
+) -> Collection[Key]:
     """Record calls that have failed because of the dependency; the (job_id, fence) of the runs that use no attempt.
 
     A call has one run, or several of a batch. An outage uses up the attempts of the calls that open the breaker, and of
     runs that were running at that instant. The others, and the probe, get theirs back, whenever they are recorded.
+    `told_at` (monotonic): the instant from which the runs count their seconds; None: now.
     """
-    found, changed = retry_transient("breaker", partial(_failed, dependency, calls, using), using=using)
+    told_at = time.monotonic() if told_at is None else told_at
+    found, changed = retry_transient("breaker", partial(_failed, dependency, calls, told_at, using), using=using)
     forget_rules()
     _announce(dependency, changed, using)
     return found
 
 
-def _failed(dependency: str, calls: Sequence[Sequence[Run]], using: str) -> tuple[set[Key], BreakerState | None]:
+def _failed(
+    dependency: str, calls: Sequence[Sequence[Run]], told_at: float, using: str
+) -> tuple[set[Key], BreakerState | None]:
     own = settings_of(dependency, load().dependencies)
     with vendor(using).transaction(connections[using]):
         row = locked_row(dependency, using)
+        told = _told(row, told_at)
         if row.state == State.CLOSED:
-            spent = _count(row, calls, own)
+            spent = _count(row, calls, own, told)
             if spent is None:
                 return set(), None
             others = [run for call in calls if call not in spent for run in call]
-            return {run.key for run in others if not run.was_running(row.since, row.now)}, row
+            return {run.key for run in others if not run.was_running(row.since, told)}, row
         runs = list(chain.from_iterable(calls))
-        back = {run.key for run in runs if row.since is None or not run.was_running(row.since, row.now)}
+        back = {run.key for run in runs if not run.was_running(row.since, told)}
         probe = row.probe_job, row.probe_fence
         if row.state != State.HALF_OPEN or probe not in {run.key for run in runs}:
             return back, None
-        turn(row, State.OPEN, "the probe failed", probe_at=row.now + timedelta(seconds=own.probe))
+        # Since the same instant: runs that began after it do not pay, also if they end after a probe has failed.
+        probe_at = row.now + timedelta(seconds=own.probe)
+        turn(row, State.OPEN, "the probe failed", since=row.since, probe_at=probe_at)
         return {*back, probe}, row
 
 
-def _count(row: Any, calls: Sequence[Sequence[Run]], own: DependencySettings) -> Sequence[Sequence[Run]] | None:
+def _told(row: Any, told_at: float) -> Told:
+    """The instant `told_at` by the database's clock: a wait for a lock, or for the processor, does not move it."""
+    before, after = row.read_between
+    exact = timedelta(seconds=CLOCK_SECONDS)
+    return Told(
+        row.now - timedelta(seconds=after - told_at) - exact, row.now - timedelta(seconds=before - told_at) + exact
+    )
+
+
+def _count(
+    row: Any, calls: Sequence[Sequence[Run]], own: DependencySettings, told: Told
+) -> Sequence[Sequence[Run]] | None:
     """Count failed calls while it is closed, in the order of their ends; those that counted if they have opened it."""
     now: datetime = row.now
     if row.window_at is None or (now - row.window_at).total_seconds() > own.within:
         row.window_at, row.failures = now, 0
     # Runs of before it was closed say nothing about the service now.
-    fresh = [call for call in calls if call[0].began_after(row.since, now)]
+    fresh = [call for call in calls if call[0].began_after(row.since, told)]
     counted = sorted(fresh, key=lambda call: -call[0].ended_seconds)[: own.failures - row.failures]
     row.failures += len(counted)
     if row.failures < own.failures:
         row.save(using=row._state.db)
         return None
-    opened = now - timedelta(seconds=counted[-1][0].ended_seconds)
+    opened = told.earliest - timedelta(seconds=counted[-1][0].ended_seconds)
     probe_at = now + timedelta(seconds=own.probe)
     turn(row, State.OPEN, f"{row.failures} failures", since=opened, probe_at=probe_at)
     return counted
@@ -219,15 +253,18 @@ def turn(
 
 
 def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
-    """The row of a dependency, locked; `now` is the database's clock. Made if there is none.
+    """The row of a dependency, locked. Made if there is none.
+
+    `now` is the database's clock, and was read between the two instants (monotonic) of `read_between`.
 
     One that was opened by hand until a time that has passed is closed, unless `as_written`.
     """
     rows = BreakerState.objects.using(using).filter(pk=dependency).select_for_update().annotate(now=Selected(UtcNow()))
-    row = rows.first()
+    before, row = time.monotonic(), rows.first()
     if row is None:
         BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
-        row = rows.get()
+        before, row = time.monotonic(), rows.get()
+    row.read_between = before, time.monotonic()
     # Instants ahead come from a clock that was set back: no failure would count before they have passed.
     row.since = None if row.since is not None and row.since > row.now else row.since
     row.window_at = None if row.window_at is not None and row.window_at > row.now else row.window_at

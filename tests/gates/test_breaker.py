@@ -1,6 +1,7 @@
 """The circuit breaker of a dependency: when it opens and closes, what waits for it, and who pays for an outage."""
 
 from contextlib import nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -280,6 +281,28 @@ class TestWhoPaysForAnOutage:
         assert machine.failed("stripe", first, using="default") == set()
         late = Run(5, 1, began_seconds=1.0, ended_seconds=0.5)
         assert set(machine.failed("stripe", [[spent], [late]], using="default")) == {late.key}
+
+    def test_a_wait_for_a_lock_does_not_move_the_instant_at_which_it_opened(self, stripe, monkeypatch):
+        clock = iter([100.0, 107.0])
+        with monkeypatch.context() as slow:
+            slow.setattr(machine, "time", SimpleNamespace(monotonic=lambda: next(clock, 107.0)))
+            machine.failed(
+                "stripe", [[Run(n, 1, began_seconds=1.0, ended_seconds=0.0)] for n in (1, 2, 3)], using="default"
+            )
+        # It opened seven seconds ago, when the calls failed.
+        later = Run(4, 1, began_seconds=5.0, ended_seconds=0.0)
+        assert set(machine.failed("stripe", [[later]], using="default")) == {later.key}
+
+    def test_runs_that_began_after_it_opened_do_not_pay_for_a_failed_probe_either(self, stripe):
+        break_it(stripe)
+        opened = BreakerState.objects.get().since
+        BreakerState.objects.update(state="half-open", probe_job=7, probe_fence=1)
+        assert machine.failed("stripe", [[Run(7, 1, 0.0, 0.0)]], using="default") == {(7, 1)}
+        assert BreakerState.objects.get().since == opened
+        # It began after the first failures, and goes on while the probe fails.
+        BreakerState.objects.update(since=opened - timedelta(seconds=20))
+        late = Run(8, 1, began_seconds=10.0, ended_seconds=0.0)
+        assert set(machine.failed("stripe", [[late]], using="default")) == {late.key}
 
     def test_a_success_that_was_claimed_before_it_opened_does_not_close_it(self, stripe):
         add(4, stripe)

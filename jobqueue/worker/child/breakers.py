@@ -86,7 +86,8 @@ class Breakers:
         good = [outcome for outcome in group if outcome.succeeded]
         known = rules(self._using)
         if good and (dependency in self._failing | known.failing or dependency in known.breakers):
-            breaker.succeeded(dependency, [_run(outcome) for outcome in good], using=self._using)
+            now = time.monotonic()
+            breaker.succeeded(dependency, [_run(outcome, now) for outcome in good], using=self._using)
             self._failing.discard(dependency)
         last = max((number for number, outcome in enumerate(group) if outcome.succeeded), default=-1)
         bad = group[last + 1 :]
@@ -94,9 +95,10 @@ class Breakers:
             return
         # One call that raised counts once, however many jobs were in it.
         calls: dict[int, list[Run]] = {}
+        told_at = time.monotonic()
         for outcome in bad:
-            calls.setdefault(id(outcome.error), []).append(_run(outcome))
-        free = breaker.failed(dependency, list(calls.values()), using=self._using)
+            calls.setdefault(id(outcome.error), []).append(_run(outcome, told_at))
+        free = breaker.failed(dependency, list(calls.values()), using=self._using, told_at=told_at)
         self._failing.add(dependency)
         for outcome in bad:
             if outcome.key in free and outcome.error is not None:
@@ -104,8 +106,8 @@ class Breakers:
                 outcome.error = BreakerOpen(f"breaker {dependency}: {summary(outcome.error)}")
 
 
-def _run(outcome: Outcome) -> Run:
-    ended_seconds = time.monotonic() - outcome.ended_at
+def _run(outcome: Outcome, now: float) -> Run:
+    ended_seconds = now - outcome.ended_at
     return Run(*outcome.key, ended_seconds + outcome.run_seconds, ended_seconds)
 
 
