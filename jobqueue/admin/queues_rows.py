@@ -59,14 +59,14 @@ def mode_cell(state: QueueState, now: datetime) -> str:
 def _whys(state: QueueState, now: datetime) -> Iterator[tuple[str]]:
     if state.mode:
         yield (plain(state.reason, REASON_CHARS),)
-    if state.has_limit_of_0:
-        yield (gettext("by a limit of 0"),)
     author = gettext("by %(name)s") % {"name": plain(state.by, NAME_CHARS)} if state.by else ""
     if state.since:
         age = hint(relative(state.since, now), stamp(state.since))
         yield (format_html("{}, {}", author, age) if author else age,)
     if state.until:
         yield (hint(gettext("ends %(when)s") % {"when": relative(state.until, now)}, stamp(state.until)),)
+    if state.has_limit_of_0:
+        yield (gettext("its limit is 0"),)
     if state.unaware_workers:
         yield (
             ngettext(

@@ -61,7 +61,7 @@ def test_the_page_shows_what_is_set_and_how_many_jobs_wait_and_run(settings):
 @pytest.mark.parametrize("limit", [{"concurrency": 0}, {"rate": 0}])
 def test_a_queue_with_a_limit_of_0_is_called_paused(limit):
     set_limit("mail", **limit)
-    assert rows_of(text_of(root().get(QUEUES)))["mail"][0] == "paused / by a limit of 0"
+    assert rows_of(text_of(root().get(QUEUES)))["mail"][0] == "paused / its limit is 0"
 
 
 def test_a_limit_that_a_worker_does_not_know_is_called_partial():

@@ -141,7 +141,7 @@ def test_a_limit_of_0_says_that_the_queue_is_paused(data):
     client = root()
     said = "Queue mail is paused; none of its jobs is running. Set another limit, or clear it, to start jobs again."
     assert told(client, "limit", **data) == [said]
-    assert "by a limit of 0" in text_of(client.get(MAIL))
+    assert "its limit is 0" in text_of(client.get(MAIL))
     assert told(client, "pause", reason="r")[0].endswith("A limit of 0 pauses it, too.")
     assert told(client, "resume") == ["Queue mail is resumed. It is still paused by a limit of 0."]
 
