@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import time
+import urllib.request
 from contextlib import suppress
 
 from django.db import IntegrityError, connection
@@ -23,6 +24,7 @@ from jobqueue.locks import lease_lock
 from jobqueue.outbox import subscriber
 from jobqueue.testing import inject
 from tests.app.models import Account, Ticket
+from tests.observer import attend
 
 LOG = os.environ.get("JOBQUEUE_TEST_LOG", "/dev/null")
 logger = logging.getLogger("tests.app")
@@ -222,6 +224,21 @@ async def coroutine(a):
 def deliver(payload):
     note("effect", payload["n"])
     return {"seen": payload["n"]}
+
+
+@task(max_attempts=1000)
+def observed(address, name, seconds):
+    """Runs for some time before the eyes of an observer."""
+    with attend(address, name):
+        time.sleep(seconds)
+
+
+@task(max_attempts=1000)
+def buys(url):
+    """Calls a service over HTTP."""
+    note("run")
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        answer.read()
 
 
 @task

@@ -1,0 +1,178 @@
+"""Limits, pauses, breakers and full queues, as real processes keep them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections, transaction
+
+from jobqueue import enqueue, flow
+from jobqueue.exceptions import QueueFull
+from jobqueue.models import Job
+from tests.app import tasks
+from tests.app.models import Ticket
+from tests.factories import enqueue_times, state, wait_until
+from tests.failures.shop import Shop
+from tests.marks import committed
+from tests.matrix import enough_on
+from tests.observer import Observer
+from tests.patience import patient
+from tests.process.harness import LONG
+
+pytestmark = [committed, enough_on("sqlite", "mysql", why="the one with row locks and the one without")]
+#: what is promised within a second, or two, where the machine has nothing else to do
+SECOND, TWO_SECONDS = 0.2, 0.4
+THRESHOLD = 5
+
+
+@pytest.fixture
+def observer(tmp_path):
+    """Sees which bodies run."""
+    made = Observer(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def shop():
+    """A service that is up."""
+    made = Shop()
+    made.switch_on()
+    yield made
+    made.switch_off()
+
+
+def done():
+    return Job.objects.filter(status=Job.Status.DONE).count()
+
+
+def test_no_more_bodies_run_than_a_limit_allows_while_processes_are_killed(worker, observer):
+    flow.set_limit("default", task=tasks.observed, concurrency=2)
+    enqueue_times(40, tasks.observed, observer.address, "one", 0.05)
+    group = worker("--processes", 3, "--concurrency", 2)
+    for kills in range(1, 4):
+        wait_until(lambda: done() >= 8 * kills, what="eight more")  # noqa: B023  at once
+        # A child, the monitor or the writer of the log.
+        os.kill(random.choice([pid for pid in group.members() if pid != group.pid]), signal.SIGKILL)
+    wait_until(lambda: done() == 40, what="the end of all jobs")
+    assert observer.of("one").most == 2
+    assert len(observer.of("one").starts) >= 40
+
+
+def test_a_worker_that_is_killed_with_all_its_processes_keeps_no_slot(worker, observer):
+    flow.set_limit("default", task=tasks.observed, concurrency=1)
+    enqueue_times(3, tasks.observed, observer.address, "one", 0.5)
+    first = worker("--lease", "5s")
+    wait_until(lambda: observer.of("one").running, what="the first body")
+    first.signal_all(signal.SIGKILL)
+    worker("--lease", "5s")
+    wait_until(lambda: done() == 3, what="the end of all jobs")
+    assert observer.of("one").most == 1
+
+
+def test_a_busy_queue_that_is_paused_starts_nothing_after_a_second_not_even_in_a_new_worker(worker, observer):
+    enqueue_times(3000, tasks.observed, observer.address, "one", 0.01)
+    first = worker(*LONG, "--processes", 2, "--concurrency", 2)
+    wait_until(lambda: len(observer.starts) > 50, what="a busy queue")
+    flow.pause("default", reason="the printer is out of paper")
+    last = time.monotonic() + patient(SECOND)
+    wait_until(lambda: time.monotonic() > last and not observer.running, what="the end of what runs")
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0
+    worker(*LONG)
+    other = tasks.add.using(queue_name="other").enqueue(1, 1).id
+    wait_until(lambda: state(other) == "DONE", what="the job of another queue")
+    assert [at for at in observer.starts if at > last] == []
+    begun = len(observer.starts)
+    assert flow.resume("default")
+    wait_until(lambda: len(observer.starts) > begun, what="the next start")
+
+
+@contextmanager
+def customers(url):
+    """Twenty new jobs in each second."""
+    ending = threading.Event()
+
+    def come():
+        while not ending.wait(0.05):
+            tasks.buys.using(dependency="shop").enqueue(url)
+        connections.close_all()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_an_outage_of_a_server_costs_few_attempts_and_few_requests(worker, evidence, shop):
+    group = worker(*LONG, "--processes", 4, "--concurrency", 2)
+    breaker = flow.breaker("shop")
+    with customers(shop.url):
+        wait_until(lambda: shop.requests > 10, what="the first requests")
+        shop.switch_off()
+        off = time.monotonic()
+        wait_until(lambda: breaker.state != "closed", what="an open breaker")
+        opened = time.monotonic() - off
+        # Meanwhile come those that must not be spent.
+        wait_until(lambda: Job.objects.filter(wait_reason="breaker shop").count() > 20, what="jobs that wait")
+        known, before = time.monotonic(), len(evidence.read("run"))
+        wait_until(lambda: time.monotonic() > known + 2, what="two seconds")
+        requests, seconds = len(evidence.read("run")) - before, time.monotonic() - known
+        shop.switch_on()
+        on = time.monotonic()
+        wait_until(lambda: breaker.state == "closed", what="a closed breaker")
+        closed = time.monotonic() - on
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
+    assert opened < patient(TWO_SECONDS)
+    assert closed < patient(TWO_SECONDS)
+    # Those that opened it, and what was running then.
+    assert sum(Job.objects.values_list("attempts", flat=True)) <= THRESHOLD + 8
+    # A probe each second.
+    assert requests <= seconds + 1
+    group.prints("the circuit breaker of shop is closed")
+
+
+def producer(path, total):
+    """A process that adds as many jobs as it can; whether the first transaction that was refused a job went on."""
+    refused = 0
+    while refused < total:
+        try:
+            with transaction.atomic():
+                Ticket.objects.create(number=f"{os.getpid()}-{time.monotonic()}", sold=False)
+                try:
+                    enqueue("full", 1)
+                except QueueFull:
+                    refused += 1
+                    Ticket.objects.create(number=f"r{os.getpid()}-{refused}", sold=True)
+        finally:
+            connections.close_all()
+    path.touch()
+
+
+def test_producers_of_a_full_queue_are_refused_and_their_transactions_go_on(settings, tmp_path, transactional_db):
+    settings.JOBQUEUE = {"QUEUES": {"full": {"MAX_READY": 30}}}
+    connections.close_all()
+    children = []
+    for number in range(3):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                producer(tmp_path / f"done-{number}", 5)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+    # Each process knows what it has added itself, and what the others had added a second ago.
+    assert 30 <= Job.objects.filter(queue="full").count() <= 3 * 30
+    assert Ticket.objects.filter(sold=True).count() == 3 * 5
