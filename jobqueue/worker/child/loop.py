@@ -154,6 +154,7 @@ class Loop:
         """Let no job start that was claimed before it was paused, or before its breaker opened."""
         with self.child.watched():
             self.pool.rules = rules(self.child.using)
+        self.child.slot.breakers_open = len(self.pool.rules.breakers)
 
     def _claim(self, *, notified: bool = False) -> int | None:
         with self.child.watched():
