@@ -39,7 +39,9 @@ ON_BOTH = ("tests/tasks", "tests/conformance")
 PROCESS = "tests/process"
 BESIDE = {"sqlite": (PROCESS,), "mysql": (PROCESS, "tests/proofs"), "postgres": (PROCESS, "tests/proofs")}
 #: what writes and reads jobs: --rest runs it on the other Django of each database
-VERBS = tuple(f"tests/{room}" for room in ("producer", "transitions", "ordering", "tasks", "worker", "models", "db"))
+VERBS = tuple(
+    f"tests/{room}" for room in ("producer", "transitions", "ordering", "gates", "tasks", "worker", "models", "db")
+)
 VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python {platform.python_version()}')"
 
 

@@ -175,6 +175,8 @@ def may_probe(dependency: str, job_id: int, fence: int, *, using: str) -> bool:
     at = Q(probe_at__lte=UtcNow()) | Q(probe_at__gt=UtcNowPlus(longest_wait(dependency)))
     due = (at & Q(state=State.OPEN, by_hand=False)) | (Q(state=State.HALF_OPEN) & ~Exists(runs))
     rows = BreakerState.objects.using(using).filter(due, dependency=dependency)
+    # Locked first: an UPDATE that waits for another claim would see the job of that probe as it was before the wait.
+    list(BreakerState.objects.using(using).filter(pk=dependency).select_for_update().values_list("pk"))
     # By key: MySQL refuses a subquery on a table that it updates, and this one reads another.
     return bool(
         rows.update(state=State.HALF_OPEN, probe_job=job_id, probe_fence=fence, updated_at=UtcNow(), probe_at=None)
