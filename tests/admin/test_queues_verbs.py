@@ -292,3 +292,15 @@ def test_a_long_user_name_is_cut():
     client = client_of(person("view_flowrule", "pause_queue", name="u" * 150))
     post(client, "pause", reason="r")
     assert paused()[0].by == "u" * 150
+
+
+def test_the_page_and_its_sentences_are_korean(settings):
+    settings.LANGUAGE_CODE = "ko"
+    enqueue("mail", 1)
+    claim("mail", 1, worker="w")
+    client = root()
+    assert told(client, "pause", reason="배포") == ["mail 큐가 일시 중지되었습니다. 실행 중인 작업 1개는 계속됩니다."]
+    page = text_of(client.get(MAIL))
+    for words in ("큐 재개", "일시 중지됨", "배포", "제한 설정", "최근 변경"):
+        assert words in page
+    assert "서킷 브레이커" in text_of(client.get(QUEUES))
