@@ -18,8 +18,9 @@ from tests.explain.helpers import of_job, of_queue
 from tests.factories import claim_one, make_in_state, make_job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
+from tests.matrix import enough_on
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="texts and pages")]
 HOUR = timedelta(hours=1)
 
 GATED = {
