@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "demo_project.auction",
     "demo_project.demo",
     "demo_project.orders",
+    "demo_project.packing",
     "demo_project.payments",
     "demo_project.serials",
     "demo_project.sources",
@@ -90,6 +91,8 @@ JOBQUEUE = {
         # Short, so that the demo does not wait long for events that a killed relay had claimed.
         "LEASE_SECONDS": 3.0,
     },
+    # The service that the demo switches off: few failures open its breaker, and probes come often, so that it is short.
+    "DEPENDENCIES": {"payment-service": {"FAILURES": 3, "PROBE": "500ms"}},
 }
 
 ROOT_URLCONF = "demo_project.urls"

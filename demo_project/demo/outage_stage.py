@@ -1,12 +1,18 @@
-"""The last stage of the demo: a payment service is switched off, and a redrive with a canary brings its jobs back."""
+"""The last stage of the demo: a payment service is switched off, twice.
+
+The first time its jobs fail, and a redrive with a canary brings them back. The second time they name their dependency,
+so its circuit breaker opens, and they wait until the service answers.
+"""
 
 import time
 import uuid
 from collections.abc import Callable
 
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import OutputWrapper
 from django.db import transaction
+from django.db.models import Sum
 
 from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
@@ -15,21 +21,26 @@ from demo_project.demo.proof import Proof
 from demo_project.demo.tables import table
 from demo_project.payments.service import PaymentService
 from demo_project.payments.tasks import charge
-from jobqueue import transitions
+from jobqueue import flow, transitions
 from jobqueue.dead_letters import DeadLetters, Redriven, fingerprints, redrives
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 
 #: payments while the service is on; how many of them name a card that it does not know; payments while it is off
 BEFORE, UNKNOWN, AFTER = 12, 3, 40
-CANARY = 5
-QUEUE = "payments"
+#: payments with a dependency while it is off again
+GUARDED = 40
+PAYMENTS = BEFORE + AFTER + GUARDED
+CANARY, THREADS = 5, 2
+QUEUE, DEPENDENCY = "payments", "payment-service"
+#: failures that open its breaker
+FAILURES: int = settings.JOBQUEUE["DEPENDENCIES"][DEPENDENCY]["FAILURES"]
 KNOWN_CARD, UNKNOWN_CARD = "4242", "0000"
 LOOK_SECONDS = 0.02
 
 
 class OutageStage:
-    """One run: pay, switch the service off, group the dead letters, switch it on, redrive."""
+    """One run: pay, switch the service off, group the dead letters, switch it on, redrive; then behind a breaker."""
 
     def __init__(self, out: OutputWrapper) -> None:
         self.out = out
@@ -40,10 +51,10 @@ class OutageStage:
         self.groups: list[DeadLetters] = []
         #: the most jobs that were retried while the canary was not decided
         self.in_canary = 0
+        #: the state of the breaker while the service was off again
+        self.breaker = ""
         self._ids: list[int] = []
-        # Without --no-adaptive, the worker would try such a service only twice a second: right, but slow to watch.
-        shape = ("--concurrency", "4", "--no-adaptive")
-        self._worker = Program("runworker", QUEUE, *shape, quietly=("--no-reload", "-v", "0"))
+        self._worker = Program("runworker", QUEUE, "--concurrency", str(THREADS), quietly=("--no-reload", "-v", "0"))
 
     def work(self) -> None:
         """Run all of it. What an earlier run has left in this queue is discarded first."""
@@ -51,11 +62,12 @@ class OutageStage:
         unfinished = (Job.Status.READY, Job.Status.FAILED)
         for job_id in Job.objects.filter(queue=QUEUE, status__in=unfinished).values_list("pk", flat=True):
             transitions.discard(job_id)
-        progress, pace = Progress(BEFORE + AFTER, "payments", self.out), Pace(BEFORE + AFTER, "payments")
+        progress, pace = Progress(PAYMENTS, "payments", self.out), Pace(PAYMENTS, "payments")
         progress.say(self._worker.typed)
         try:
             with progress.moving():
-                self._act(progress, pace)
+                self._fail_and_redrive(progress, pace)
+                self._wait_behind_breaker(progress, pace)
         except TimeUp:
             raise GaveUp(self._cause(pace)) from None
         finally:
@@ -64,7 +76,7 @@ class OutageStage:
                 self.service.close()
         self.seconds = time.monotonic() - began
 
-    def _act(self, progress: Progress, pace: Pace) -> None:
+    def _fail_and_redrive(self, progress: Progress, pace: Pace) -> None:
         self._switch(on=True)
         self._worker.start()
         self._pay([UNKNOWN_CARD] * UNKNOWN + [KNOWN_CARD] * (BEFORE - UNKNOWN))
@@ -84,19 +96,40 @@ class OutageStage:
         call_command("jobs", *words, "--yes", verbosity=0)
         self._wait(lambda: self._redriven() and self._ended() == BEFORE + AFTER, progress, pace)
 
+    def _wait_behind_breaker(self, progress: Progress, pace: Pace) -> None:
+        self._switch(on=False)
+        progress.say(
+            f'The service is switched off again, and {GUARDED} payments with dependency="{DEPENDENCY}" are enqueued.'
+        )
+        self._pay([KNOWN_CARD] * GUARDED, dependency=DEPENDENCY)
+        # While a probe runs, one job does not wait.
+        self._wait(lambda: self._behind_breaker() == GUARDED and self._breaker_is_open(), progress, pace)
+        progress.say(f"The circuit breaker of the service is {self.breaker}: all {GUARDED} wait.\nIt is switched on.")
+        self._switch(on=True)
+        self._wait(lambda: self._ended() == PAYMENTS, progress, pace)
+
     def proofs(self) -> list[Proof]:
         """Each payment that can be paid was paid once, and only the others are dead letters."""
         causes = {str(group.cause): group.count for group in self.groups}
         kinds = {group.fingerprint for group in self.groups if group.fingerprint}
-        paid, charged = BEFORE - UNKNOWN + AFTER, self.service.charged
+        paid, charged = PAYMENTS - UNKNOWN, self.service.charged
         per_order = [charged.count(order) for order in set(charged)]
         dead = self._jobs().filter(status=Job.Status.FAILED)
         left = f"{dead.filter(cause='data').count()} of {dead.count()}"
+        guarded = self._jobs().filter(dependency=DEPENDENCY)
+        spent = FAILURES + THREADS
         return [
             Proof("dead letters of the outage, cause dependency", AFTER, causes.get("dependency", 0)),
             Proof("dead letters with an unknown card, cause data", UNKNOWN, causes.get("data", 0)),
             Proof("their fingerprints, one per kind of failure", 2, len(kinds)),
             Proof("dead letters retried before the canary had passed", CANARY, self.in_canary),
+            Proof("the breaker, while the service was off again", "open", self.breaker),
+            Proof(
+                f"attempts that {GUARDED} payments with a dependency used then",
+                f"at most {spent}",
+                guarded.aggregate(n=Sum("attempts"))["n"],
+                at_most=spent,
+            ),
             Proof("payments DONE", paid, self._jobs().filter(status=Job.Status.DONE).count()),
             Proof("orders that the service charged", paid, len(per_order)),
             Proof(
@@ -114,11 +147,12 @@ class OutageStage:
             else:
                 self.service.switch_off()
 
-    def _pay(self, cards: list[str]) -> None:
+    def _pay(self, cards: list[str], dependency: str | None = None) -> None:
+        job = charge.using(dependency=dependency)
         with transaction.atomic():
             for card in cards:
                 order = f"{self.run_id}-{len(self._ids)}"
-                self._ids.append(int(charge.enqueue(order, card, self.service.url).id))
+                self._ids.append(int(job.enqueue(order, card, self.service.url).id))
 
     def _wait(self, done: Callable[[], bool], progress: Progress, pace: Pace) -> None:
         while not done():
@@ -148,6 +182,14 @@ class OutageStage:
     def _jobs(self) -> JobQuerySet:
         found: JobQuerySet = Job.objects.filter(pk__in=self._ids)
         return found
+
+    def _behind_breaker(self) -> int:
+        waiting = self._jobs().filter(status=Job.Status.READY, wait_reason=f"breaker {DEPENDENCY}")
+        return waiting.exclude(gate=0).count()
+
+    def _breaker_is_open(self) -> bool:
+        self.breaker = flow.breaker(DEPENDENCY).state
+        return self.breaker == "open"
 
     def _ended(self) -> int:
         return self._jobs().filter(status__in=(Job.Status.DONE, Job.Status.FAILED)).count()

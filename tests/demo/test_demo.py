@@ -53,15 +53,22 @@ def test_a_bar_fits_into_a_narrow_terminal(monkeypatch):
 
 
 def test_the_verdict_is_two_sentences():
-    told = verdict(["files", "orders", "numbers", "outage"], [Proof("x", 1, 1)], ".demo/demo.sqlite3")
+    told = verdict(["files", "orders", "numbers", "parcels", "outage"], [Proof("x", 1, 1)], ".demo/demo.sqlite3")
     assert told == (
-        "No job, order, serial number or payment was lost or done twice, although a worker process and a relay were "
-        "killed with SIGKILL. The rows are in .demo/demo.sqlite3, where you can look at them until the next run."
+        "No job, order, serial number, parcel or payment was lost or done twice, although a worker process and a relay "
+        "were killed with SIGKILL. The rows are in .demo/demo.sqlite3, where you can look at them until the next run."
     )
     assert verdict(["numbers"], [], "x").startswith("No serial number was lost or done twice. The rows")
     told = verdict(["orders"], [Proof("orders committed", 437, 436)], "x")
     assert "see orders committed." in told
     assert "No order" not in told
+
+
+def test_a_proof_may_have_bounds():
+    assert [Proof("x", "some", found, at_least=1).holds for found in (0, 1, 2, None)] == [False, True, True, False]
+    assert [Proof("x", "few", found, at_most=1).holds for found in (0, 1, 2, None)] == [True, True, False, False]
+    assert Proof("x", 1, 1).holds
+    assert not Proof("x", 1, "1").holds
 
 
 def test_a_pace_tells_what_stands_still_from_what_is_slow(monkeypatch):

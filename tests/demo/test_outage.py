@@ -1,4 +1,4 @@
-"""The outage of the demo: a real service refuses connections, dead letters are grouped, a canary brings them back."""
+"""The outage of the demo: a real service is off. A canary brings dead letters back; behind a breaker there are none."""
 
 from urllib.error import HTTPError, URLError
 
@@ -44,14 +44,15 @@ def test_a_service_that_is_off_refuses_connections_and_has_its_address_again_whe
     assert service.charged == ["b-0", "b-1", "b-2"]
 
 
-def test_the_stage_groups_the_dead_letters_and_brings_those_of_the_outage_back(tmp_path):
+def test_the_stage_brings_the_dead_letters_of_an_outage_back_and_has_none_behind_a_breaker(tmp_path):
     done = manage("demo", "--stage", "outage", DEMO_DIR=str(tmp_path), BROKER_URL="", DATABASE_URL="sqlite:///:memory:")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert list(proofs(done).values()) == ["yes"] * 8, done.stdout
-    assert "8 of 8 proofs hold" in done.stdout
+    assert list(proofs(done).values()) == ["yes"] * 10, done.stdout
+    assert "10 of 10 proofs hold" in done.stdout
     groups = done.stdout.partition("in groups of the same failure:")[2].partition("The service is switched on")[0]
     (first, second) = [line.split() for line in groups.strip().splitlines()[2:]]
     assert first[:3] == ["40", "dependency", "urllib.error.URLError"]
     assert second[:3] == ["3", "data", "urllib.error.HTTPError"]
     assert f"jobs retry --fingerprint {first[3]} --canary 5" in done.stdout
+    assert "The circuit breaker of the service is open: all 40 wait." in done.stdout
     assert "No payment was lost or done twice." in " ".join(done.stdout.split())

@@ -15,11 +15,13 @@ from django.db import connection
 from demo_project.demo.files_stage import FilesStage
 from demo_project.demo.giving_up import GaveUp, TimeUp, start_timer, stop_timer
 from demo_project.demo.orders_stage import CUSTOMERS, ORDERS, OrdersStage
-from demo_project.demo.outage_stage import AFTER, CANARY, OutageStage
+from demo_project.demo.outage_stage import AFTER, CANARY, GUARDED, OutageStage
 from demo_project.demo.own_database import own_database
+from demo_project.demo.parcels_stage import PARCELS, PROCESSES, THREADS, ParcelsStage
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof, as_table
 from demo_project.demo.verdict import NEXT, gave_up, verdict
+from demo_project.packing.tasks import PLACES
 from demo_project.serials import race
 from demo_project.serials.report import as_table as race_table
 from demo_project.serials.report import notes
@@ -27,7 +29,7 @@ from demo_project.serials.strategies import STRATEGIES
 from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
-STAGES = ("files", "orders", "numbers", "outage")
+STAGES = ("files", "orders", "numbers", "parcels", "outage")
 GIVE_UP_AFTER = "180s"
 #: half of what race_serials sends
 REQUESTS = 2500
@@ -37,8 +39,8 @@ class Command(BaseCommand):
     """Exit status 0 only if every proof holds, else 1."""
 
     help = (
-        "Run real jobs and relay real events, kill a worker and a relay, race for serial numbers, bring the dead "
-        "letters of an outage back, and prove that nothing was lost or doubled."
+        "Run real jobs and relay real events, kill a worker and a relay, race for serial numbers, limit and pause a "
+        "queue, bring the dead letters of an outage back, and prove that nothing was lost or doubled."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -81,7 +83,9 @@ class Command(BaseCommand):
             return self._files(number)
         if stage == "orders":
             return self._orders(number, orders)
-        return self._race(number) if stage == "numbers" else self._outage(number)
+        if stage == "numbers":
+            return self._race(number)
+        return self._parcels(number) if stage == "parcels" else self._outage(number)
 
     def _end(self, proofs: list[Proof], began: float, told: str) -> None:
         if proofs:
@@ -143,15 +147,29 @@ class Command(BaseCommand):
             Proof("requests that got two numbers", 0, sold.greedy),
         ]
 
+    def _parcels(self, number: int) -> list[Proof]:
+        stage = ParcelsStage(self.stdout)
+        threads = PROCESSES * THREADS
+        self._head(f"{number}. {PARCELS} parcels, {threads} threads, a bench with {PLACES} places; the queue is paused")
+        stage.work()
+        self.stdout.write(
+            f"All packed in {stage.seconds:.1f} s, never more than {PLACES} at once: concurrency_limit={PLACES} of the "
+            f"task holds for all {PROCESSES} worker processes together. A pause writes one row, however many jobs wait."
+        )
+        return stage.proofs()
+
     def _outage(self, number: int) -> list[Proof]:
         stage = OutageStage(self.stdout)
         self._head(
-            f"{number}. A payment service is switched off: {AFTER} jobs fail, and a canary of {CANARY} brings them back"
+            f"{number}. A payment service is off: {AFTER} jobs fail, a canary of {CANARY} brings them back; behind a "
+            "circuit breaker, jobs wait"
         )
         stage.work()
         self.stdout.write(
-            f"The canary passed, and the others followed; {stage.seconds:.1f} s in all. The payments with an unknown "
-            "card were left as they are: they have another fingerprint, and a retry would not help them."
+            "The canary passed, and the others followed. The payments with an unknown card were left as they are: they "
+            "have another fingerprint, and a retry would not help them.\n"
+            f"In the second outage a few failures opened the circuit breaker: all {GUARDED} payments waited, and none "
+            f"became a dead letter. {stage.seconds:.1f} s in all."
         )
         return stage.proofs()
 
