@@ -187,4 +187,3 @@ def _log(request: HttpRequest, run: Redriven) -> None:
 def log_stop(request: HttpRequest, run_id: int) -> None:
     """Record in the history of a redrive that this user stopped it."""
     log_entry(request, Redrive, run_id, f"redrive {run_id}", CHANGE, "stop").save()
-
