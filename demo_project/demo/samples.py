@@ -1,4 +1,7 @@
-"""What `make serve` shows: 200 jobs of five tasks, as a worker would have left them in the last hour, and a redrive."""
+"""What `make serve` shows: 200 jobs of five tasks, as a worker would have left them in the last hour, and a redrive.
+
+One queue is paused, and one has a limit.
+"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from demo_project.demo import tasks
-from jobqueue import dead_letters, transitions
+from demo_project.demo.people import USER
+from jobqueue import dead_letters, flow, transitions
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, JobAttempt, Redrive
 from jobqueue.testing import expire_lease
@@ -20,6 +24,7 @@ _SHARES = (84, 48, 30, 14, 10)
 _BACKOFF = (5, 11, 19, 41)
 #: jobs that the redrive retries first
 CANARY = 2
+PAUSED, LIMITED = "reports", "imports"
 
 
 class Sample(NamedTuple):
@@ -39,6 +44,9 @@ def replace_samples() -> int:
     # Those of earlier samples: the filters of a redrive are JSON.
     earlier = [run.pk for run in Redrive.objects.all() if run.filters.get("task") in names]
     Redrive.objects.filter(pk__in=earlier).delete()
+    # The samples are claimed below, also those of queues that earlier samples have left paused or limited.
+    flow.resume(PAUSED)
+    flow.clear_limit(LIMITED)
     dice = random.Random(16)
     ended = list(_ended(dice))
     now = read_now("default")
@@ -51,6 +59,8 @@ def replace_samples() -> int:
         task.enqueue(*args)
     # Their mail server still does not answer, so the worker stops this redrive when its canary has failed.
     dead_letters.redrive(task=tasks.send_receipt.module_path, cause="dependency", canary=CANARY)
+    flow.pause(PAUSED, reason="the books of the month are being closed", by=USER)
+    flow.set_limit(LIMITED, concurrency=1)
     return len(ended) + len(waiting)
 
 

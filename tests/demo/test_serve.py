@@ -94,6 +94,12 @@ def test_the_samples_are_200_jobs_of_five_tasks_in_the_last_hour_with_different_
     redrives = rows(database, "SELECT phase, matched >= 2, json_extract(filters, '$.cause') FROM job_redrive")
     # A worker of another test of this file stops it when its canary has failed.
     assert redrives in ([("canary", 1, "dependency")], [("stopped", 1, "dependency")])
+    # Its jobs wait, and the page of queues says why; the worker of another test of this file runs no job of it.
+    ruled = rows(database, "SELECT queue, mode, reason, by, concurrency FROM job_flow ORDER BY queue")
+    assert ruled == [
+        ("imports", "", "", "", 1),
+        ("reports", "paused", "the books of the month are being closed", "admin", None),
+    ]
     assert rows(database, "SELECT is_superuser FROM auth_user WHERE username = 'admin'") == [(1,)]
 
 
@@ -116,6 +122,7 @@ def test_serve_prints_the_address_of_the_jobs_page_replaces_the_samples_and_stop
                 time.sleep(0.1)
             address = re.search(r"http://\S+/admin/jobqueue/job/", log.read_text())[0]
             assert f":{number}/" in address
+            assert f":{number}/admin/jobqueue/flowrule/ (one paused, one limited)" in log.read_text()
             # The page asks who you are.
             assert "Log in" in urlopen(address).read().decode()
         finally:
@@ -124,3 +131,4 @@ def test_serve_prints_the_address_of_the_jobs_page_replaces_the_samples_and_stop
     assert serving.returncode == 0, log.read_text()
     assert rows(database, "SELECT count(*), count(DISTINCT task) FROM job_queue") == [(200, 5)]
     assert rows(database, "SELECT count(*) FROM job_redrive") == [(1,)]
+    assert rows(database, "SELECT queue FROM job_flow WHERE mode = 'paused'") == [("reports",)]

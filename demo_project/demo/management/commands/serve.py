@@ -65,6 +65,7 @@ class Command(BaseCommand):
             f"  {jobs} sample jobs of the last hour, and a worker that goes on with them:",
             f"  jobs      http://{address}{reverse('admin:jobqueue_job_changelist')}",
             f"  redrives  http://{address}{reverse('admin:jobqueue_redrive_changelist')} (dead letters by failure)",
+            f"  queues    http://{address}{reverse('admin:jobqueue_flowrule_changelist')} (one paused, one limited)",
             f"  races     http://{address}{reverse('races')} (recorded by make prove)",
             f"  log in    user {USER}, password {password}",
             "  Ctrl-C stops the worker and the site.",
