@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections import defaultdict
@@ -28,9 +29,10 @@ def attend(address, name):
 
 @dataclass
 class Seen:
-    """What was seen of one name: the instants (monotonic) of starts, and how many bodies ran at once at most."""
+    """What was seen of one name: the instants (monotonic) of starts and ends, and how many ran at once at most."""
 
     starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     running: int = 0
     most: int = 0
 
@@ -70,6 +72,11 @@ class Observer:
     def most(self):
         """By name, how many ran at once at most."""
         return {name: seen.most for name, seen in list(self._seen.items())}
+
+    @property
+    def pids(self):
+        """The processes in which bodies run now."""
+        return {_pid_of(connection) for connection in list(self._names)}
 
     def end(self):
         """Stop counting."""
@@ -117,6 +124,12 @@ class Observer:
         name = self._names.pop(connection, None)
         if name is not None:
             self._seen[name].running -= 1
+            self._seen[name].ends.append(time.monotonic())
+
+
+def _pid_of(connection):
+    size = struct.calcsize("3i")
+    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]
 
 
 def _has_more(connection):

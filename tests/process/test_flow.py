@@ -76,6 +76,19 @@ def test_a_worker_that_is_killed_with_all_its_processes_keeps_no_slot(worker, ob
     assert observer.of("one").most == 1
 
 
+def test_a_child_that_is_frozen_is_killed_before_its_slot_is_given_away(worker, observer):
+    flow.set_limit("default", task=tasks.observed, concurrency=1)
+    enqueue_times(2, tasks.observed, observer.address, "one", 2)
+    first = worker("--lease", "5s", "--concurrency", 1)
+    wait_until(lambda: observer.pids, what="the first body")
+    first.freeze(*observer.pids)
+    worker("--lease", "5s")
+    wait_until(lambda: done() == 2, what="the end of both jobs")
+    assert observer.of("one").most == 1
+    first.prints("it is killed before its slots are free")
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+
+
 def test_a_busy_queue_that_is_paused_starts_nothing_after_a_second_not_even_in_a_new_worker(worker, observer):
     enqueue_times(3000, tasks.observed, observer.address, "one", 0.01)
     first = worker(*LONG, "--processes", 2, "--concurrency", 2)

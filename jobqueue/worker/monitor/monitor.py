@@ -32,7 +32,7 @@ from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
-from jobqueue.worker.monitor.stopping import Overtime, flag
+from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
@@ -82,6 +82,7 @@ class Monitor:
             if now >= self.next_overtime:
                 self.next_overtime = now + OVERTIME_SECONDS
                 self.overtime.enforce(index for index, _ in self._living())
+                end_frozen(self.scoreboard)
             if now >= self.next_renewal:
                 self.next_renewal = now + self.options.heartbeat_seconds
                 self._duty(self.renew)

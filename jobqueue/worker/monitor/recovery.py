@@ -95,7 +95,8 @@ class Recovery:
         slot.claimed -= len(holds[Hold.WAITING])
         _count_ends(slot, len(returned) + len(ran) + len(failed), len(snoozed), len(discarded))
         if not slot.exit:
-            self._retired(name, "killed at the end of --shutdown-timeout" if slot.blameless else how)
+            why = "killed because a signal had stopped it" if slot.paused else "killed at the end of --shutdown-timeout"
+            self._retired(name, why if slot.blameless else how)
         if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested)):
             logger.warning("%s %s; %s", name, how, told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,9 +10,13 @@ from jobqueue.models import Job
 from jobqueue.worker.shared.processes import kill
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, Winding
 
+logger = logging.getLogger("jobqueue.worker")
+
 GRACE_SECONDS, GRACE_MAX_SECONDS = 5.0, 600.0
 ANSWER_SECONDS = 2.0
 KNOWN_MAX = 1000
+#: so long before the end of its lease a frozen job with a limit is ended; a quarter of the lease if that is less
+FROZEN_SECONDS = 2.0
 
 
 def flag(in_hand: Mapping[tuple[int, int], LeaseSlot], using: str) -> None:
@@ -27,6 +32,23 @@ def flag(in_hand: Mapping[tuple[int, int], LeaseSlot], using: str) -> None:
         if (slot.job_id, slot.fence) == (job_id, fence):
             slot.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
             slot.flags |= CANCEL if cancel is not None else 0
+
+
+def end_frozen(scoreboard: Scoreboard) -> None:
+    """Kill children that were stopped by a signal, before the lease of a job ends whose number is limited.
+
+    Its slot would be given to another job, and its body may go on at any moment: more would run than the limit says.
+    """
+    now = time.monotonic()
+    for slot, leases in zip(scoreboard.slots, scoreboard.lease_slots, strict=False):
+        if not (slot.alive and slot.pid and slot.paused):
+            continue
+        limited = [one for one in leases if one.limited and one.hold != Hold.FREE]
+        if any(one.lease_until - now < min(FROZEN_SECONDS, one.lease_seconds / 4) for one in limited):
+            logger.warning("worker process %d is stopped by a signal; it is killed before its slots are free", slot.pid)
+            # Whoever stopped it is to blame, and not its jobs.
+            slot.blameless = 1
+            kill(slot.pid)
 
 
 class Overtime:

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 
 from jobqueue.gates.rules import NO_RULES
+from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
@@ -198,6 +199,8 @@ class Pool:
     def _hold(self, lease: Lease, where: dict[tuple[int, int], LeaseSlot], claimed_at: float) -> LeaseSlot:
         slot = self._free.pop()
         until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
+        # Before it is filled, for the monitor reads it then.
+        slot.limited = int(lease.slot is not None or limits_of_queue(lease.queue, self.rules).most is not None)
         slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
         if lease.expires_at is not None:
             self._begin_by[lease.job_id, lease.fence] = (

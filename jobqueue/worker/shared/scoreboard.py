@@ -107,6 +107,7 @@ class LeaseSlot(ctypes.Structure):
     lease_seconds: Seconds  # for how long each renewal extends it
     lease_until: Seconds  # the lease is certainly held until then
     hard_until: Seconds  # the hard limit; 0: none
+    limited: Int  # 1: how many such jobs run at once is limited
     result_size: Int
     result: Annotated[Bytes, ctypes.c_ubyte * RESULT_BYTES]
     delay_seconds: Seconds  # before the next attempt of a failed job; below 0: JOBQUEUE's back-off
