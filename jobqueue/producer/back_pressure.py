@@ -64,8 +64,40 @@ _backlogs = _Backlogs()
 def check_room(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
     """`jobs`, or the same with a later run_at where a full queue delays them. MAX_READY is for jobs that are due now.
 
-    Raises QueueFull where it refuses them, before anything is written.
+    Raises QueueFull where it refuses them, before anything is written. Those whose dedupe key is held add nothing, so
+    they are not refused.
     """
+    try:
+        return _checked(jobs, using)
+    except QueueFull:
+        new = _without_repeats(jobs, using)
+        if len(new) == len(jobs):
+            raise
+    _checked(new, using)
+    return jobs
+
+
+def _without_repeats(jobs: Sequence[NewJob], using: str) -> list[NewJob]:
+    """Those of `jobs` that would be inserted: their dedupe keys are not held, and no earlier one has the same key."""
+    from jobqueue.producer.dedupe import holders
+
+    keys: dict[str, list[bytes]] = {}
+    for job in jobs:
+        if job.dedupe_key is not None:
+            keys.setdefault(job.queue, []).append(job.dedupe_key)
+    known: set[tuple[str, bytes | None]] = set()
+    for queue, given in keys.items():
+        held = retry_transient("enqueue", partial(holders, queue, given, using=using), using=using)
+        known |= {(queue, key) for key in held}
+    new = []
+    for job in jobs:
+        if job.dedupe_key is None or (job.queue, job.dedupe_key) not in known:
+            known.add((job.queue, job.dedupe_key))
+            new.append(job)
+    return new
+
+
+def _checked(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
     # Models may not be imported before the apps are ready.
     from jobqueue.gates.rules import rules
 

@@ -342,3 +342,32 @@ def test_the_count_reads_no_more_rows_than_matter(full_at):
     with pytest.raises(QueueFull) as caught:
         enqueue("q", 1)
     assert caught.value.ready == 4, "it counts up to one more than there may be"
+
+
+class TestARepeat:
+    """A job whose dedupe key is held adds nothing, so a full or draining queue does not refuse it."""
+
+    @pytest.fixture
+    def held(self, full_at):
+        full_at(1)
+        return enqueue("q", 1, dedupe_key="k")
+
+    def test_gets_the_id_of_the_job_that_holds_its_key(self, held):
+        assert enqueue("q", 1, dedupe_key="k") == held
+        with pytest.raises(QueueFull):
+            enqueue("q", 1, dedupe_key="other")
+
+    def test_gets_it_from_a_draining_queue_too(self, held):
+        drain("q", reason="moves")
+        assert enqueue("q", 1, dedupe_key="k") == held
+
+    def test_does_not_let_the_new_jobs_of_its_bulk_in(self, held):
+        assert enqueue_many("q", [1, 1], dedupe_keys=["k", "k"]) == [held, held]
+        with pytest.raises(QueueFull):
+            enqueue_many("q", [1, 2], dedupe_keys=["k", "new"])
+        assert total() == 1
+
+    def test_is_counted_once_in_a_bulk(self, full_at):
+        full_at(1)
+        first, second = enqueue_many("q", [1, 2], dedupe_keys=["k", "k"])
+        assert first == second
