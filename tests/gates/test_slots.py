@@ -201,6 +201,25 @@ class TestALeaseThatRunsOut:
         assert taken() == [third]
 
 
+def test_a_job_that_comes_back_to_another_slot_has_one_and_not_two(limited):
+    work = limited(concurrency_limit=2)
+    first, second = add(2, work)
+    leases = take()
+    ack(leases[first])
+    release(leases[second])
+    assert taken() == [second]
+    (third,) = add(1, work)
+    assert taken() == [third]
+
+
+def test_a_job_that_goes_on_in_another_queue_leaves_its_slot_behind(limited):
+    first, second = add(2, limited(concurrency_limit=1))
+    release(take()[first])
+    set_columns(first, queue="elsewhere")
+    assert taken(queue="elsewhere") == [first]
+    assert taken() == [second]
+
+
 def test_heartbeats_keep_the_slot(limited):
     first, _ = add(2, limited(concurrency_limit=1))
     lease = take()[first]

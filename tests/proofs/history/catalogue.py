@@ -488,4 +488,112 @@ CONNECTIONS = [
     ),
 ]
 
-MUTANTS = [*OWNERSHIP, *GUARDS, *ORDER, *CLOCKS, *TRANSACTIONS, *FENCES, *CONNECTIONS]
+SLOTS, RATES, BREAKER, RACES = (
+    f"tests/{name}.py" for name in ("gates/test_slots", "gates/test_rates", "gates/test_breaker", "races/test_limits")
+)
+
+GATES = [
+    _mutant(
+        "a slot counts as taken whatever fence its job has now",
+        "gates/slots.py",
+        "if fences.get(slot.job_id) == slot.fence}",
+        "if slot.job_id in fences}",
+        SLOTS,
+    ),
+    _mutant(
+        "leases above a limit that was lowered do not count",
+        "gates/slots.py",
+        "[: max(0, most - len(used))]",
+        "[:most]",
+        "tests/gates/test_set_limit.py",
+    ),
+    _mutant(
+        "a claim believes that it got every slot that it inserted",
+        "gates/slots.py",
+        "    return {key[2] for key in found.values_list(*_Held._fields) if tuple(key) in mine}",
+        "    return {key[2] for key in mine}",
+        RACES,
+        database="postgres",
+    ),
+    _mutant(
+        "a job whose slot is taken uses a token",
+        "gates/admit.py",
+        "        if one.slots is not None and one.row.pk not in placed:\n",
+        "        if one.slots is not None and one.row.pk not in placed and one.rate is None:\n",
+        RATES,
+    ),
+    _mutant(
+        "a bucket is refilled when the clock is set back",
+        "gates/buckets.py",
+        "    ahead = min(max(ahead, 0.0), size * seconds)\n",
+        "    ahead = max(ahead, 0.0) if ahead <= size * seconds else 0.0\n",
+        "tests/unit/test_buckets.py",
+    ),
+    _mutant(
+        "a bucket grows while nobody uses it",
+        "gates/buckets.py",
+        "    ahead = min(max(ahead, 0.0), size * seconds)\n",
+        "    ahead = min(ahead, size * seconds)\n",
+        "tests/unit/test_buckets.py",
+    ),
+    _mutant(
+        "an ended lease opens no gate",
+        "transitions/verb.py",
+        "    freed((job.slot for job in ended if isinstance(job, Lease)), using=using)\n",
+        "",
+        SLOTS,
+    ),
+    _mutant(
+        "a slot that is freed while a claim closes gates opens none",
+        "transitions/claiming/claimer.py",
+        "        gates_closed(closed, using=self._using)\n",
+        "",
+        "tests/gates/test_opening.py",
+    ),
+    _mutant(
+        "a failed probe uses an attempt",
+        "gates/breaker.py",
+        "        return {*back, probe}, row\n",
+        "        return back - {probe}, row\n",
+        BREAKER,
+    ),
+    _mutant(
+        "two claims make a probe each",
+        "gates/breaker.py",
+        '    list(BreakerState.objects.using(using).filter(pk=dependency).select_for_update().values_list("pk"))\n',
+        "",
+        RACES,
+        database="postgres",
+    ),
+    _mutant(
+        "a pause never ends by itself",
+        "gates/rules.py",
+        "        paused = row.mode == FlowRule.Mode.PAUSED and not ended\n",
+        "        paused = row.mode == FlowRule.Mode.PAUSED\n",
+        "tests/gates/test_pause.py",
+    ),
+    _mutant(
+        "claims of a queue with a limit do not lock its gate",
+        "gates/whole_queues.py",
+        ".filter(pk=subject.number).select_for_update()",
+        ".filter(pk=subject.number)",
+        RACES,
+        database="postgres",
+    ),
+    _mutant(
+        "a bulk is added as long as the queue is not full before it",
+        "producer/back_pressure.py",
+        "        if after.ready <= most:\n            continue\n",
+        "        if after.ready - counts[queue] < most:\n            continue\n",
+        "tests/producer/test_back_pressure.py",
+    ),
+    _mutant(
+        "the sweep leaves jobs behind gates with free slots",
+        "maintenance/gate_sweep.py",
+        "        opened += open_free(some, using=using)\n",
+        "",
+        "tests/gates/test_gate_sweep.py",
+    ),
+]
+
+MUTANTS = [*OWNERSHIP, *GUARDS, *ORDER, *CLOCKS, *TRANSACTIONS, *FENCES, *CONNECTIONS, *GATES]
