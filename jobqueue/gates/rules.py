@@ -11,7 +11,10 @@ from typing import Any, Protocol
 
 from django.db import Error, connections, transaction
 
+from jobqueue.db import is_lost_connection
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.sockets import close_if_ended
 from jobqueue.durations import parse_rate
 from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import Known, read_breakers
@@ -141,18 +144,31 @@ def forget_rules() -> None:
 
 
 def _read(using: str, last: Rules) -> Rules:
-    rules = FlowRule.objects.using(using).annotate(now=Selected(UtcNow()))
+    connection = connections[using]
     try:
-        if connections[using].in_atomic_block:
-            # A savepoint, so that an error leaves the caller's transaction usable.
-            with transaction.atomic(using=using):
-                rows, breakers = list(rules), read_breakers(using)
-        else:
-            rows, breakers = list(rules), read_breakers(using)
+        if in_callers_transaction(connection):
+            return _read_now(using)
+        try:
+            close_if_ended(connection)
+            return _read_now(using)
+        except Error as error:
+            # As after a restart of the server: what was known before it may be old, and a queue be paused since.
+            if not is_lost_connection(error, using):
+                raise
+            connection.close()
+            return _read_now(using)
     except Error:
         # The caller's own statement meets the same fault, and reports it.
         return last
-    return rules_from(rows, *breakers)
+
+
+def _read_now(using: str) -> Rules:
+    rows = FlowRule.objects.using(using).annotate(now=Selected(UtcNow()))
+    if not connections[using].in_atomic_block:
+        return rules_from(list(rows), *read_breakers(using))
+    # A savepoint, so that an error leaves the caller's transaction usable.
+    with transaction.atomic(using=using):
+        return rules_from(list(rows), *read_breakers(using))
 
 
 def rules_from(

@@ -7,11 +7,9 @@ import signal
 import threading
 import traceback
 import warnings
-from contextlib import suppress
 
-from django.db import Error, connection, connections
+from django.db import connection, connections
 
-from jobqueue.exceptions import JobQueueError
 from tests.faults.finishing import lose_connection
 from tests.faults.moments import cut_at
 
@@ -39,7 +37,10 @@ def killed(number, work):
 
 
 def disconnected(number, work):
-    """A thread that does `work` and loses its session at this moment; whether it came to that."""
+    """A thread that does `work` and loses its session at this moment; whether it came to that.
+
+    It goes on, or fails as it likes for what it has lost: it is for others to repair that.
+    """
     lost, wrong = [], []
 
     def lose(wrapper, after):
@@ -49,11 +50,11 @@ def disconnected(number, work):
     def in_thread():
         connection.ensure_connection()
         try:
-            # What is refused or lost for it is for others to repair.
-            with cut_at(number, lose, threads=True), suppress(Error, JobQueueError):
+            with cut_at(number, lose, threads=True):
                 work()
-        except BaseException as error:
-            wrong.append(error)
+        except Exception as error:
+            if not lost:
+                wrong.append(error)
         connections.close_all()
 
     thread = threading.Thread(target=in_thread)

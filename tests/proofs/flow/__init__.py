@@ -1,0 +1,1 @@
+"""Limits, rates, breakers, pauses and full queues under real faults."""

@@ -1,0 +1,107 @@
+"""How fast jobs start: no faster than their rate, soon after something has been freed, and fast with many keys."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from statistics import median
+
+import pytest
+
+from jobqueue.models import Job
+from tests.marks import committed
+from tests.matrix import enough_on
+from tests.patience import patient
+from tests.proofs.flow.crowd import Crowd, add, left, percentile
+from tests.proofs.running import unended, wait_for
+
+pytestmark = [committed, pytest.mark.timeout(1800), enough_on("sqlite", "mysql", why="see make prove")]
+OPTIONS = ("--processes", "2", "--concurrency", "8", "--lease", "60s")
+
+
+def excess(instants, per_second, bucket):
+    """By how many starts the worst window passes bucket + rate x t; below 0 if none does."""
+    instants = sorted(instants)
+    # Of the windows that end at a start the worst begins at one. starts - rate x t, as a running maximum.
+    worst, lowest = float("-inf"), float("inf")
+    for number, at in enumerate(instants):
+        lowest = min(lowest, number - per_second * at)
+        worst = max(worst, number + 1 - per_second * at - lowest)
+    return worst - bucket
+
+
+def test_starts_never_pass_the_rate(run_worker, jobs, observer, full, figure):
+    """A rate of 20/s, and 8 processes that could start much more: starts as the observer sees them in any window."""
+    total, workers = (1_200, 4) if full else (60, 2)
+    add(jobs.paced, total, observer.address, "paced", 0.0)
+    crowd = Crowd(run_worker, workers, *OPTIONS)
+    wait_for(lambda: not left(), 60 + total / jobs.PER_SECOND, lambda: unended(crowd.workers))
+    claimed = [at / timedelta(seconds=1) for at in since_the_first()]
+    by_claims, from_outside = (excess(found, jobs.PER_SECOND, jobs.PER_SECOND) for found in (claimed, observer.starts))
+    starts = observer.of("paced").starts
+    seconds = starts[-1] - starts[0]
+    assert len(starts) == total
+    # A claim reads the clock a moment before it draws the tokens.
+    assert by_claims < 1
+    # What a busy machine starts late is nearer to the next ones.
+    assert from_outside < jobs.PER_SECOND * patient(0.02)
+    # Nor are tokens lost: but for the first bucket, a token each 50 ms.
+    assert seconds < patient((total - jobs.PER_SECOND) / jobs.PER_SECOND)
+    figure("rate /s, bucket", f"{jobs.PER_SECOND}, {jobs.PER_SECOND}")
+    figure("starts", total)
+    figure("seconds", round(seconds, 1))
+    figure("most starts above bucket + rate x t, seen from outside", max(0, round(from_outside, 1)))
+    figure("the same by the claims' own instants", max(0, round(by_claims, 1)))
+
+
+def since_the_first():
+    """When each job was claimed, by the clock of the server, after the first."""
+    found = sorted(Job.objects.values_list("last_started_at", flat=True))
+    return [at - found[0] for at in found]
+
+
+def drained(jobs, crowd, task, total, keys):
+    """The seconds in which the workers end `total` jobs; their keys take turns."""
+    Job.objects.all().delete()
+    for number in range(keys):
+        add(task, total // keys, number)
+    begun = time.monotonic()
+    wait_for(lambda: not left(), 600, lambda: unended(crowd.workers))
+    return time.monotonic() - begun
+
+
+def test_a_thousand_keys_with_a_limit_of_one_are_half_as_fast_as_no_limits(run_worker, jobs, full, figure):
+    """Jobs of 1,000 keys, each with limit 1, and the same without limits, in turn: jobs per second."""
+    total, keys, pairs = (20_000, 1_000, 3) if full else (200, 50, 1)
+    crowd = Crowd(run_worker, 2 if full else 1, *OPTIONS)
+    found = [
+        [total / drained(jobs, crowd, task, total, keys) for task in (jobs.free_work, jobs.keyed_work)]
+        for _ in range(pairs)
+    ]
+    share = median(keyed / free for free, keyed in found)
+    # In the short form a round takes about as long as the looks of this test.
+    assert share >= (0.5 if full else 0.02), found
+    figure("keys", keys)
+    figure("without limits /s", round(median(free for free, _ in found)))
+    figure("with a limit of 1 for each key /s", round(median(keyed for _, keyed in found)))
+    figure("share", round(share, 2))
+
+
+def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, observer, full, figure):
+    """From the end of a body to the start of the next one of its limit, while 8 processes work off a backlog."""
+    total, workers, backlog = (400, 4, 40_000) if full else (30, 1, 300)
+    # Older, so they begin first; those behind the backlog wait for their slot, and not for it.
+    add(jobs.single, total, observer.address, "single", 0.02)
+    add(jobs.free, backlog, observer.address, "backlog", 0.02)
+    crowd = Crowd(run_worker, workers, "--processes", "2", "--concurrency", "4", "--lease", "60s")
+    seen = observer.of("single")
+    wait_for(lambda: len(seen.starts) == total, 600, lambda: unended(crowd.workers))
+    under = left()
+    gaps = [begun - ended for begun, ended in zip(seen.starts[1:], seen.ends, strict=False)]
+    half, most = percentile(gaps, 0.5), percentile(gaps, 0.99)
+    assert half <= (0.1 if full else patient(0.1))
+    assert most <= (0.3 if full else patient(0.3))
+    figure("starts after an end", len(gaps))
+    figure("p50 in ms", round(1000 * half))
+    figure("p99 in ms", round(1000 * most))
+    figure("jobs of the backlog that were left", under)
