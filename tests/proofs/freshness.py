@@ -33,6 +33,15 @@ PROVED = {
         *(*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/backoff.py", "jobqueue/tasks"),
         *("tests/proofs/failures", "tests/failures/real", "tests/faults/test_redrive_walk"),
     ),
+    "docs/proof/flow.md": (
+        *(*ENGINE, "jobqueue/gates", "jobqueue/flow", "jobqueue/maintenance/gate_sweep.py", "jobqueue/tasks"),
+        *(
+            "jobqueue/maintenance/queue_levels.py",
+            "tests/proofs/flow",
+            "tests/faults/test_flow_walk",
+            "tests/observer.py",
+        ),
+    ),
     "docs/proof/locks.md": (
         *(*SHARED, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/allocate.py"),
         *("jobqueue/fencing.py", "tests/proofs/locks"),

@@ -14,7 +14,7 @@ from tests.proofs.report import print_page
 UNUSED = """\
 ## Queues that use none of it send the same statements, and read the same rows.
 
-The verbs at commit `{base}`, the last one before there were causes, outcomes and redrives, and now. A verb of 100 jobs
+The verbs at commit `{base}`, the last one before there {was}, and now. A verb of 100 jobs
 sends and reads this for all of them together. Rows are those that the server itself counts (`Handler_read_*` of the
 session on MySQL and MariaDB, `seq_tup_read` and `idx_tup_fetch` on PostgreSQL; SQLite counts none). To run it again:
 
@@ -37,17 +37,20 @@ make bench-check BASE={base} DB=sqlite
 """
 
 
-def main(base: str, db: str, *files: str) -> None:
-    """Print the page; parts that are missing because they failed or were broken off are not in it."""
+def print_with_statements(issue: str, was: str, base: str, db: str, *files: str) -> None:
+    """Print the page of `issue`; at `base` there `was` nothing of it yet.
+
+    Parts that are missing because they failed or were broken off are not in it.
+    """
     paths = [Path(name) for name in files if not name.endswith(".part")]
     tables = [path.read_text().splitlines() for path in paths if path.name.endswith("-statements")]
     lines = [json.loads(line) for path in paths if not path.name.endswith("-statements") for line in path.open()]
-    print_page("failures", lines, db)
-    print(UNUSED.format(base=base))
+    print_page(issue, lines, db)
+    print(UNUSED.format(base=base, was=was))
     for number, table in enumerate(tables):
         print("\n".join(table if number == 0 else table[2:]))
     print(SPEED.format(base=base), end="")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print_with_statements("failures", "were causes, outcomes and redrives", *sys.argv[1:])

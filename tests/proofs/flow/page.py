@@ -1,53 +1,10 @@
-"""python -m tests.proofs.flow.page BASE DB FILE...: the page of these proofs from the figures in FILEs.
-
-A FILE whose name ends in -statements is a table of tests.architecture.statements; the others have a figure a line.
-"""
+"""python -m tests.proofs.flow.page BASE DB FILE...: the page of these proofs, as tests.proofs.failures.page."""
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
-from tests.proofs.report import print_page
-
-UNUSED = """\
-## Queues without gates send the same statements, and read the same rows.
-
-The verbs at commit `{base}`, the last one before there was flow control, and now. A verb of 100 jobs sends and reads
-this for all of them together. Rows are those that the server itself counts (`Handler_read_*` of the session on MySQL and
-MariaDB, `seq_tup_read` and `idx_tup_fetch` on PostgreSQL; SQLite counts none). To run it again:
-
-```sh
-.venv/bin/python -m tests.servers run -- .venv/bin/python -m tests.architecture.statements {base}
-```
-"""
-SPEED = """
-## Queues without gates are as fast.
-
-Fifteen pairs of runs, the files of that commit and those of now in turn. The command prints the median of the pairs and
-its interval, and fails if a loss over 5 % cannot be noise:
-
-```sh
-make bench-check BASE={base} DB=mysql
-make bench-check BASE={base} DB=mariadb
-make bench-check BASE={base} DB=postgres
-make bench-check BASE={base} DB=sqlite
-```
-"""
-
-
-def main(base: str, db: str, *files: str) -> None:
-    """Print the page; parts that are missing because they failed or were broken off are not in it."""
-    paths = [Path(name) for name in files if not name.endswith(".part")]
-    tables = [path.read_text().splitlines() for path in paths if path.name.endswith("-statements")]
-    lines = [json.loads(line) for path in paths if not path.name.endswith("-statements") for line in path.open()]
-    print_page("flow", lines, db)
-    print(UNUSED.format(base=base))
-    for number, table in enumerate(tables):
-        print("\n".join(table if number == 0 else table[2:]))
-    print(SPEED.format(base=base), end="")
-
+from tests.proofs.failures.page import print_with_statements
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print_with_statements("flow", "was flow control", *sys.argv[1:])
