@@ -36,6 +36,7 @@ REGISTRIES = (
     (crash_policies, "_of_tasks"),
     (declared, "_declared"),
     (declared, "_dependencies"),
+    (declared, "_paths"),
 )
 
 

@@ -184,4 +184,5 @@ def _first_full(one: _Limited, full: dict[int, Subject]) -> Subject | None:
 
 
 def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:
-    return Blocked(row.pk, row.priority, row.due_at, subject, row.task, most, opens_at)
+    task = None if row.task is None else declared.path_of(row.task)
+    return Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from jobqueue.durations import parse_rate
@@ -30,20 +30,40 @@ class Needing(Protocol):
 _NOTHING = Declared(None, None)
 _declared: dict[str, Declared] = {}
 _dependencies: dict[str, str] = {}
+#: the present path of each task, by its earlier paths
+_paths: dict[str, str] = {}
 #: dependencies of jobs that this process has claimed: using() may name one that no task or setting does
 _met: set[str] = set()
 
 
-def declare(path: str, concurrency_limit: int | None, rate_limit: str | None, dependency: str | None) -> None:
+def declare(
+    path: str,
+    aliases: Sequence[str],
+    concurrency_limit: int | None,
+    rate_limit: str | None,
+    dependency: str | None,
+) -> None:
     """Record what a task waits for. `gates` is below `tasks` and cannot look there."""
-    if concurrency_limit is None and rate_limit is None:
-        _declared.pop(path, None)
-    else:
-        _declared[path] = Declared(concurrency_limit, None if rate_limit is None else parse_rate(rate_limit))
-    if dependency is None:
-        _dependencies.pop(path, None)
-    else:
-        _dependencies[path] = dependency
+    _paths.update(dict.fromkeys(aliases, path))
+    for name in (path, *aliases):
+        if concurrency_limit is None and rate_limit is None:
+            _declared.pop(name, None)
+        else:
+            _declared[name] = Declared(concurrency_limit, None if rate_limit is None else parse_rate(rate_limit))
+        if dependency is None:
+            _dependencies.pop(name, None)
+        else:
+            _dependencies[name] = dependency
+
+
+def path_of(task: str) -> str:
+    """The present path of a task, if `task` is an earlier one; else `task`."""
+    return _paths.get(task, task)
+
+
+def names_of(path: str) -> list[str]:
+    """The present path of a task, and the earlier ones."""
+    return [path, *(alias for alias, present in _paths.items() if present == path)]
 
 
 def any_dependency() -> bool:
@@ -59,7 +79,7 @@ def meet(dependencies: Collection[str]) -> None:
 def needed_by(job: Needing) -> str | None:
     """The dependency of a job: that of its row, or of using(), else that of its task if this process knows it.
 
-    A claim reads the column only where the settings have DEPENDENCIES, and the options always.
+    A claim reads the column only where a setting, a task or an earlier job of this process has a dependency.
     """
     if job.dependency is not None:
         return job.dependency

@@ -29,7 +29,8 @@ def limited_tasks(queue: str, rules: Rules) -> tuple[str, ...]:
     """The tasks that may have a limit in `queue`, or are paused there; () where a claim need not check anything."""
     if not declared.tasks() and not rules.tasks:
         return ()
-    return tuple(sorted({*declared.tasks(), *(task for place, task in rules.tasks if place == queue)}))
+    ruled = (name for place, task in rules.tasks if place == queue for name in declared.names_of(task))
+    return tuple(sorted({*declared.tasks(), *ruled}))
 
 
 def limits_of(queue: str, task: str | None, key: bytes | None, rules: Rules) -> tuple[Slots | None, Rate | None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import is_lost_connection
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -21,8 +23,12 @@ from jobqueue.gates.breaker_states import Known, read_breakers
 from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
 
+K = TypeVar("K")
+
 #: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
 RULES_SECONDS = 0.5
+#: the same while anything is shut, so that what opens again starts soon
+SHUT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Rules:
 
     def shuts(self, lease: Startable) -> bool:
         """Whether a job that was claimed may not start: it is paused, or waits for a breaker and is not its probe."""
-        if (lease.queue, None) in self.paused or (lease.queue, lease.task) in self.paused:
+        if (lease.queue, None) in self.paused or (self.paused and self.of_task(lease.queue, lease.task).starts_nothing):
             return True
         dependency = declared.needed_by(lease)
         breaker = self.breakers.get(dependency) if dependency is not None else None
@@ -96,7 +102,14 @@ class Rules:
 
     def of_task(self, queue: str, task: str | None) -> TaskRule:
         """The rule of a task in a queue; one without limits if none is set."""
-        return self.tasks.get((queue, task), _NO_TASK_RULE) if task is not None else _NO_TASK_RULE
+        if task is None or not self.tasks:
+            return _NO_TASK_RULE
+        return self.tasks.get((queue, declared.path_of(task)), _NO_TASK_RULE)
+
+    @property
+    def seconds(self) -> float:
+        """For how long they count."""
+        return min(SHUT_SECONDS, RULES_SECONDS) if self.paused or self.breakers else RULES_SECONDS
 
 
 NO_RULES = Rules()
@@ -106,28 +119,34 @@ _NONE: Mapping[str, Known] = {}
 class _Cache:
     """The rules of each database, and until when they count.
 
-    What was read in a transaction may be as old as its snapshot, and is undone with it: it is kept apart, and claims
-    never see it.
+    What was read in a transaction may be as old as its snapshot, and is undone with it: its connection alone has it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, bool], tuple[Rules, float]] = {}
+        self._committed: dict[str, tuple[Rules, float]] = {}
+        self._own: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Rules, float]] = WeakKeyDictionary()
 
     def get(self, using: str) -> Rules:
-        key = using, connections[using].in_atomic_block
-        rules, good_until = self._known.get(key, (NO_RULES, 0.0))
+        connection = connections[using]
+        if connection.in_atomic_block:
+            return self._fresh(self._own, connection, using)
+        return self._fresh(self._committed, using, using)
+
+    def _fresh(self, known: MutableMapping[K, tuple[Rules, float]], key: K, using: str) -> Rules:
+        rules, good_until = known.get(key, (NO_RULES, 0.0))
         now = time.monotonic()
         if now < good_until:
             return rules
         with self._lock:
-            # Before the read: the rules are then never older than RULES_SECONDS, however long it takes.
+            # Before the read: the rules are then never older than they may be, however long it takes.
             rules = _read(using, rules)
-            self._known[key] = rules, now + RULES_SECONDS
+            known[key] = rules, now + rules.seconds
         return rules
 
     def forget(self) -> None:
-        self._known.clear()
+        self._committed.clear()
+        self._own.clear()
 
 
 _cache = _Cache()
@@ -184,7 +203,10 @@ def rules_from(
         per_second = _per_second(row.rate)
         common = (paused, row.until, row.sets_concurrency, row.concurrency, row.sets_rate, per_second)
         if row.task:
-            tasks[row.queue, row.task] = TaskRule(*common)
+            # A rule of an earlier path counts unless there is one of the present path, which comes after or before it.
+            place = row.queue, declared.path_of(row.task)
+            if row.task == place[1] or place not in tasks:
+                tasks[place] = TaskRule(*common)
         else:
             queues[row.queue] = QueueRule(*common, row.mode == FlowRule.Mode.DRAINING, row.level)
     shut: set[tuple[str, str | None]] = {(queue, None) for queue, rule in queues.items() if rule.starts_nothing}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from jobqueue.gates import declared
+
 REASON_CHARS = 200
 #: the code of pauses, and of breakers, in a wait_reason
 PAUSED, _BREAKER = "paused ", "breaker "
+#: the code of the slots of a whole task; those of one key have another
+SLOT = "slot"
 
 
 class Subject(NamedTuple):
@@ -19,7 +23,7 @@ class Subject(NamedTuple):
 
 def slot_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
     """The slots of a task in a queue, or of one concurrency key there."""
-    return _subject("slot", "key" if key is not None else "slot", queue, task, key)
+    return _subject("slot", "key" if key is not None else SLOT, queue, task, key)
 
 
 def rate_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
@@ -34,7 +38,8 @@ def whole_queue_subject(queue: str) -> Subject:
 
 def pause_subject(queue: str, task: str) -> Subject:
     """The pause of a task in a queue."""
-    return Subject(_number("pause", queue, task), _cut(PAUSED + task))
+    path = declared.path_of(task)
+    return Subject(_number("pause", queue, path), _cut(PAUSED + path))
 
 
 def breaker_subject(dependency: str) -> Subject:
@@ -58,6 +63,7 @@ def readable_key(key: bytes) -> str:
 
 def _subject(kind: str, code: str, queue: str, task: str, key: bytes | None) -> Subject:
     if key is None:
+        task = declared.path_of(task)
         return Subject(_number(kind, queue, task), _cut(f"{code} {task}"))
     # Without the task: jobs of several tasks may share a key of their queue.
     return Subject(_number(f"{kind} of key", queue, key), _cut(f"{code} {readable_key(key)}"))

@@ -7,6 +7,7 @@ from functools import partial
 
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates import declared
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.opening import CHUNK, open_first, open_free
@@ -21,7 +22,7 @@ PROBE_LOOK_SECONDS = 1.0
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
     """Let workers look again at all gates of a task, in the caller's transaction. `relimited`: its limits changed."""
-    gates = Gate.objects.using(using).filter(queue=queue, task=task)
+    gates = Gate.objects.using(using).filter(queue=queue, task=declared.path_of(task))
     if relimited:
         # Claims check again what is opened too early, and write the new limits.
         gates.update(most=None, per_second=None, opens_at=UtcNow(), updated_at=UtcNow())

@@ -181,7 +181,6 @@ class JobTask(_Base[P, T], Generic[P, T]):
         for name in (self.module_path, *self.aliases):
             set_task_causes(name, causes)
             set_on_crash(name, self.on_crash)
-            declare(name, self.concurrency_limit, self.rate_limit, self.dependency)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
         """A copy with other values; None leaves a field unchanged.
@@ -283,6 +282,8 @@ def task(
             **ours,
         )
         check_own_queue(made)
+        # Not of copies that using() makes: a job's own dependency is that of the job.
+        declare(made.module_path, made.aliases, made.concurrency_limit, made.rate_limit, made.dependency)
         return made
 
     return decorate if function is None else decorate(function)
