@@ -95,8 +95,7 @@ class Recovery:
         slot.claimed -= len(holds[Hold.WAITING])
         _count_ends(slot, len(returned) + len(ran) + len(failed), len(snoozed), len(discarded))
         if not slot.exit:
-            why = "killed because a signal had stopped it" if slot.paused else "killed at the end of --shutdown-timeout"
-            self._retired(name, why if slot.blameless else how)
+            self._retired(name, _why_killed(slot) if slot.blameless else how)
         if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested)):
             logger.warning("%s %s; %s", name, how, told)
 
@@ -120,6 +119,10 @@ class Recovery:
             if len(free) == len(held) or time.monotonic() > until:
                 return free
             time.sleep(0.02)
+
+
+def _why_killed(slot: ProcessSlot) -> str:
+    return "killed because a signal had stopped it" if slot.paused else "killed at the end of --shutdown-timeout"
 
 
 def _fail_as_recorded(lease: Lease, lease_slot: LeaseSlot) -> None:
