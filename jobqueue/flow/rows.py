@@ -11,6 +11,7 @@ from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, UnknownQueue
+from jobqueue.gates.declared import path_of
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import FlowRule
 from jobqueue.producer.enqueueing import known_queues
@@ -42,7 +43,8 @@ def _path_of(task: object) -> str:
     path = task if isinstance(task, str) else getattr(task, "module_path", None) or check_text(task, "task")
     if not path:
         raise InvalidValue("task is empty. Nothing was written; leave it out for the whole queue.")
-    return str(path)
+    # Jobs that are stored under an alias obey the rule of the task.
+    return path_of(str(path))
 
 
 def change(verb: Verb, queue: str, task: str, using: str, write: Callable[[FlowRule], bool]) -> bool:

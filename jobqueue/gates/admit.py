@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -13,7 +13,7 @@ from jobqueue.gates.breaker import may_probe
 from jobqueue.gates.breaker_states import Known
 from jobqueue.gates.buckets import take_tokens
 from jobqueue.gates.limits import Rate, Slots, limits_of
-from jobqueue.gates.rules import Rules, rules
+from jobqueue.gates.rules import Rules
 from jobqueue.gates.slots import Wanted, take_slots
 from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
 from jobqueue.gates.waiting import Blocked
@@ -54,6 +54,13 @@ class _Limited(NamedTuple):
     rate: Rate | None
 
 
+class _Full(NamedTuple):
+    """A subject that has nothing for another job; one of slots, for a job whose limit is at most `most`."""
+
+    subject: Subject
+    most: int
+
+
 @dataclass(slots=True)
 class Admitted:
     """The answer about some jobs. Those that are in neither were not needed."""
@@ -62,20 +69,27 @@ class Admitted:
     slots: dict[int, int] = field(default_factory=dict)  # the subject of the slot that a job has taken, by its id
     blocked: list[Blocked] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)  # dependencies whose breaker was asked for a probe
+    paced: int = 0  # how many of `free` have a rate
+    #: subjects of slots for which blocked jobs may have been opened: another job can have them
+    spare: set[int] = field(default_factory=set)
 
 
-def admit(rows: Sequence[Candidate], limit: int, *, queue: str, using: str) -> Admitted:
+def admit(
+    rows: Sequence[Candidate], limit: int, *, queue: str, known: Rules, paced_max: int | None, using: str
+) -> Admitted:
     """Up to `limit` of `rows` may start, in their order; with slots and tokens taken in the open transaction.
 
     Those that were passed over to come so far are blocked, and those behind them that wait for the same subjects.
+    `paced_max`: at most so many with a rate, because they must start at once (None: any number).
     """
-    known, answer = rules(using), Admitted()
+    answer = Admitted()
     rest = list(rows)
-    full: dict[int, Subject] = {}
+    full: dict[int, _Full] = {}
     while rest and len(answer.free) < limit:
         turn, rest = rest[: limit - len(answer.free)], rest[limit - len(answer.free) :]
         allowed = [row for row in turn if not _is_shut(row, queue, known, answer, using)]
-        _take(_limited_among(allowed, queue, known, full, answer), full, answer, using)
+        most = None if paced_max is None else paced_max - answer.paced
+        _take(_limited_among(allowed, queue, known, full, answer, most), queue, full, answer, using)
     for row in rest:
         # Only those whose subjects are known to be full: others may start with the next claim.
         found = _limited(row, queue, known)
@@ -88,16 +102,22 @@ def admit(rows: Sequence[Candidate], limit: int, *, queue: str, using: str) -> A
 def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: str) -> bool:
     """Whether its task is paused, or the breaker of its dependency is not closed; then it is blocked."""
     rule = known.of_task(queue, row.task)
-    if rule.paused and row.task is not None:
-        answer.blocked.append(_blocked(row, pause_subject(queue, row.task), opens_at=_look_at(row, rule.until)))
-        return True
-    dependency = declared.needed_by(row)
-    breaker = known.breakers.get(dependency) if dependency is not None else None
-    if breaker is None or dependency is None or _is_probe(row, dependency, breaker, answer, using):
-        return False
-    at = _look_at(row, breaker.looks_again_at)
-    answer.blocked.append(_blocked(row, breaker_subject(dependency), opens_at=at))
+    if rule.starts_nothing and row.task is not None:
+        subject, at = pause_subject(queue, row.task), _look_at(row, rule.until)
+    else:
+        dependency = declared.needed_by(row)
+        breaker = known.breakers.get(dependency) if dependency is not None else None
+        if breaker is None or dependency is None or _is_probe(row, dependency, breaker, answer, using):
+            return False
+        subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
+    answer.blocked.append(_blocked(row, subject, opens_at=at))
+    _spare(_limited(row, queue, known), answer)
     return True
+
+
+def _spare(one: _Limited, answer: Admitted) -> None:
+    if one.slots is not None:
+        answer.spare.add(one.slots.subject.number)
 
 
 def _is_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted, using: str) -> bool:
@@ -115,27 +135,40 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
 
 
 def _limited_among(
-    turn: Iterable[Candidate], queue: str, known: Rules, full: dict[int, Subject], answer: Admitted
+    turn: Iterable[Candidate],
+    queue: str,
+    known: Rules,
+    full: dict[int, _Full],
+    answer: Admitted,
+    paced_max: int | None,
 ) -> list[_Limited]:
     """Those with limits that are not known to be full; those without limits are free."""
-    left = []
+    left: list[_Limited] = []
     for row in turn:
         found = _limited(row, queue, known)
         if (subject := _first_full(found, full)) is not None:
             answer.blocked.append(_blocked(row, subject))
         elif found.slots is None and found.rate is None:
             answer.free.add(row.pk)
-        else:
+        elif found.rate is None or paced_max is None or sum(one.rate is not None for one in left) < paced_max:
             left.append(found)
     return left
 
 
-def _take(limited: Collection[_Limited], full: dict[int, Subject], answer: Admitted, using: str) -> None:
+def _take(limited: Collection[_Limited], queue: str, full: dict[int, _Full], answer: Admitted, using: str) -> None:
     """Take slots and then tokens, so that no token is lost to a job that has no slot."""
     wanted = [
-        Wanted(one.slots.subject.number, one.slots.most, one.row.pk, one.row.fence + 1) for one in limited if one.slots
+        Wanted(
+            one.slots.subject.number,
+            one.slots.most,
+            one.row.pk,
+            one.row.fence + 1,
+            one.row.task if one.row.concurrency_key is None else None,
+        )
+        for one in limited
+        if one.slots
     ]
-    placed = take_slots(wanted, using, taken=answer.slots) if wanted else set()
+    placed = take_slots(wanted, queue, using, taken=answer.slots) if wanted else set()
     paced: dict[int, list[_Limited]] = defaultdict(list)
     for one in limited:
         if one.slots is not None and one.row.pk not in placed:
@@ -146,11 +179,12 @@ def _take(limited: Collection[_Limited], full: dict[int, Subject], answer: Admit
             _start(one, answer)
     if not paced:
         return
-    asked = {
-        number: (group[0].rate.per_second, len(group), group[0].rate.subject.wait_reason)
-        for number, group in paced.items()
-        if group[0].rate is not None
-    }
+    asked: dict[int, tuple[float, int, str]] = {}
+    for number, group in paced.items():
+        rates = [one.rate for one in group if one.rate is not None]
+        # Tasks with other rates may share a key: the slowest counts for all.
+        slowest = min(rates, key=lambda rate: rate.per_second)
+        asked[number] = slowest.per_second, len(group), slowest.subject.wait_reason
     for number, drawn in take_tokens(asked, using).items():
         for one in paced[number][: drawn.tokens]:
             _start(one, answer)
@@ -158,17 +192,20 @@ def _take(limited: Collection[_Limited], full: dict[int, Subject], answer: Admit
             assert one.rate is not None
             # Its slot, if it took one, is free again as soon as this is committed: its lease does not begin.
             _block(one, one.rate.subject, full, answer)
+            _spare(one, answer)
 
 
 def _start(one: _Limited, answer: Admitted) -> None:
     answer.free.add(one.row.pk)
+    answer.paced += one.rate is not None
     if one.slots is not None:
         answer.slots[one.row.pk] = one.slots.subject.number
 
 
-def _block(one: _Limited, subject: Subject, full: dict[int, Subject], answer: Admitted) -> None:
-    full[subject.number] = subject
+def _block(one: _Limited, subject: Subject, full: dict[int, _Full], answer: Admitted) -> None:
     most = one.slots.most if one.slots and one.slots.subject == subject else None
+    known = full.get(subject.number)
+    full[subject.number] = _Full(subject, max(most or 0, known.most if known is not None else 0))
     answer.blocked.append(_blocked(one.row, subject, most))
 
 
@@ -176,11 +213,10 @@ def _limited(row: Candidate, queue: str, known: Rules) -> _Limited:
     return _Limited(row, *limits_of(queue, row.task, row.concurrency_key, known))
 
 
-def _first_full(one: _Limited, full: dict[int, Subject]) -> Subject | None:
-    for limit in (one.slots, one.rate):
-        if limit is not None and limit.subject.number in full:
-            return limit.subject
-    return None
+def _first_full(one: _Limited, full: Mapping[int, _Full]) -> Subject | None:
+    if one.slots is not None and (found := full.get(one.slots.subject.number)) and one.slots.most <= found.most:
+        return one.slots.subject
+    return one.rate.subject if one.rate is not None and one.rate.subject.number in full else None
 
 
 def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:

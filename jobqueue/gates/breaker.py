@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from django.db import connections
 from django.db.models import Exists, OuterRef, Q
@@ -132,9 +132,10 @@ def _count(
         row.window_at, row.failures = now, 0
     # Runs of before it was closed say nothing about the service now.
     fresh = [call for call in calls if call[0].began_after(row.since, told)]
-    counted = sorted(fresh, key=lambda call: -call[0].ended_seconds)[: own.failures - row.failures]
+    counted = sorted(fresh, key=lambda call: -call[0].ended_seconds)[: max(1, own.failures - row.failures)]
     row.failures += len(counted)
-    if row.failures < own.failures:
+    # None is counted if all were before it was closed, with a setting that was lowered since the others.
+    if row.failures < own.failures or not counted:
         row.save(using=row._state.db)
         return None
     opened = told.earliest - timedelta(seconds=counted[-1][0].ended_seconds)
@@ -262,7 +263,7 @@ def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
     One that was opened by hand until a time that has passed is closed, unless `as_written`.
     """
     rows = BreakerState.objects.using(using).filter(pk=dependency).select_for_update().annotate(now=Selected(UtcNow()))
-    before, row = time.monotonic(), rows.first()
+    before, row = time.monotonic(), cast(Any, rows.first())
     if row is None:
         BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
         before, row = time.monotonic(), rows.get()

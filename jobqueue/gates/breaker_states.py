@@ -40,8 +40,6 @@ def has_dependencies() -> bool:
 
 def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
     """The breakers that are not closed, and the names of closed ones with failures in their window."""
-    if not has_dependencies():
-        return {}, frozenset()
     rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
     breakers: dict[str, Known] = {}
     failing: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.gates import declared
-from jobqueue.gates.rules import Rules
+from jobqueue.gates.rules import Rules, last_rules
 from jobqueue.gates.subjects import Subject, rate_subject, slot_subject
 
 
@@ -42,3 +42,14 @@ def limits_of(queue: str, task: str | None, key: bytes | None, rules: Rules) -> 
     pace = rule.per_second if rule.sets_rate else own.per_second
     slots = None if most is None else Slots(slot_subject(queue, task, key), most)
     return slots, None if pace is None else Rate(rate_subject(queue, task, key), pace)
+
+
+def slot_to_free(queue: str, task: str | None, slot: int | None, using: str) -> int | None:
+    """The subject of the slot that a lease frees with its end; None if no job can wait for it.
+
+    A lease without a slot began before its task had a limit. It counts against that limit all the same.
+    """
+    if slot is not None or task is None:
+        return slot
+    slots, _ = limits_of(queue, task, None, last_rules(using))
+    return slots.subject.number if slots is not None else None

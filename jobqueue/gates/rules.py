@@ -144,6 +144,10 @@ class _Cache:
             known[key] = rules, now + rules.seconds
         return rules
 
+    def last(self, using: str) -> Rules:
+        connection, none = connections[using], (NO_RULES, 0.0)
+        return (self._own.get(connection, none) if connection.in_atomic_block else self._committed.get(using, none))[0]
+
     def forget(self) -> None:
         self._committed.clear()
         self._own.clear()
@@ -155,6 +159,11 @@ _cache = _Cache()
 def rules(using: str) -> Rules:
     """The rules of a database, at most RULES_SECONDS old; the last known ones while it cannot be read."""
     return _cache.get(using)
+
+
+def last_rules(using: str) -> Rules:
+    """The rules that this process last read, however old; none if it has read none. No statement."""
+    return _cache.last(using)
 
 
 def forget_rules() -> None:

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from itertools import count
 from typing import NamedTuple
 
 from django.db.models import QuerySet
 
+from jobqueue.db import vendor
+from jobqueue.db.expressions import Unestimated
 from jobqueue.db.upsert import upsert
+from jobqueue.gates import declared
 from jobqueue.models import GateSlot, Job
 
 
 class Wanted(NamedTuple):
-    """A slot that a lease needs: of `subject`, where there are `most`."""
+    """A slot that a lease needs: of `subject`, while fewer than `most` are in use.
+
+    `task`: the slots are those of a whole task, not of a key. Jobs of tasks with other limits may share a key.
+    """
 
     subject: int
     most: int
     job_id: int
     fence: int
+    task: str | None = None
 
 
 class _Held(NamedTuple):
@@ -34,7 +42,7 @@ class _Held(NamedTuple):
     fence: int
 
 
-def take_slots(wanted: Iterable[Wanted], using: str, *, taken: Collection[int] = ()) -> set[int]:
+def take_slots(wanted: Iterable[Wanted], queue: str, using: str, *, taken: Collection[int] = ()) -> set[int]:
     """Take a slot for each of `wanted`, in the open transaction; the ids of the jobs that got one, first come first.
 
     The rows of the subjects are locked in their order, so that two claims do not wait for each other crosswise. A slot
@@ -49,15 +57,14 @@ def take_slots(wanted: Iterable[Wanted], using: str, *, taken: Collection[int] =
     held = _by_subject(_Held._make(row) for row in locked.values_list(*_Held._fields))
     found = [slot for slots in held.values() for slot in slots]
     valid = _valid(found, using) | {slot for slot in found if slot.job_id in taken}
+    tasks = {subject: (queue, group[0].task) for subject, group in groups.items() if group[0].task is not None}
+    others = _without_slot(tasks, valid, using)
     over: list[GateSlot] = []
     fresh: list[GateSlot] = []
     for subject in sorted(groups):
         known = {slot.number for slot in held[subject]}
         used = {slot.number for slot in held[subject] if slot in valid}
-        most = groups[subject][0].most
-        # Leases with numbers above a limit that was lowered count too, until they end.
-        free = [number for number in range(most) if number not in used][: max(0, most - len(used))]
-        for one, number in zip(groups[subject], free, strict=False):
+        for one, number in _numbered(groups[subject], used, others.get(subject, 0)):
             row = GateSlot(subject=subject, number=number, job_id=one.job_id, fence=one.fence)
             (over if number in known else fresh).append(row)
     if over:
@@ -66,11 +73,41 @@ def take_slots(wanted: Iterable[Wanted], using: str, *, taken: Collection[int] =
     return {row.job_id for row in over} | _insert(fresh, using)
 
 
-def in_use(subjects: Collection[int], using: str) -> Mapping[int, int]:
-    """How many slots of each subject leases have."""
+def _numbered(wanted: Iterable[Wanted], used: set[int], others: int) -> list[tuple[Wanted, int]]:
+    """Those of `wanted` that get a slot, each with the lowest number that is free; `others` run without a number."""
+    found: list[tuple[Wanted, int]] = []
+    free = (number for number in count() if number not in used)
+    number = next(free)
+    for one in wanted:
+        # Leases with numbers above a limit that was lowered count too, until they end.
+        if number < one.most and len(used) + others + len(found) < one.most:
+            found.append((one, number))
+            number = next(free)
+    return found
+
+
+def _without_slot(
+    tasks: Mapping[int, tuple[str, str | None]], valid: Collection[_Held], using: str
+) -> Mapping[int, int]:
+    """By subject, how many leases of a task in a queue have no slot: they began before the limit was known.
+
+    Reads the index entries of the jobs that run in each queue.
+    """
+    slotted = {slot.job_id for slot in valid}
+    found: dict[int, int] = {}
+    for subject, (queue, task) in tasks.items():
+        rows = Job.objects.using(using).filter(queue=Unestimated(queue), status=Unestimated(Job.Status.PROCESSING))
+        rows = vendor(using).force_index(rows.filter(task__in=declared.names_of(task or "")), "ix_pick")
+        found[subject] = sum(job_id not in slotted for job_id in rows.values_list("pk", flat=True))
+    return found
+
+
+def in_use(subjects: Mapping[int, tuple[str, str | None] | None], using: str) -> Mapping[int, int]:
+    """How many slots of each subject leases have. The values: queue and task of slots that are those of a task."""
     held = _by_subject(_Held._make(row) for row in _rows(subjects, using).values_list(*_Held._fields))
     valid = _valid([slot for slots in held.values() for slot in slots], using)
-    return {subject: sum(slot in valid for slot in held[subject]) for subject in subjects}
+    others = _without_slot({subject: place for subject, place in subjects.items() if place}, valid, using)
+    return {subject: sum(slot in valid for slot in held[subject]) + others.get(subject, 0) for subject in subjects}
 
 
 def holders(subject: int, using: str) -> list[int]:

@@ -50,7 +50,9 @@ def close_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
 def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
     """What is known of the gates, for those who open them: they may run in a process that does not know the task."""
     # In one order, so that two claims do not wait for each other crosswise.
-    found = {one.subject.number: one for one in sorted(blocked, key=lambda one: (one.subject.number, one.most or 0))}
+    # Of several limits of one key the smallest counts.
+    order = sorted(blocked, key=lambda one: (one.subject.number, one.most is not None, -(one.most or 0)))
+    found = {one.subject.number: one for one in order}
     groups: dict[tuple[str, ...], list[Gate]] = defaultdict(list)
     for number, one in found.items():
         # Jobs of any queue wait for a dependency.

@@ -64,6 +64,7 @@ class Room:
 
     jobs: int
     seconds: float = 0.0  # until more may start, if that is known
+    is_full: bool = False  # as many run as may
     _gate: Any = None
     _per_second: float | None = None
 
@@ -75,15 +76,18 @@ class Room:
             rows.update(used_until=used_until, per_second=self._per_second, updated_at=UtcNow())
 
 
-def room_in(queue: str, wanted: int, limits: QueueLimits, using: str) -> Room:
+def room_in(queue: str, wanted: int, limits: QueueLimits, using: str, *, paced_max: int | None = None) -> Room:
     """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
 
-    So of two claims one counts the jobs that the other has leased.
+    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate.
     """
     gate = _locked(queue, using)
     room = Room(wanted, _gate=gate, _per_second=limits.per_second)
+    if limits.per_second and paced_max is not None:
+        room.jobs = min(room.jobs, paced_max)
     if limits.most is not None:
-        room.jobs = min(room.jobs, limits.most - running(queue, limits.most, using))
+        left = limits.most - running(queue, limits.most, using)
+        room.jobs, room.is_full = min(room.jobs, left), left <= 0
     if limits.per_second and room.jobs > 0:
         mend(gate, limits.per_second, using)
         _, drawn = draw(gate.used_until, gate.now, limits.per_second, room.jobs)

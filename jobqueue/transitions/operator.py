@@ -19,6 +19,7 @@ from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.failures import FailureCause
+from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE
@@ -99,6 +100,7 @@ class _Change:
 
     column: str = ""
     instant: datetime | None = None
+    key: bytes | None = None  # the job's concurrency key
 
 
 def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
@@ -112,7 +114,7 @@ def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[
             if job is None:
                 return {}
             if not (done.instant and getattr(job, done.column) == done.instant):
-                done.column, done.instant = change(job, alias) or "", None
+                done.column, done.instant, done.key = change(job, alias) or "", None, job.concurrency_key
                 if not done.column:
                     return {}
                 done.instant = _rows(number, alias).values_list(done.column, flat=True).get()
@@ -121,6 +123,9 @@ def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[
     written = run_verb(verb, [Portion(alias, write)], {}).written
     for job in written.get(Job.Status.READY, ()):
         wakeup.notify(job.queue, alias)
+    for job in written.get(Job.Status.CANCELED, ()):
+        # It may have been opened for a slot or a token.
+        ended_unstarted([(job.task, done.key)], job.queue, using=alias)
     return bool(written)
 
 

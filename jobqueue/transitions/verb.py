@@ -20,6 +20,7 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
+from jobqueue.gates.limits import slot_to_free
 from jobqueue.gates.opening import freed
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
@@ -111,7 +112,8 @@ def _promote(written: Written, using: str) -> None:
     ended = (job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs)
     promote_next(((job.queue, job.ordering_key) for job in ended), using=using)
     ended = (job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs)
-    freed((job.slot for job in ended if isinstance(job, Lease)), using=using)
+    leases = (job for job in ended if isinstance(job, Lease))
+    freed((slot_to_free(job.queue, job.task, job.slot, using) for job in leases), using=using)
 
 
 def _announce(verb: str, written: Written, signals: Signals) -> None:

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.failures.dependencies import DependencySettings
+from jobqueue.flow import breaker
 from jobqueue.gates import breaker as machine
+from jobqueue.gates import declared
 from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Job
@@ -353,3 +355,19 @@ def test_a_probe_whose_job_is_gone_is_followed_by_the_next(stripe):
 
 def test_the_defaults_of_a_dependency_are_those_of_the_contract():
     assert DependencySettings() == DependencySettings(failures=5, within=10.0, probe=1.0, retry_share=0.2)
+
+
+def test_failures_that_were_counted_with_a_higher_number_count_with_a_lower_one(settings):
+    """As in a deploy that lowers FAILURES, while processes with both run."""
+    settings.JOBQUEUE = {"DEPENDENCIES": {"stripe": {"FAILURES": 3}}}
+    for number in range(2):
+        machine.failed("stripe", [[Run(number, 1, 0.1, 0.0)]], using="default")
+    settings.JOBQUEUE = {"DEPENDENCIES": {"stripe": {"FAILURES": 2}}}
+    machine.failed("stripe", [[Run(9, 1, 0.1, 0.0)]], using="default")
+    assert breaker("stripe").state == "open"
+
+
+def test_using_another_dependency_does_not_change_that_of_the_task(limited):
+    one = limited(dependency="stripe")
+    one.using(dependency="other").enqueue()
+    assert declared.dependency_of(one.module_path) == "stripe"

@@ -12,7 +12,7 @@ from jobqueue.gates.rules import forget_rules
 from jobqueue.signals import breaker_changed
 from jobqueue.testing import travel
 from jobqueue.transitions import ack
-from tests.factories import job, now
+from tests.factories import job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
 
@@ -146,3 +146,10 @@ def test_it_counts_for_a_process_that_names_the_dependency_in_its_settings_only(
     breaker("stripe").open("maintenance")
     assert taken() == []
     assert waiting() == ids
+
+
+def test_it_stops_jobs_whose_rows_name_the_dependency_where_no_task_or_setting_does(plain):
+    (by_sql,) = add(1, plain)
+    set_columns(by_sql, dependency="stripe")
+    breaker("stripe").open("outage")
+    assert taken() == []

@@ -10,7 +10,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import ack, ack_many
 from tests.factories import make_jobs
 from tests.gates import jobs
-from tests.gates.helpers import add, open_in_time, take, taken, waiting
+from tests.gates.helpers import add, open_in_time, sweep, take, taken, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -259,5 +259,30 @@ def test_a_limit_by_another_process_counts_when_the_rules_are_read_again(plain):
     assert taken(1) == ids[:1]
     FlowRule.objects.create(queue="q", task=jobs.WORK, sets_concurrency=True, concurrency=1)
     forget_rules()
-    assert taken() == ids[1:2], "a job that began before its task had any limit holds no slot"
+    assert taken() == [], "a job that began before its task had any limit counts too"
+    assert ids[1:] == waiting()
+
+
+def test_the_end_of_a_job_that_began_before_the_limit_lets_the_next_one_start(plain):
+    add(3, plain)
+    (lease,) = take(1).values()
+    set_limit("q", task=plain, concurrency=1)
     assert taken() == []
+    ack(lease)
+    assert len(taken()) == 1
+
+
+def test_jobs_that_began_before_a_limit_are_not_opened_and_closed_for_until_they_end(plain):
+    add(8, plain)
+    assert len(taken(5)) == 5
+    set_limit("q", task=plain, concurrency=3)
+    for _ in range(4):
+        assert taken() == []
+        sweep()
+        assert len(waiting()) == 3
+
+
+def test_a_limit_that_nothing_reaches_costs_no_more_than_a_small_one(plain):
+    set_limit("q", task=plain, concurrency=2**31 - 1)
+    ids = add(2, plain)
+    assert taken() == ids

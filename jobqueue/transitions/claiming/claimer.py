@@ -60,13 +60,15 @@ class Claimer:
         self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
         self._gated = GatedQueues(using)
 
-    def claim(self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None) -> list[Lease]:
+    def claim(
+        self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None, paced_max: int | None = None
+    ) -> list[Lease]:
         """As claim(), with limits to what it may miss for a short time.
 
         A batch may pass over jobs that came back with an earlier run_at, for a second at most, and over higher
         priorities that held only delayed jobs, for a tenth of a second. Where `head` is the only priority that had
         jobs within the last second, it may return fewer although jobs of a lower priority are due. `head` saves the
-        seek for the highest priority.
+        seek for the highest priority. `paced_max`: at most so many jobs with a rate, because they must start at once.
         """
         refuse_open_transaction(self._using, "claim")
         limits = self._gated.limits(queue)
@@ -75,7 +77,8 @@ class Claimer:
         leases: list[Lease] = []
         remember, look, closed = limit >= CURSOR_BATCH, limit, set[int]()
         for _ in range(PASSES_MAX):
-            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, limits)
+            paced = None if paced_max is None else max(0, paced_max - len(leases))
+            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, limits, paced)
             take = update_returning if request.in_one else select_then_update
             try:
                 taken = retry_transient("claim", partial(take, request), using=self._using)
@@ -88,13 +91,16 @@ class Claimer:
             late = [*ended_before(request.ended, taken.late, using=self._using), *taken.late]
             refs = [JobRef(row.pk, queue, row.task, row.ordering_key, self._using) for row in late]
             settled({Job.Status.CANCELED: refs}, self._using)
-            closed |= {one.subject.number for one in taken.blocked}
+            closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
             if request.gated:
                 ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=self._using)
             if taken.shut_seconds:
                 self._gated.shut(queue, taken.shut_seconds)
-            if not (taken.late or taken.blocked or taken.passed) or taken.shut_seconds or len(leases) >= limit:
+            again = taken.late or taken.blocked or taken.passed or (request.in_one and request.excluded and not leases)
+            if not again or taken.shut_seconds or len(leases) >= limit:
                 break
+            if request.in_one and not taken.rows:
+                self._gated.look(queue)
             # Behind expired and blocked jobs there may be others.
             head, look = None, max(limit, EXPIRED_BATCH)
         gates_closed(closed, using=self._using)
@@ -109,10 +115,11 @@ class Claimer:
         head: Head | None,
         remember: bool,
         limits: QueueLimits,
+        paced_max: int | None,
     ) -> Request:
         aged = look_is_due(queue, using=self._using)
-        one = vendor(self._using).has_update_returning
-        excluded = self._gated.excluded(queue, in_one=one) if limits.none else None
+        one = vendor(self._using).has_update_returning and limits.none
+        excluded = self._gated.excluded(queue, in_one=one)
         in_one = one and look == limit and not aged and excluded is not None
         from_top = in_one and head is not None and head.level is None
         head = head if head is not None and head.level is not None else None
@@ -135,20 +142,24 @@ class Claimer:
             from_top=from_top,
             in_one=in_one,
             gated=gated,
+            known=self._gated.known,
             limits=limits,
+            paced_max=paced_max,
             excluded=excluded or (),
             aged=aged,
         )
 
     def _learn(self, request: Request, taken: Taken, remember: bool) -> None:
         """Keep what this pass shows about the queue."""
-        rows = taken.rows
-        if taken.passed:
-            self._gated.learn(request.queue, limited=True)
+        rows, request = taken.rows, taken.narrowed or request
+        if taken.is_full:
+            self._gated.full(request.queue)
+        if taken.narrowed is not None and not rows:
+            # The limits of the queue have left no room: nothing was looked at.
             return
-        if request.gated:
-            limited = bool(taken.blocked) or any(lease.slot is not None for lease in taken.leases)
-            self._gated.learn(request.queue, limited=limited)
+        if taken.passed or request.gated:
+            tasks = {row.task for row in rows}
+            self._gated.learn(request.queue, tasks, blocked=taken.passed or bool(taken.blocked))
             return
         if taken.from_top or request.aged:
             # Neither tells how far the claims have come: other levels were not looked at, or aged jobs came first.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.limits import limited_tasks
-from jobqueue.gates.rules import rules
+from jobqueue.gates.rules import NO_RULES, rules
 from jobqueue.gates.whole_queues import QueueLimits, limits_of_queue, running
 
 #: a claim by one statement passes over tasks with limits; this often the other form looks whether there are any
@@ -23,22 +24,37 @@ class GatedQueues:
         self._seen: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._shut: dict[str, float] = {}
+        self._full: set[str] = set()
+        #: what operators have set, as it was read for the present claim
+        self.known = NO_RULES
 
     def limits(self, queue: str) -> QueueLimits:
-        """What holds for the whole queue."""
-        return limits_of_queue(queue, rules(self._using))
+        """What holds for the whole queue; begins a claim."""
+        self.known = rules(self._using)
+        return limits_of_queue(queue, self.known)
 
     def is_shut(self, queue: str, limits: QueueLimits) -> bool:
         """Whether a claim of `queue` would bring nothing: it is paused, full, or its next token is not there yet.
 
-        One statement if the number of its jobs that run is limited, and no lock.
+        One statement, and no lock, if it was full when it was last asked.
         """
         if limits.paused or time.monotonic() < self._shut.get(queue, 0.0):
             return True
         most = limits.most
-        if most is None:
+        if most is None or queue not in self._full:
             return False
-        return retry_transient("claim", lambda: running(queue, most, self._using), using=self._using) >= most
+        if retry_transient("claim", lambda: running(queue, most, self._using), using=self._using) >= most:
+            return True
+        self._full.discard(queue)
+        return False
+
+    def full(self, queue: str) -> None:
+        """As many jobs of the queue run as may."""
+        self._full.add(queue)
+
+    def look(self, queue: str) -> None:
+        """Let the next claim of the queue check its jobs: what it took without that was nothing."""
+        self._looked.pop(queue, None)
 
     def shut(self, queue: str, seconds: float) -> None:
         """The queue has used up its tokens for so long."""
@@ -50,10 +66,9 @@ class GatedQueues:
         () if no task of this process has a limit and none is paused. `in_one`: a claim by one statement does not see
         what it leaves alone, so now and then the other form looks.
         """
-        known = rules(self._using)
-        if known.breakers:
+        if self.known.breakers:
             return None
-        limited = limited_tasks(queue, known)
+        limited = limited_tasks(queue, self.known)
         if not limited:
             return ()
         now = time.monotonic()
@@ -62,7 +77,7 @@ class GatedQueues:
             return None
         return limited
 
-    def learn(self, queue: str, *, limited: bool) -> None:
-        """A claim has checked jobs of `queue`, and some had limits or were blocked."""
-        if limited:
+    def learn(self, queue: str, tasks: Collection[str | None], *, blocked: bool) -> None:
+        """A claim has checked jobs of `queue`, which are of these tasks. `blocked`: some may not start."""
+        if blocked or not {*limited_tasks(queue, self.known)}.isdisjoint(tasks):
             self._seen[queue] = time.monotonic() + SEEN_SECONDS

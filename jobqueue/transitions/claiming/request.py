@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db.models import Expression, F
 
-from jobqueue.conf import load
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
+from jobqueue.gates.breaker_states import has_dependencies
+from jobqueue.gates.rules import NO_RULES, Rules
 from jobqueue.gates.waiting import Blocked
 from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
@@ -54,7 +55,7 @@ def row_columns(*, gated: bool = False) -> tuple[str, ...]:
     """The fields of Row that a claim of this process reads. `gated`: jobs of this claim may have limits."""
     if gated:
         return _ALL
-    return _WITHOUT_KEY if load().dependencies else _WITHOUT_BOTH
+    return _WITHOUT_KEY if has_dependencies() else _WITHOUT_BOTH
 
 
 def lease_columns(locked_at: Expression, lock_until: Expression) -> dict[str, object]:
@@ -90,7 +91,9 @@ class Request:
     from_top: bool = False  # claim from the highest priority first, without a seek for it
     in_one: bool = False  # by one statement that updates and returns
     gated: bool = False  # jobs may have limits, which are checked before they are stamped
+    known: Rules = NO_RULES  # read before the transaction, which may have an old snapshot
     limits: QueueLimits = NO_LIMITS  # of the whole queue
+    paced_max: int | None = None  # at most so many jobs with a rate, because they must start at once
     excluded: tuple[str, ...] = ()  # tasks that a claim which checks nothing must not take, because they have limits
     aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first
     #: expired jobs that each try has ended, with the instant: one may have been committed without an answer
@@ -142,6 +145,9 @@ class Taken(NamedTuple):
     late: list[Row]  # those that had expired; they are CANCELED
     blocked: Sequence[Blocked] = ()  # those that wait behind gates now
     from_top: bool = False  # taken from the highest priority without a seek, and others were not looked at
+    spare: Collection[int] = ()  # subjects of slots that those may have been opened for
+    narrowed: Request | None = None  # what the limits of the queue have left of the request
+    is_full: bool = False  # as many jobs of the queue run as may
     shut_seconds: float = 0.0  # until the queue has a token again, if it has none
     passed: bool = False  # jobs whose tasks may have limits were left alone: the next pass has to check them
 

@@ -17,8 +17,8 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
-from jobqueue.gates.admit import admit
-from jobqueue.gates.waiting import Blocked, close_gates
+from jobqueue.gates.admit import Admitted, admit
+from jobqueue.gates.waiting import close_gates
 from jobqueue.gates.whole_queues import room_in
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
@@ -43,9 +43,9 @@ def select_then_update(request: Request) -> Taken:
     using, token, room = request.using, uuid.uuid4().bytes, None
     with vendor(using).transaction(connections[using]):
         if not request.limits.none:
-            room = room_in(request.queue, request.limit, request.limits, using)
+            room = room_in(request.queue, request.limit, request.limits, using, paced_max=request.paced_max)
             if not room.jobs:
-                return NOTHING._replace(shut_seconds=room.seconds)
+                return NOTHING._replace(narrowed=request, is_full=room.is_full, shut_seconds=room.seconds)
             request = request.narrowed(room.jobs)
         first = lock_aged(request.queue, request.look, using=using, gated=request.gated)
         rows = list(chain.from_iterable(first.values()))
@@ -61,19 +61,21 @@ def select_then_update(request: Request) -> Taken:
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
             request.ended.extend(ended_now(late, using=using))
-        start, slots, blocked = _admitted(live, request) if request.gated else (live[: request.limit], {}, [])
-        leases = stamp([request.lease(row, token, slot=slots.get(row.pk)) for row in start], token, request)
+        start, found = _admitted(live, request) if request.gated else (live[: request.limit], Admitted())
+        leases = stamp([request.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, request)
         if room is not None:
             room.use(len(leases), using)
-        return Taken(rows, leases, late, blocked, passed=len(free) < len(rows))
+        passed = len(free) < len(rows)
+        return Taken(rows, leases, late, found.blocked, spare=found.spare, narrowed=request, passed=passed)
 
 
-def _admitted(live: list[Row], request: Request) -> tuple[list[Row], dict[int, int], list[Blocked]]:
-    """Those that may start, and the slots that they have; the others wait behind their gates, and are told too."""
-    found = admit(live, request.limit, queue=request.queue, using=request.using)
+def _admitted(live: list[Row], request: Request) -> tuple[list[Row], Admitted]:
+    """Those that may start; the others wait behind their gates."""
+    known, paced_max = request.known, request.paced_max
+    found = admit(live, request.limit, queue=request.queue, known=known, paced_max=paced_max, using=request.using)
     if found.blocked:
         close_gates(found.blocked, request.queue, request.using)
-    return [row for row in live if row.pk in found.free], found.slots, found.blocked
+    return [row for row in live if row.pk in found.free], found
 
 
 def lock_due(

@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from django.db import Error
 
+from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.failures import FailureCause, summary
 from jobqueue.gates import breaker, declared
@@ -51,7 +53,8 @@ class Breakers:
         if not names:
             return leases, []
         declared.meet(names)
-        found = breaker.those_not_closed(names, self._using)
+        look = partial(breaker.those_not_closed, names, self._using)
+        found = retry_transient("breaker", look, using=self._using)
         if not found:
             return leases, []
         # The job threads must know a probe that was claimed just now.

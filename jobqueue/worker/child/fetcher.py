@@ -173,8 +173,10 @@ class Fetcher:
         lease_seconds = load().queue_lease_seconds(queue, self._options.lease_seconds)
         claimed_at = time.monotonic()
         longest_payload()
+        # A job with a rate that waited for a thread would start late, and perhaps together with many others.
+        paced_max = max(0, self._pool.allowed - self._pool.in_threads) + places
         with self._turn:
-            leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head)
+            leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head, paced_max=paced_max)
         if leases:
             ms = 1000 * (time.monotonic() - claimed_at)
             logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)
@@ -199,7 +201,10 @@ class Fetcher:
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
         """Give back the jobs that a circuit breaker or the budget of retries holds back; returns the others."""
+        # If the look at the breakers fails, what was claimed is released before the next claim.
+        strays, self._strays = self._strays, True
         leases, shut = self._child.breakers.sift(leases)
+        self._strays = strays
         leases, waiting = self._child.budget.sift(leases)
         if shut or waiting:
             self._strays = True
