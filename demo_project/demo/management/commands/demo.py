@@ -30,7 +30,7 @@ from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
 STAGES = ("files", "orders", "numbers", "parcels", "outage")
-GIVE_UP_AFTER = "180s"
+GIVE_UP_AFTER = "240s"
 #: half of what race_serials sends
 REQUESTS = 2500
 
