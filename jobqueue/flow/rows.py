@@ -22,8 +22,8 @@ from jobqueue.validation import check_queue, check_text, did_you_mean
 def check_place(queue: object, task: object = None, *, using: str) -> tuple[str, str]:
     """(queue, task) of a rule; the task is "" for the whole queue. Raises InvalidValue, InvalidType, UnknownQueue.
 
-    A queue must be in TASKS["QUEUES"] if that has any, and a task be registered in this process; or have a rule
-    already, which can be ended after the queue or the task is gone.
+    A queue must be in TASKS["QUEUES"] if that has any, and a task be in the tasks.py of an app; or have a rule already,
+    which can be ended after the queue or the task is gone.
     """
     name = check_queue(queue)
     path = "" if task is None else _path_of(task)
@@ -33,10 +33,17 @@ def check_place(queue: object, task: object = None, *, using: str) -> tuple[str,
             f"queue {name!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}){did_you_mean(name, names)}. "
             "Nothing was written."
         )
-    if path and registry.find_task(path) is None and not _has_rule(name, path, using):
+    if path and not _is_known(path) and not _has_rule(name, path, using):
         found = did_you_mean(path, registry.names()[0])
         raise InvalidValue(f"no task is called {path!r:.200}{found}. Nothing was written.")
     return name, path
+
+
+def _is_known(path: str) -> bool:
+    """Whether a task has this path; the tasks of all apps are imported before that is denied, as in a shell."""
+    if registry.find_task(path) is None:
+        list(registry.discover())
+    return registry.find_task(path) is not None
 
 
 def _path_of(task: object) -> str:

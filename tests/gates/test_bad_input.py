@@ -8,6 +8,7 @@ from django.db import transaction
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, UnknownQueue
 from jobqueue.flow import breaker, clear_limit, drain, limits, pause, paused, resume, set_limit
 from jobqueue.models import BreakerState, FlowRule
+from jobqueue.tasks import registry
 from tests.app.tasks import greet
 from tests.factories import make_job, now, state
 from tests.gates.helpers import taken
@@ -136,3 +137,10 @@ def test_what_was_set_before_stays_when_a_call_is_refused():
     (found,) = paused()
     assert (found.reason, found.by, found.until) == ("first", "ann", until)
     assert [one.concurrency for one in limits()] == [3]
+
+
+def test_a_task_that_this_process_has_not_imported_yet_is_looked_for_in_the_apps(monkeypatch):
+    """As in a shell, where nothing has imported the tasks."""
+    monkeypatch.setattr(registry, "_tasks", {})
+    pause("q", task="tests.app.tasks.greet", reason="test")
+    assert [one.task for one in paused()] == ["tests.app.tasks.greet"]
