@@ -5,7 +5,7 @@ import logging
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.failures import crash_policies, project
-from jobqueue.gates import declared
+from jobqueue.gates import ahead, declared
 from jobqueue.gates.rules import forget_rules
 from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
@@ -17,6 +17,7 @@ from jobqueue.wakeup.redis import RedisNotifier
 from jobqueue.worker.child import parked
 
 MEMORIES = (
+    ahead.opened,
     aging._next_look,
     back_pressure._backlogs._known,
     declared._met,

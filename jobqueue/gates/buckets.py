@@ -82,8 +82,9 @@ def take_tokens(wanted: Mapping[int, tuple[float, int, str]], using: str) -> dic
         per_second, count, _ = wanted[subject]
         row = found[subject]
         used_until, drawn[subject] = draw(row.used_until, row.now, per_second, count)
-        # Somebody waits for the next token only if there were too few.
-        opens_at = drawn[subject].opens_at if drawn[subject].tokens < count else row.opens_at
+        # Somebody waits for the next token only if there were too few, or if somebody waited already.
+        waits = drawn[subject].tokens < count or row.opens_at is not None
+        opens_at = drawn[subject].opens_at if waits else None
         Gate.objects.using(using).filter(pk=subject).update(
             used_until=used_until, per_second=per_second, opens_at=opens_at, updated_at=UtcNow()
         )

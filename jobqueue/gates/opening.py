@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, partial
 
 from django.db import Error, connections, transaction
@@ -22,8 +22,12 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates import declared
+from jobqueue.gates.ahead import opened as ahead
+from jobqueue.gates.limits import limits_of
+from jobqueue.gates.rules import last_rules, rules
 from jobqueue.gates.slots import in_use
-from jobqueue.gates.subjects import rate_subject, slot_subject
+from jobqueue.gates.subjects import SLOT, rate_subject, slot_subject
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state
@@ -32,6 +36,13 @@ from jobqueue.ordering import SCHEDULED
 logger = logging.getLogger("jobqueue.transitions")
 
 CHUNK = 1000
+_callback: Callable[[], None] | None = None
+
+
+def on_closed(callback: Callable[[], None]) -> None:
+    """Call callback() after each claim of this process that has closed gates: it must not block or raise."""
+    global _callback
+    _callback = callback
 
 
 def freed(subjects: Iterable[int | None], *, using: str) -> None:
@@ -48,6 +59,8 @@ def closed(subjects: Iterable[int], *, using: str) -> None:
     """After the commit of a claim that closed gates: a slot may have been freed before it. Never raises."""
     wanted = set(subjects)
     if wanted:
+        if _callback is not None:
+            _callback()
         _after_commit(partial(open_free, wanted, using=using), using)
 
 
@@ -56,7 +69,8 @@ def ended_unstarted(jobs: Iterable[tuple[str | None, bytes | None]], queue: str,
 
     `jobs`: task and concurrency key of each. They may have been opened for a slot or a token.
     """
-    places = [(queue, task, key) for task, key in jobs if task is not None]
+    known = rules(using) if declared.tasks() else last_rules(using)
+    places = [(queue, task, key) for task, key in jobs if task and any(limits_of(queue, task, key, known))]
     if places:
         rates = sorted({rate_subject(*place).number for place in places})
         paced = Gate.objects.using(using).filter(pk__in=rates, opens_at__gt=UtcNow())
@@ -82,10 +96,18 @@ def open_free(subjects: Iterable[int], *, using: str) -> int:
     """Open as many jobs of each subject as it has free slots; how many were opened."""
     wanted = sorted(subjects)
     gates = Gate.objects.using(using).filter(pk__in=wanted, most__isnull=False)
-    most: dict[int, int] = retry_transient("promote", partial(dict, gates.values_list("pk", "most")), using=using)
-    used = retry_transient("promote", partial(in_use, most.keys(), using), using=using)
-    free = {subject: most[subject] - used[subject] for subject in most}
+    rows: list[Gate] = retry_transient("promote", partial(list, gates), using=using)
+    used = retry_transient("promote", partial(in_use, {row.pk: _task_of(row) for row in rows}, using), using=using)
+    # Where nobody claims, as in a paused queue, no more are opened than may start.
+    ready = ahead.open_still([row.pk for row in rows], using)
+    free = {row.pk: (row.most or 0) - used[row.pk] - ready.get(row.pk, 0) for row in rows}
     return open_first({subject: count for subject, count in free.items() if count > 0}, using=using)
+
+
+def _task_of(gate: Gate) -> tuple[str, str | None] | None:
+    """Queue and task whose slots are behind a gate; None if they are those of a key."""
+    is_of_task = gate.wait_reason.startswith(f"{SLOT} ") and gate.task is not None
+    return (gate.queue or "", gate.task) if is_of_task else None
 
 
 def open_first(counts: Mapping[int, int], *, using: str) -> int:
@@ -97,6 +119,8 @@ def open_first(counts: Mapping[int, int], *, using: str) -> int:
             break
         done = {subject: open_jobs(ids, using) for subject, ids in found.items()}
         opened += sum(done.values())
+        for subject, ids in found.items():
+            ahead.add(subject, ids, using)
         # Others may have opened some of these, or they were canceled: those behind them have their turn.
         left = {subject: rest for subject, count in done.items() if (rest := left[subject] - count) > 0}
     return opened
