@@ -13,6 +13,7 @@ from jobqueue.tasks import registry
 from jobqueue.transitions import ack, ack_many
 from jobqueue.transitions.claiming import select_then_update
 from jobqueue.worker.monitor.gate_opener import GateOpener
+from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.factories import job
 from tests.gates import jobs
 from tests.gates.helpers import add, rows_of_waiting, sweep, take, taken, waiting
@@ -182,7 +183,7 @@ def test_no_time_is_looked_at_where_no_gate_has_one(limited, django_assert_num_q
 
 
 def test_the_monitor_starts_its_thread_when_a_gate_has_a_time(limited, monkeypatch):
-    opener, started = GateOpener("default", lambda: None, None), []
+    opener, started = GateOpener("default", Scoreboard(1, 1), lambda: None, None), []
     monkeypatch.setattr(opener.thread, "start", lambda: started.append(True))
     opener.wake()
     assert started == []

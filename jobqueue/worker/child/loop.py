@@ -13,7 +13,8 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.gates.rules import rules
+from jobqueue.gates.changes import any_in_effect
+from jobqueue.gates.rules import Rules, forget_rules, rules
 from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.child import Child
@@ -46,6 +47,8 @@ class Loop:
         self.fetcher = Fetcher(child, self.settler)
         self.recycling = Recycling(child.options, child.slot)
         self.started = time.monotonic()
+        self._rules: Rules | None = None
+        self._rules_turn = child.header.rules_turn
         self._name_at = 0.0
 
     def run(self) -> Exit:
@@ -152,9 +155,15 @@ class Loop:
 
     def _look_at_rules(self) -> None:
         """Let no job start that was claimed before it was paused, or before its breaker opened."""
+        if (turn := self.child.header.rules_turn) != self._rules_turn:
+            self._rules_turn = turn
+            forget_rules()
         with self.child.watched():
             self.pool.rules = rules(self.child.using)
-        self.child.slot.breakers_open = len(self.pool.rules.breakers)
+        if self.pool.rules is not self._rules:
+            self._rules = self.pool.rules
+            self.slot.ruled = int(any_in_effect(self._rules))
+        self.slot.breakers_open = len(self.pool.rules.breakers)
 
     def _claim(self, *, notified: bool = False) -> int | None:
         with self.child.watched():

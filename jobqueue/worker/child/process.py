@@ -17,6 +17,7 @@ from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal, redone
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates.opening import on_closed
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.counters import Counters
 from jobqueue.log_format import count_of, one_line
@@ -105,6 +106,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
         return Exit.CROWDED
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     wakeup.on_notify(partial(_on_notify, child))
+    on_closed(partial(_tell_monitor, child))
     child.slot.state = State.RUNNING
     task_signals.dispatch_via(dispatcher)
     signals.dispatch_via(dispatcher.dispatch)
@@ -127,6 +129,11 @@ def _on_notify(child: Child, queue: str, using: str) -> None:
     if using == child.using and child.options.selection.serves(queue):
         logger.debug("%swake-up: a job of this process has added one to %s", child.label, one_line(queue))
         child.wakeups.wake(first=child.index)
+
+
+def _tell_monitor(child: Child) -> None:
+    """Let the monitor look soon whether gates may be opened, which it does not while none is closed."""
+    child.header.gates_closed = 1
 
 
 class LockReport:

@@ -88,7 +88,7 @@ class Housekeeping:
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
         self._chores = Chores(options.database, self._batch, self._takes_fewer)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
-        self._gates = GateOpener(options.database, doubt, dispatch)
+        self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
     def end(self, most_seconds: float) -> None:
@@ -116,6 +116,7 @@ class Housekeeping:
         if now >= self._next_alone:
             self._next_alone = now + random.uniform(0.8, 1.2) * ALONE_SECONDS
             do(self.look_for_alone)
+        self._gates.wake_if_asked()
         if not self._options.reaper:
             return
         if now >= self._next_reaping:

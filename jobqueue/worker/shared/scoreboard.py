@@ -198,6 +198,7 @@ class ProcessSlot(ctypes.Structure):
     snoozed: Total
     discarded: Total
     level: Int  # how many jobs it may run at once now
+    ruled: Int  # 1: something is limited, paused or behind a breaker, as this process last saw
     breakers_open: Int  # circuit breakers that are not closed, as this process last saw
     locks_acquired: Total
     locks_failed: Total
@@ -224,6 +225,8 @@ class Header(ctypes.Structure):
     alone: Int  # 1: a job waits for a process of its own
     database_down: Int
     reaped: Long
+    gates_closed: Int  # 1: a claim has closed gates since the monitor last looked
+    rules_turn: Long  # grows as the monitor sees that operators or breakers have changed something
     outbox_unrouted: Long  # events that waited for a route or a subscriber at the last look
     monitor_ticked_at: Seconds  # when a step of the monitor's work last ended
     renewed_at: Seconds  # when the monitor last renewed all leases

@@ -50,6 +50,11 @@ class WakeupPipes:
         if able:
             self._wake(next((index for index in able if index != self._last), self._last))
 
+    def wake_all(self) -> None:
+        """Wake every child that has room."""
+        for index in self._able():
+            self._wake(index)
+
     def watch(self, index: int, wake: Callable[[], None]) -> None:
         """Call wake() for every wake-up of child `index`, from a thread that blocks in read()."""
         threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
