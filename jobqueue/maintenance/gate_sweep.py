@@ -15,10 +15,11 @@ from django.db.models.functions import NullIf
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates.buckets import mend
 from jobqueue.gates.opening import open_first, open_free, open_jobs
-from jobqueue.gates.timing import open_due
+from jobqueue.gates.timing import UNCLAIMED_SECONDS, open_due
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateSlot, GateWait, Job
 from jobqueue.transitions.claiming.candidates import INDEX, queue_names
@@ -29,12 +30,12 @@ INTERVAL_SECONDS = 30.0
 BATCH, SLICE = 1000, 10_000
 #: gates that nobody has used for so long are deleted: the next use makes a new one
 IDLE_SECONDS = 86_400.0
-#: how far ahead a time may lie without a look, besides the time of one token
-AHEAD_SECONDS = 60.0
+#: how far ahead a time may lie without a look; besides the time of one token, where tokens are waited for
+AHEAD_SECONDS, PACED_SECONDS = 60.0, 2 * UNCLAIMED_SECONDS
 _TOKEN_SECONDS = Value(1.0) / NullIf(F("per_second"), Value(0.0))
 #: gates whose time may come from a clock that was ahead and was set back
 _TOO_LATE = Q(per_second=None, opens_at__gt=UtcNowPlus(AHEAD_SECONDS)) | Q(
-    per_second__gt=0, opens_at__gt=UtcNowPlus(Value(AHEAD_SECONDS) + _TOKEN_SECONDS)
+    per_second__gt=0, opens_at__gt=UtcNowPlus(Value(PACED_SECONDS) + _TOKEN_SECONDS)
 )
 
 
@@ -160,10 +161,19 @@ def _open_free(using: str) -> int:
         if lost := {subject: BATCH for subject in some if subject not in known}:
             # Those who open gates find them by their rows. The claim closes again what may not start.
             opened += open_first(lost, using=using)
+        _mend_late(some, using)
         unset = Q(opens_at=None, most=None) & ~Q(per_second=0.0)
         gates = Gate.objects.using(using).filter(unset | _TOO_LATE, pk__in=some)
         retry_transient("promote", partial(gates.update, opens_at=UtcNow()), using=using)
     return opened
+
+
+def _mend_late(subjects: list[int], using: str) -> None:
+    """Empty the buckets of which tokens are used up to a time that is not to come soon, but leave no more than that."""
+    late = Gate.objects.using(using).filter(_TOO_LATE, pk__in=subjects, per_second__gt=0)
+    gates = retry_transient("promote", partial(list, late.annotate(now=Selected(UtcNow()))), using=using)
+    for gate in gates:
+        retry_transient("promote", partial(mend, gate, gate.per_second, using), using=using)
 
 
 def _subjects(using: str) -> list[int]:

@@ -103,6 +103,30 @@ def test_a_slow_rate_waits_one_period_and_not_until_the_old_time(limited):
         assert taken() == ids[1:2]
 
 
+def test_a_sweep_is_enough_for_the_next_token_to_come_one_period_later(limited):
+    ids = add(3, limited(rate_limit="1/s"))
+    with travel(3600):
+        assert taken() == ids[:1]
+        assert taken() == []
+    with travel(0) as clock:
+        sweep()
+        clock.forward(1.01)
+        open_in_time()
+        assert taken() == ids[1:2]
+
+
+def test_a_clock_that_is_set_back_by_seconds_delays_no_token_longer_than_the_next_sweep(limited):
+    ids = add(3, limited(rate_limit="1/s"))
+    with travel(40):
+        assert taken() == ids[:1]
+        assert taken() == []
+    with travel(0) as clock:
+        new_time()
+        clock.forward(1.01)
+        open_in_time()
+        assert taken() == ids[1:2]
+
+
 def test_slots_know_no_time(limited):
     ids = add(3, limited(concurrency_limit=2))
     with travel(DAY):
