@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,6 +21,8 @@ from jobqueue.producer.insert import NewJob
 
 #: how old the count may be that producers of a process go by, besides what they have added themselves
 COUNT_SECONDS = 1.0
+#: where jobs are delayed, so many are counted besides MAX_READY: the delay grows with them
+EXCESS_MAX = 10_000
 #: how long a job is delayed if no job of the queue has ended lately, and at most
 UNKNOWN_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
 
@@ -32,6 +34,13 @@ class _Backlog(NamedTuple):
     per_second: float | None
 
 
+class Room(NamedTuple):
+    """Jobs that may be added, and how many of them were counted, by queue."""
+
+    jobs: Sequence[NewJob]
+    counted: Mapping[str, int]
+
+
 class _Backlogs:
     """The last count of each queue, with what this process has added since."""
 
@@ -39,13 +48,13 @@ class _Backlogs:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], tuple[_Backlog, float]] = {}
 
-    def add(self, queue: str, jobs: int, most: int, using: str) -> _Backlog:
-        """The backlog with `jobs` more; they are kept if that is at most `most`."""
+    def add(self, queue: str, jobs: int, most: int, using: str, *, count_to: int) -> _Backlog:
+        """The backlog, counted up to `count_to`, with `jobs` more; they are kept if that is at most `most`."""
         with self._lock:
             now = time.monotonic()
             found, good_until = self._known.get((using, queue), (_Backlog(0, None), 0.0))
             if now >= good_until:
-                found = retry_transient("enqueue", partial(_count, queue, most, using), using=using)
+                found = retry_transient("enqueue", partial(_count, queue, most, count_to, using), using=using)
                 good_until = now + COUNT_SECONDS
             after = found._replace(ready=found.ready + jobs)
             self._known[using, queue] = after if after.ready <= most else found, good_until
@@ -57,15 +66,22 @@ class _Backlogs:
             _, good_until = self._known[using, queue]
             self._known[using, queue] = backlog, good_until
 
+    def give_back(self, queue: str, jobs: int, using: str) -> None:
+        """Count so many jobs no more: they were not added."""
+        with self._lock:
+            if (using, queue) in self._known:
+                backlog, good_until = self._known[using, queue]
+                self._known[using, queue] = backlog._replace(ready=max(0, backlog.ready - jobs)), good_until
+
 
 _backlogs = _Backlogs()
 
 
-def check_room(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
-    """`jobs`, or the same with a later run_at where a full queue delays them. MAX_READY is for jobs that are due now.
+def check_room(jobs: Sequence[NewJob], using: str) -> Room:
+    """Room for `jobs`, or for the same with a later run_at where a full queue delays them.
 
-    Raises QueueFull where it refuses them, before anything is written. Those whose dedupe key is held add nothing, so
-    they are not refused.
+    MAX_READY is for jobs that are due now. Raises QueueFull where it refuses them, before anything is written. Those
+    whose dedupe key is held add nothing, so they are not refused; the caller gives their room back with give_back().
     """
     try:
         return _checked(jobs, using)
@@ -73,8 +89,16 @@ def check_room(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
         new = _without_repeats(jobs, using)
         if len(new) == len(jobs):
             raise
-    _checked(new, using)
-    return jobs
+    return _checked(new, using)._replace(jobs=jobs)
+
+
+def give_back(room: Room, added: Iterable[NewJob], using: str) -> None:
+    """Count those jobs of `room` no more that were not added, because their dedupe keys are held."""
+    if room.counted:
+        inserted = Counter(job.queue for job in added)
+        for queue, count in room.counted.items():
+            if count > inserted[queue]:
+                _backlogs.give_back(queue, count - inserted[queue], using)
 
 
 def _without_repeats(jobs: Sequence[NewJob], using: str) -> list[NewJob]:
@@ -97,13 +121,13 @@ def _without_repeats(jobs: Sequence[NewJob], using: str) -> list[NewJob]:
     return new
 
 
-def _checked(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
+def _checked(jobs: Sequence[NewJob], using: str) -> Room:
     # Models may not be imported before the apps are ready.
     from jobqueue.gates.rules import rules
 
     known, settings = rules(using), load().queues
     if not known.queues and not settings:
-        return jobs
+        return Room(jobs, {})
     for queue in {job.queue for job in jobs}:
         if known.of_queue(queue).draining:
             raise QueueFull(
@@ -115,7 +139,8 @@ def _checked(jobs: Sequence[NewJob], using: str) -> Sequence[NewJob]:
     now = datetime.now(UTC)
     counts = Counter(job.queue for job in jobs if job.run_at is None or job.run_at <= now)
     limited = {queue: own for queue in counts if (own := settings.get(queue)) is not None and own.max_ready is not None}
-    return _within(jobs, counts, limited, using) if limited else jobs
+    within = _within(jobs, counts, limited, using) if limited else jobs
+    return Room(within, {queue: counts[queue] for queue in limited})
 
 
 def _within(
@@ -124,7 +149,8 @@ def _within(
     delays: dict[str, float] = {}
     for queue, own in limited.items():
         most = own.max_ready or 0
-        after = _backlogs.add(queue, counts[queue], most, using)
+        count_to = most + (EXCESS_MAX if own.when_full == "delay" else 1)
+        after = _backlogs.add(queue, counts[queue], most, using, count_to=count_to)
         if after.ready <= most:
             continue
         if own.when_full == "refuse":
@@ -158,8 +184,8 @@ def _delayed_by(seconds: float | None, job: NewJob, now: datetime) -> NewJob:
     return replace(job, run_at=now + timedelta(seconds=seconds))
 
 
-def _count(queue: str, most: int, using: str) -> _Backlog:
+def _count(queue: str, most: int, count_to: int, using: str) -> _Backlog:
     from jobqueue.gates.backlog import due_count, ended_per_second
 
-    ready = due_count(queue, most + 1, using)
+    ready = due_count(queue, count_to, using)
     return _Backlog(ready, ended_per_second(queue, using) if ready >= most else None)

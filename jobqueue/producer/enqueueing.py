@@ -29,7 +29,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
-from jobqueue.producer.back_pressure import check_room
+from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.signals import job_enqueued, send
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
@@ -179,7 +179,8 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.queues")
 def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
     alias, until = alias_of(using), _key_wait()
-    (job,) = check_room([job], alias)
+    room = check_room([job], alias)
+    (job,) = room.jobs
     added: dict[int, NewJob] = {}
     if job.dedupe_key is None:
         (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
@@ -188,13 +189,14 @@ def add(job: NewJob, *, using: str | None = None) -> int:
         from jobqueue.producer import dedupe
 
         job_id = retry_transient("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
+        give_back(room, added.values(), alias)
     _announce(added, [job_id], alias)
     return job_id
 
 
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    (job,) = check_room([job], using)
+    (job,) = check_room([job], using).jobs
     created_at = None
     if job.ordering_key is None:
         job_id, created_at = retry_transient("enqueue", dated_insertion(job, using), using=using, repeatable=False)
@@ -225,7 +227,8 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     alias = alias_of(using)
     if not jobs:
         return []
-    jobs = check_room(jobs, alias)
+    room = check_room(jobs, alias)
+    jobs = room.jobs
     keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
     added: dict[int, NewJob] = {}
     from jobqueue.producer import dedupe
@@ -239,6 +242,7 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
     ids = retry_transient(
         "enqueue", write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs)
     )
+    give_back(room, [added[job_id] for job_id in {*ids} if job_id in added], alias)
     _announce(added, ids, alias)
     return ids
 

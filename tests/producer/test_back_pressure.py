@@ -232,6 +232,21 @@ class TestDelay:
         # Two jobs in ten seconds: one job needs five.
         assert 3 < seconds_from_now(job(late).run_at) <= 5.5
 
+    def test_is_longer_the_more_jobs_there_are(self, full_at):
+        full_at(10, WHEN_FULL="delay", RATE="10/s")
+        Job.objects.bulk_create([Job(queue="q", payload={}) for _ in range(180)])
+        (late,) = fill(1)
+        assert 16 < seconds_from_now(job(late).run_at) <= 17.2
+        assert len(set(fill(5))) == 5
+        assert seconds_from_now(job(fill(1)[0]).run_at) <= 18
+
+    def test_counts_no_more_jobs_than_it_may(self, full_at, monkeypatch):
+        monkeypatch.setattr(back_pressure, "EXCESS_MAX", 20)
+        full_at(10, WHEN_FULL="delay", RATE="10/s")
+        Job.objects.bulk_create([Job(queue="q", payload={}) for _ in range(180)])
+        (late,) = fill(1)
+        assert 1.5 < seconds_from_now(job(late).run_at) <= 2.2
+
     def test_is_a_minute_where_no_job_has_ended(self, full_at):
         full_at(1, WHEN_FULL="delay")
         _, late = fill(2)
@@ -366,6 +381,31 @@ class TestARepeat:
         with pytest.raises(QueueFull):
             enqueue_many("q", [1, 2], dedupe_keys=["k", "new"])
         assert total() == 1
+
+    def test_takes_no_room_from_new_jobs(self, full_at):
+        full_at(3)
+        for _ in range(5):
+            enqueue("q", 1, dedupe_key="k")
+            enqueue_many("q", [1, 2], dedupe_keys=["k", "k"])
+        fill(2)
+        with pytest.raises(QueueFull):
+            enqueue("q", 1)
+        assert total() == 3
+
+    def test_delays_no_new_job(self, full_at):
+        full_at(3, WHEN_FULL="delay")
+        for _ in range(9):
+            enqueue("q", 1, dedupe_key="k")
+        assert [seconds_from_now(job(one).run_at) <= 0 for one in fill(3)] == [True, True, False]
+
+    def test_beside_new_jobs_in_a_bulk_takes_no_room(self, full_at):
+        full_at(4)
+        enqueue("q", 1, dedupe_key="k")
+        enqueue_many("q", [1, 2, 3], dedupe_keys=["k", "new", None])
+        enqueue("q", "the fourth")
+        with pytest.raises(QueueFull):
+            enqueue("q", 1)
+        assert total() == 4
 
     def test_is_counted_once_in_a_bulk(self, full_at):
         full_at(1)
