@@ -54,6 +54,44 @@ def test_the_clock_goes_on_to_the_end_of_the_pause_of_a_task():
     assert drain(until=timedelta(hours=3)).ran == 2
 
 
+def test_the_clock_goes_on_to_the_end_of_a_pause_within_until():
+    add(2, made())
+    make_jobs(1, queue="other")
+    pause("q", reason="r", until=now() + timedelta(hours=2))
+    assert drain("q", until=timedelta(hours=1)).ran == 0
+    assert drain("q", until=timedelta(hours=3)).ran == 2
+
+
+def test_a_job_that_becomes_due_in_a_pause_runs_at_its_end():
+    made().using(run_after=now() + timedelta(hours=1)).enqueue()
+    pause("q", reason="r", until=now() + timedelta(hours=2))
+    assert drain(until=timedelta(hours=3)).ran == 1
+
+
+def test_a_pause_without_end_and_a_limit_of_0_are_no_reason_to_go_on():
+    add(2, made())
+    pause("q", reason="r")
+    assert drain(until=timedelta(days=30)).ran == 0
+    resume("q")
+    set_limit("q", rate=0)
+    assert drain(until=timedelta(days=30)).ran == 0
+
+
+@pytest.mark.parametrize("rate", ["2/m", "2/s"])
+def test_the_rate_of_a_queue_lets_all_jobs_run_as_the_clock_goes_on(rate):
+    add(7, made())
+    set_limit("q", rate=rate)
+    start = now()
+    assert drain(until=timedelta(minutes=10)).ran == 7
+    assert now() - start < timedelta(minutes=5)
+
+
+def test_a_rate_of_a_queue_of_which_the_clock_does_not_reach_the_next_token():
+    add(7, made())
+    set_limit("q", rate="2/m")
+    assert drain(until=timedelta(seconds=95)).ran == 4
+
+
 def test_all_jobs_of_a_limited_task_run_one_after_another():
     ids = add(10, made(concurrency_limit=1))
     assert [run.job_id for run in drain().runs] == ids
