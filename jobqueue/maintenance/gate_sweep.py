@@ -6,6 +6,7 @@ Each pass looks at a slice of each table and goes on there with the next one, so
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,8 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.buckets import mend
 from jobqueue.gates.opening import open_first, open_free, open_jobs
+from jobqueue.gates.rules import rules
+from jobqueue.gates.subjects import rate_subject, slot_subject
 from jobqueue.gates.timing import UNCLAIMED_SECONDS, open_due
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Gate, GateSlot, GateWait, Job
@@ -162,6 +165,7 @@ def _open_free(using: str) -> int:
             # Those who open gates find them by their rows. The claim closes again what may not start.
             opened += open_first(lost, using=using)
         _mend_late(some, using)
+        _drop_old_limits(some, using)
         unset = Q(opens_at=None, most=None) & ~Q(per_second=0.0)
         gates = Gate.objects.using(using).filter(unset | _TOO_LATE, pk__in=some)
         retry_transient("promote", partial(gates.update, opens_at=UtcNow()), using=using)
@@ -171,9 +175,26 @@ def _open_free(using: str) -> int:
 def _mend_late(subjects: list[int], using: str) -> None:
     """Empty the buckets of which tokens are used up to a time that is not to come soon, but leave no more than that."""
     late = Gate.objects.using(using).filter(_TOO_LATE, pk__in=subjects, per_second__gt=0)
-    gates = retry_transient("promote", partial(list, late.annotate(now=Selected(UtcNow()))), using=using)
+    gates: list[Gate] = retry_transient("promote", partial(list, late.annotate(now=Selected(UtcNow()))), using=using)
     for gate in gates:
-        retry_transient("promote", partial(mend, gate, gate.per_second, using), using=using)
+        retry_transient("promote", partial(mend, gate, gate.per_second or 0.0, using), using=using)
+
+
+def _drop_old_limits(subjects: Collection[int], using: str) -> None:
+    """Let gates be looked at whose limit was written by a claim that did not know yet what an operator had set."""
+    for (queue, task), rule in rules(using).tasks.items():
+        own = Gate.objects.using(using).filter(pk__in=subjects)
+        slots = own.filter(pk=slot_subject(queue, task).number).exclude(most=None)
+        paced = own.filter(pk=rate_subject(queue, task).number).exclude(per_second=None)
+        for sets, rows, written in (
+            (rule.sets_concurrency, slots, {"most": rule.concurrency}),
+            (rule.sets_rate, paced, {"per_second": rule.per_second}),
+        ):
+            if sets:
+                old = rows.exclude(**written)
+                retry_transient(
+                    "promote", partial(old.update, opens_at=UtcNow(), most=None, per_second=None), using=using
+                )
 
 
 def _subjects(using: str) -> list[int]:

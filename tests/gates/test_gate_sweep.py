@@ -218,3 +218,24 @@ def test_where_nobody_waits_a_sweep_costs_a_few_reads():
         assert sweep() == SweepResult()
     assert len(seen) < 12
     assert not [query for query in seen if query["sql"].startswith(("UPDATE", "DELETE", "INSERT"))]
+
+
+@pytest.mark.parametrize(
+    ("limit", "written"),
+    [
+        ({"concurrency": 3}, {"most": 1}),
+        ({"rate": "3/s"}, {"per_second": 1 / 3600, "opens_at": UtcNowPlus(3000)}),
+    ],
+)
+def test_a_limit_that_a_frozen_claim_has_written_late_is_replaced(limited, limit, written):
+    work = limited(**{f"{name}_limit": 1 if name == "concurrency" else "1/h" for name in limit})
+    first, *others = add(5, work)
+    with travel(0) as clock:
+        assert taken() + taken() == [first]
+        set_limit("q", task=work, **limit)
+        Gate.objects.exclude(task=None).update(**written)
+        sweep()
+        for _ in range(20):
+            clock.forward(0.06)
+            open_in_time()
+        assert taken()[:2] == others[:2]
