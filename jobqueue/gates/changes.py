@@ -17,7 +17,8 @@ from jobqueue.gates.timing import look_at_breaker, open_soon
 #: at again
 AGAIN_SECONDS = (0.15, 0.75)
 _UNSET, _UNSET_QUEUE = TaskRule(), QueueRule()
-_K, _V = TypeVar("_K"), TypeVar("_V")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class _Change(NamedTuple):
@@ -74,7 +75,7 @@ def _changed_tasks(
     before: Mapping[tuple[str, str], TaskRule], now: Mapping[tuple[str, str], TaskRule]
 ) -> list[_Change]:
     return [
-        _Change(*place, relimited=_limits(before.get(place, _UNSET)) != _limits(now.get(place, _UNSET)))
+        _Change(place[0], place[1], relimited=_limits(before.get(place, _UNSET)) != _limits(now.get(place, _UNSET)))
         for place in _differing(before, now)
     ]
 

@@ -92,7 +92,8 @@ def _open_unless_paused(gate: Gate, using: str) -> tuple[int, datetime | None]:
     if gate.wait_reason.startswith(PAUSED) and gate.queue is not None and gate.task is not None:
         rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=declared.names_of(gate.task))
         paused = Q(mode=FlowRule.Mode.PAUSED) & (Q(until=None) | Q(until__gt=UtcNow()))
-        rules = retry_transient("promote", partial(list, rows.filter(paused | LIMIT_OF_0)), using=using)
+        shut = rows.filter(paused | LIMIT_OF_0)
+        rules: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)
         if rules:
             # One that is paused by a limit too has no time; a change of the limit sets one.
             return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in rules) else rules[0].until
