@@ -102,7 +102,7 @@ class TestReapLeases:
         expected |= {"events_deleted": 0, "keys_deleted": 0, "records_deleted": 0}
         expected |= {"figures_deleted": 0, "findings_deleted": 0, "redone_figures_deleted": 0}
         expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0, "jobs_redriven": 0, "jobs_skipped": 0}
-        expected |= {"redrives_deleted": 0}
+        expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 
     def test_a_dry_run_changes_nothing(self):

@@ -88,12 +88,8 @@ class Claimer:
                 raise
             leases += taken.leases
             self._learn(request, taken, remember)
-            late = [*ended_before(request.ended, taken.late, using=self._using), *taken.late]
-            refs = [JobRef(row.pk, queue, row.task, row.ordering_key, self._using) for row in late]
-            settled({Job.Status.CANCELED: refs}, self._using)
+            self._end_late(request, taken)
             closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
-            if request.gated:
-                ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=self._using)
             if taken.shut_seconds:
                 self._gated.shut(queue, taken.shut_seconds)
             again = taken.late or taken.blocked or taken.passed or (request.in_one and request.excluded and not leases)
@@ -105,6 +101,16 @@ class Claimer:
             head, look = None, max(limit, EXPIRED_BATCH)
         gates_closed(closed, using=self._using)
         return leases
+
+    def _end_late(self, request: Request, taken: Taken) -> None:
+        """What follows the commit that has ended expired jobs."""
+        queue, using = request.queue, self._using
+        late = [*ended_before(request.ended, taken.late, using=using), *taken.late]
+        settled(
+            {Job.Status.CANCELED: [JobRef(row.pk, queue, row.task, row.ordering_key, using) for row in late]}, using
+        )
+        if request.gated:
+            ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=using)
 
     def _request(
         self,

@@ -503,8 +503,8 @@ GATES = [
     _mutant(
         "leases above a limit that was lowered do not count",
         "gates/slots.py",
-        "[: max(0, most - len(used))]",
-        "[:most]",
+        " and len(used) + others + len(found) < one.most:",
+        ":",
         "tests/gates/test_set_limit.py",
     ),
     _mutant(
@@ -539,7 +539,7 @@ GATES = [
     _mutant(
         "an ended lease opens no gate",
         "transitions/verb.py",
-        "    freed((job.slot for job in ended if isinstance(job, Lease)), using=using)\n",
+        "    freed((slot_to_free(job.queue, job.task, job.slot, using) for job in leases), using=using)\n",
         "",
         SLOTS,
     ),
