@@ -90,13 +90,9 @@ class Claimer:
             self._learn(request, taken, remember)
             self._end_late(request, taken)
             closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
-            if taken.shut_seconds:
-                self._gated.shut(queue, taken.shut_seconds)
             again = taken.late or taken.blocked or taken.passed or (request.in_one and request.excluded and not leases)
             if not again or taken.shut_seconds or len(leases) >= limit:
                 break
-            if request.in_one and not taken.rows:
-                self._gated.look(queue)
             # Behind expired and blocked jobs there may be others.
             head, look = None, max(limit, EXPIRED_BATCH)
         gates_closed(closed, using=self._using)
@@ -106,9 +102,8 @@ class Claimer:
         """What follows the commit that has ended expired jobs."""
         queue, using = request.queue, self._using
         late = [*ended_before(request.ended, taken.late, using=using), *taken.late]
-        settled(
-            {Job.Status.CANCELED: [JobRef(row.pk, queue, row.task, row.ordering_key, using) for row in late]}, using
-        )
+        refs = [JobRef(row.pk, queue, row.task, row.ordering_key, using) for row in late]
+        settled({Job.Status.CANCELED: refs}, using)
         if request.gated:
             ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=using)
 
@@ -158,8 +153,12 @@ class Claimer:
     def _learn(self, request: Request, taken: Taken, remember: bool) -> None:
         """Keep what this pass shows about the queue."""
         rows, request = taken.rows, taken.narrowed or request
+        if taken.shut_seconds:
+            self._gated.shut(request.queue, taken.shut_seconds)
         if taken.is_full:
             self._gated.full(request.queue)
+        if request.in_one and request.excluded and not rows:
+            self._gated.look(request.queue)
         if taken.narrowed is not None and not rows:
             # The limits of the queue have left no room: nothing was looked at.
             return
