@@ -13,7 +13,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.gates.opening import closed as gates_closed
 from jobqueue.gates.opening import ended_unstarted
-from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
+from jobqueue.gates.whole_queues import NO_LIMITS
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
@@ -78,7 +78,7 @@ class Claimer:
         remember, look, closed = limit >= CURSOR_BATCH, limit, set[int]()
         for _ in range(PASSES_MAX):
             paced = None if paced_max is None else max(0, paced_max - len(leases))
-            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, limits, paced)
+            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, paced)
             take = update_returning if request.in_one else select_then_update
             try:
                 taken = retry_transient("claim", partial(take, request), using=self._using)
@@ -115,10 +115,9 @@ class Claimer:
         seconds: float,
         head: Head | None,
         remember: bool,
-        limits: QueueLimits,
         paced_max: int | None,
     ) -> Request:
-        aged = look_is_due(queue, using=self._using)
+        aged, limits = look_is_due(queue, using=self._using), self._gated.present
         one = vendor(self._using).has_update_returning and limits.none
         excluded = self._gated.excluded(queue, in_one=one)
         in_one = one and look == limit and not aged and excluded is not None
@@ -126,8 +125,7 @@ class Claimer:
         head = head if head is not None and head.level is not None else None
         # Jobs that were opened have an older run_at, perhaps another priority, and must be found at once.
         gated = excluded is None
-        remember = remember and not gated
-        cursor = self._cursors.of(queue) if remember else NO_CURSOR
+        cursor = self._cursors.of(queue) if remember and not gated else NO_CURSOR
         only = head.level if head is not None and not gated and self._single_priority.holds(queue, head.level) else None
         return Request(
             queue,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.limits import limited_tasks
 from jobqueue.gates.rules import NO_RULES, rules
-from jobqueue.gates.whole_queues import QueueLimits, limits_of_queue, running
+from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits, limits_of_queue, running
 
 #: a claim by one statement passes over tasks with limits; this often the other form looks whether there are any
 LOOK_SECONDS = 1.0
@@ -27,11 +27,14 @@ class GatedQueues:
         self._full: set[str] = set()
         #: what operators have set, as it was read for the present claim
         self.known = NO_RULES
+        #: what holds for its queue
+        self.present = NO_LIMITS
 
     def limits(self, queue: str) -> QueueLimits:
         """What holds for the whole queue; begins a claim."""
         self.known = rules(self._using)
-        return limits_of_queue(queue, self.known)
+        self.present = limits_of_queue(queue, self.known)
+        return self.present
 
     def is_shut(self, queue: str, limits: QueueLimits) -> bool:
         """Whether a claim of `queue` would bring nothing: it is paused, full, or its next token is not there yet.
