@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, partial
+from itertools import chain
 
 from django.db import Error, connections, transaction
 from django.db.models import BigIntegerField, Case, Value, When
@@ -117,13 +118,24 @@ def open_first(counts: Mapping[int, int], *, using: str) -> int:
         found = retry_transient("promote", partial(_first, left, using), using=using)
         if not found:
             break
-        done = {subject: open_jobs(ids, using) for subject, ids in found.items()}
+        done = _open_found(found, using)
         opened += sum(done.values())
         for subject, ids in found.items():
             ahead.add(subject, ids, using)
         # Others may have opened some of these, or they were canceled: those behind them have their turn.
         left = {subject: rest for subject, count in done.items() if (rest := left[subject] - count) > 0}
     return opened
+
+
+def _open_found(found: Mapping[int, list[int]], using: str) -> dict[int, int]:
+    """Open these jobs of each subject; how many were still closed.
+
+    In one transaction for many subjects. Only if some were not closed, in one for each, which tells whose they were.
+    """
+    ids = list(chain.from_iterable(found.values()))
+    if 1 < len(found) <= len(ids) <= CHUNK and open_jobs(ids, using, all_or_none=True):
+        return {subject: len(own) for subject, own in found.items()}
+    return {subject: open_jobs(own, using) for subject, own in found.items()}
 
 
 def open_all(subject: int, *, using: str) -> int:
@@ -144,13 +156,17 @@ def _first(counts: Mapping[int, int], using: str) -> dict[int, list[int]]:
     return found
 
 
-def open_jobs(ids: list[int], using: str) -> int:
-    """Open these jobs in one transaction; how many were still closed."""
+def open_jobs(ids: list[int], using: str, *, all_or_none: bool = False) -> int:
+    """Open these jobs in one transaction; how many were still closed. `all_or_none`: none unless all were."""
     tried: list[tuple[int, set[str]]] = []
 
     def write() -> tuple[int, set[str]]:
         with vendor(using).transaction(connections[using]):
             count = _opening(using).change(ids=sorted(ids))
+            if all_or_none and count < len(ids):
+                transaction.set_rollback(True, using=using)
+                tried.append((0, set()))
+                return tried[-1]
             GateWait.objects.using(using).filter(pk__in=ids).delete()
             queues = (
                 set(Job.objects.using(using).filter(pk__in=ids).values_list("queue", flat=True)) if count else set()
