@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 from django.db import connections, transaction
@@ -156,11 +157,11 @@ def test_an_outage_of_a_server_costs_few_attempts_and_few_requests(worker, evide
 
 def producer(path, total):
     """A process that adds as many jobs as it can; whether the first transaction that was refused a job went on."""
-    refused = 0
+    refused, numbers = 0, count()
     while refused < total:
         try:
             with transaction.atomic():
-                Ticket.objects.create(number=f"{os.getpid()}-{time.monotonic()}", sold=False)
+                Ticket.objects.create(number=f"{os.getpid()}-{next(numbers)}", sold=False)
                 try:
                     enqueue("full", 1)
                 except QueueFull:
