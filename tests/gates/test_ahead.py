@@ -49,7 +49,8 @@ def test_the_tokens_after_them_are_met_in_time_as_soon_as_there_are_claims(paced
         for number in range(1, 6):
             clock.forward(0.101)
             open_in_time()
-            assert (more := taken())
+            more = taken()
+            assert more
             found += more
             # The clock goes on by itself, too: that is a long time on a busy machine.
             assert len(found) - before <= 10 * (0.101 * number + time.monotonic() - began) + 1
