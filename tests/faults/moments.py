@@ -11,6 +11,22 @@ from django.db.backends.utils import CursorWrapper
 
 
 @contextmanager
+def _rules_known():
+    """Pauses and limits are known, and are not read again because time has passed: else moments would move."""
+    try:
+        from jobqueue.gates import rules
+    except ImportError:
+        # The code of before there were any.
+        yield
+        return
+    with patch.object(rules, "RULES_SECONDS", 3600.0), patch.object(rules, "SHUT_SECONDS", 3600.0):
+        rules.forget_rules()
+        rules.rules("default")
+        yield
+    rules.forget_rules()
+
+
+@contextmanager
 def cut_at(number, cut, *, threads=False):
     """Call cut(connection, after) at moment `number` (from 1) of the block; gives a list of the moments passed.
 
@@ -51,6 +67,7 @@ def cut_at(number, cut, *, threads=False):
         return connection
 
     with (
+        _rules_known(),
         patch.object(CursorWrapper, "_execute", watched(CursorWrapper._execute, of_cursor, "")),
         patch.object(CursorWrapper, "_executemany", watched(CursorWrapper._executemany, of_cursor, "")),
         patch.object(
