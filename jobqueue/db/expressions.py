@@ -41,22 +41,22 @@ class Keys(Slot):
 
 
 class ByKey(Slot):
-    """CASE id WHEN 1 THEN ... END: the payload of each row by its primary key, NULL for all others.
+    """CASE id WHEN 1 THEN ... END: the value of each row by its primary key, NULL for all others.
 
     A run brings a dict. Django's Case does the same at several times the cost: it resolves a query per branch.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, PayloadField())
+    def __init__(self, name: str, field: Field[Any, Any] | None = None) -> None:
+        super().__init__(name, field or PayloadField())
 
     def render(self, value: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Parameter]]:
-        """One WHEN per row; payloads are parameters."""
+        """One WHEN per row; the values are parameters."""
         if not value:
             return "NULL", []
         field: Any = self.output_field
         branches = " ".join(f"WHEN {int(key)} THEN %s" for key in value)
-        payloads = [field.get_db_prep_value(payload, connection) for payload in value.values()]
-        return f"CASE {connection.ops.quote_name('id')} {branches} END", payloads
+        values = [field.get_db_prep_value(one, connection) for one in value.values()]
+        return f"CASE {connection.ops.quote_name('id')} {branches} END", values
 
 
 class VendorFunc(Func):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -83,13 +83,11 @@ def admit(
     `paced_max`: at most so many with a rate, because they must start at once (None: any number).
     """
     answer = Admitted()
-    rest = list(rows)
+    rest = deque(rows)
     full: dict[int, _Full] = {}
     while rest and len(answer.free) < limit:
-        turn, rest = rest[: limit - len(answer.free)], rest[limit - len(answer.free) :]
-        allowed = [row for row in turn if not _is_shut(row, queue, known, answer, using)]
-        most = None if paced_max is None else paced_max - answer.paced
-        _take(_limited_among(allowed, queue, known, full, answer, most), queue, full, answer, using)
+        turn = _turn(rest, limit - len(answer.free), queue, known, full, answer, paced_max, using)
+        _take(turn, queue, full, answer, using)
     for row in rest:
         # Only those whose subjects are known to be full: others may start with the next claim.
         found = _limited(row, queue, known)
@@ -134,24 +132,40 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
     return soon if opens_at is None else min(soon, opens_at)
 
 
-def _limited_among(
-    turn: Iterable[Candidate],
+def _turn(
+    rest: deque[Candidate],
+    wanted: int,
     queue: str,
     known: Rules,
     full: dict[int, _Full],
     answer: Admitted,
     paced_max: int | None,
+    using: str,
 ) -> list[_Limited]:
-    """Those with limits that are not known to be full; those without limits are free."""
+    """Take `wanted` rows from `rest` that may start for all that is known; those of them that have limits.
+
+    Those without limits are free.
+    """
     left: list[_Limited] = []
-    for row in turn:
+    asked: Counter[int] = Counter()
+    started, paced = len(answer.free), answer.paced
+    while rest and len(left) + len(answer.free) - started < wanted:
+        row = rest.popleft()
+        if _is_shut(row, queue, known, answer, using):
+            continue
         found = _limited(row, queue, known)
         if (subject := _first_full(found, full)) is not None:
             answer.blocked.append(_blocked(row, subject))
         elif found.slots is None and found.rate is None:
             answer.free.add(row.pk)
-        elif found.rate is None or paced_max is None or sum(one.rate is not None for one in left) < paced_max:
+        elif found.slots is not None and asked[found.slots.subject.number] >= found.slots.most:
+            # More than there are at all: nobody need look which are free.
+            _block(found, found.slots.subject, full, answer)
+        elif found.rate is None or paced_max is None or paced < paced_max:
             left.append(found)
+            paced += found.rate is not None
+            if found.slots is not None:
+                asked[found.slots.subject.number] += 1
     return left
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from itertools import count
 from typing import NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import BigIntegerField, F, QuerySet
 
 from jobqueue.db import vendor
-from jobqueue.db.expressions import Unestimated
-from jobqueue.db.upsert import upsert
+from jobqueue.db.expressions import AnyOf, Keys, Unestimated
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.upsert import upsert_integers
 from jobqueue.gates import declared
 from jobqueue.models import GateSlot, Job
+from jobqueue.models.rows import any_in_state
 
 
 class Wanted(NamedTuple):
@@ -53,23 +56,20 @@ def take_slots(wanted: Iterable[Wanted], queue: str, using: str, *, taken: Colle
     for one in wanted:
         groups[one.subject].append(one)
     # Locked before it is read which leases have ended: nobody else can give an ended lease's slot away after that.
-    locked = _rows(groups, using).select_for_update()
-    held = _by_subject(_Held._make(row) for row in locked.values_list(*_Held._fields))
+    held = _by_subject(map(_Held._make, _lock(using).rows(subjects=sorted(groups))))
     found = [slot for slots in held.values() for slot in slots]
     valid = _valid(found, using) | {slot for slot in found if slot.job_id in taken}
     tasks = {subject: (queue, group[0].task) for subject, group in groups.items() if group[0].task is not None}
     others = _without_slot(tasks, valid, using)
-    over: list[GateSlot] = []
-    fresh: list[GateSlot] = []
+    over: list[_Held] = []
+    fresh: list[_Held] = []
     for subject in sorted(groups):
         known = {slot.number for slot in held[subject]}
         used = {slot.number for slot in held[subject] if slot in valid}
         for one, number in _numbered(groups[subject], used, others.get(subject, 0)):
-            row = GateSlot(subject=subject, number=number, job_id=one.job_id, fence=one.fence)
-            (over if number in known else fresh).append(row)
+            (over if number in known else fresh).append(_Held(subject, number, one.job_id, one.fence))
     if over:
-        rows = GateSlot.objects.using(using)
-        upsert(rows, over, keys=("subject", "number"), changed=("job_id", "fence"))
+        upsert_integers(GateSlot, over, keys=("subject", "number"), changed=("job_id", "fence"), using=using)
     return {row.job_id for row in over} | _insert(fresh, using)
 
 
@@ -132,17 +132,26 @@ def _valid(slots: Collection[_Held], using: str) -> set[_Held]:
     """Those of `slots` whose leases have not ended."""
     if not slots:
         return set()
-    running = Job.objects.using(using).filter(pk__in=[slot.job_id for slot in slots], status=Job.Status.PROCESSING)
-    fences = dict(running.values_list("pk", "fence"))
+    fences = dict(_running(using).rows(ids={slot.job_id for slot in slots}))
     return {slot for slot in slots if fences.get(slot.job_id) == slot.fence}
 
 
-def _insert(fresh: list[GateSlot], using: str) -> set[int]:
+@cache
+def _lock(using: str) -> Prepared:
+    rows = GateSlot.objects.using(using).filter(AnyOf(F("subject"), Keys("subjects", BigIntegerField())))
+    return prepare_rows(rows.order_by("subject", "number").select_for_update().values_list(*_Held._fields))
+
+
+@cache
+def _running(using: str) -> Prepared:
+    return prepare_rows(any_in_state(Job.Status.PROCESSING, using=using).values_list("pk", "fence"))
+
+
+def _insert(fresh: list[_Held], using: str) -> set[int]:
     """Insert these slots, but those whose numbers others have taken meanwhile; the ids of the jobs that got theirs."""
     if not fresh:
         return set()
     rows = GateSlot.objects.using(using)
-    rows.bulk_create(fresh, ignore_conflicts=True)
-    mine = {(slot.subject, slot.number, slot.job_id, slot.fence) for slot in fresh}
-    found = rows.filter(subject__in=sorted({slot.subject for slot in fresh}))
-    return {key[2] for key in found.values_list(*_Held._fields) if tuple(key) in mine}
+    rows.bulk_create((GateSlot(**slot._asdict()) for slot in fresh), ignore_conflicts=True)
+    mine, found = set(fresh), _rows({slot.subject for slot in fresh}, using).values_list(*_Held._fields)
+    return {slot.job_id for slot in map(_Held._make, found) if slot in mine}

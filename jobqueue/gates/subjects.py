@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import NamedTuple
 
 from jobqueue.gates import declared
@@ -65,6 +66,11 @@ def _subject(kind: str, code: str, queue: str, task: str, key: bytes | None) -> 
     if key is None:
         task = declared.path_of(task)
         return Subject(_number(kind, queue, task), _cut(f"{code} {task}"))
+    return _subject_of_key(kind, code, queue, key)
+
+
+@lru_cache(maxsize=10_000)
+def _subject_of_key(kind: str, code: str, queue: str, key: bytes) -> Subject:
     # Without the task: jobs of several tasks may share a key of their queue.
     return Subject(_number(f"{kind} of key", queue, key), _cut(f"{code} {readable_key(key)}"))
 

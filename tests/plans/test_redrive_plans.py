@@ -63,14 +63,17 @@ def run(statement):
         return cursor.fetchall()
 
 
-def reads(work):
-    """What the database read for `work`: rows and index entries, or the steps of SQLite's machine."""
+def reads(work, table="job_queue"):
+    """What the database read for `work`: rows and index entries, or the steps of SQLite's machine.
+
+    PostgreSQL counts by statement: those about `table`.
+    """
     if INNODB:
         before = handler_reads()
         work()
         return handler_reads() - before
     if VENDOR == "postgres":
-        return sum(rows_read(work, literal))
+        return sum(rows_read(work, literal, table))
     counted = [0]
     connection.ensure_connection()
     raw = connections["default"].connection

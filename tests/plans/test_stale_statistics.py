@@ -44,8 +44,8 @@ def prepared(cursor, sql, params):
     cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE looked_at {run_with}", params)
 
 
-def rows_read(work, explain):
-    """How many rows each statement of `work` reads when it is run again."""
+def rows_read(work, explain, table="job_queue"):
+    """How many rows each statement of `work` about a table reads when it is run again."""
     found = []
 
     def keep(execute, sql, params, many, context):
@@ -54,7 +54,7 @@ def rows_read(work, explain):
 
     with connection.execute_wrapper(keep):
         work()
-    reads = [read_by(statement, explain) for statement in found if "job_queue" in statement[0]]
+    reads = [read_by(statement, explain) for statement in found if table in statement[0]]
     assert reads
     return reads
 
