@@ -57,6 +57,17 @@ class Selected(VendorFunc):
         return sql, params
 
 
+class Stored(Func):
+    """An instant among the columns of an INSERT ... SELECT: as its column has it."""
+
+    template = "%(expressions)s"
+    arity = 1
+
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
+        """As it is: Python does not read it."""
+        return sql, params
+
+
 def read_now(using: str) -> datetime:
     """The database server's time right now, aware UTC. One round trip."""
     connection = connections[using]

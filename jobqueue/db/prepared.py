@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Expression, Model, QuerySet
-from django.db.models.sql import UpdateQuery
+from django.db.models.sql import DeleteQuery, UpdateQuery
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot
@@ -150,6 +150,19 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
     sql, params = compiler.as_sql()
     converters = compiler.get_converters([entry[0] for entry in compiler.select])
     return Prepared(queryset.db, sql, params, converters)
+
+
+def prepare_delete(queryset: QuerySet[Any, Any]) -> Prepared:
+    """The DELETE of a queryset, without what Django does for rows that refer to these."""
+    sql, params = queryset.query.chain(DeleteQuery).get_compiler(queryset.db).as_sql()
+    return Prepared(queryset.db, sql, params, {})
+
+
+def prepare_insert(model: type[Model], columns: Sequence[str], found: QuerySet[Any, Any]) -> Prepared:
+    """The INSERT of a row with these columns for each row of `found`, a queryset of as many values."""
+    sql, params = found.query.get_compiler(found.db).as_sql()
+    table, *names = map(connections[found.db].ops.quote_name, (model._meta.db_table, *columns))
+    return Prepared(found.db, f"INSERT INTO {table} ({', '.join(names)}) {sql}", params, {})
 
 
 def prepare_change(queryset: QuerySet[Any, Any], changes: Mapping[str, object]) -> Prepared:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from typing import NamedTuple
 
-from django.db import connections, transaction
+from django.db.models import BigIntegerField, F, Value
 
-from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import ByKey
-from jobqueue.db.prepared import Prepared, prepare_change
+from jobqueue.db.clock import Stored, UtcNow
+from jobqueue.db.expressions import AnyOf, ByKey, Keys
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_delete, prepare_insert
 from jobqueue.db.upsert import upsert
 from jobqueue.gates.subjects import Subject, dependency_named
 from jobqueue.models import Gate, GateWait, Job
@@ -45,7 +45,12 @@ def close_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
         _close(using).change(ids=reasons, reason=reasons)
         # A job that was opened by plain SQL, or by an older release, may have left a row.
         delete_waits(reasons, using)
-        _insert_waits({one.job_id: one.subject.number for one in some}, using)
+        _insert(using).change(ids=reasons, subject={one.job_id: one.subject.number for one in some})
+
+
+def delete_waits(ids: Iterable[int], using: str) -> None:
+    """Delete the rows of jobs that wait no longer."""
+    _delete(using).change(ids=ids)
 
 
 @cache
@@ -55,40 +60,19 @@ def _close(using: str) -> Prepared:
     return prepare_change(rows, {"gate": FLOW_GATE, "wait_reason": reason, "updated_at": UtcNow()})
 
 
-def delete_waits(ids: Iterable[int], using: str) -> None:
-    """Delete the rows of jobs that wait no longer."""
-    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_sql(using).delete.format(ids=_numbers(ids)))
-
-
-def _insert_waits(subjects: Mapping[int, int], using: str) -> None:
-    """A row for each job, with its subject. The rest is read from the job: an instant of Python costs more."""
-    branches = " ".join(f"WHEN {int(job_id)} THEN {int(subject)}" for job_id, subject in subjects.items())
-    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_sql(using).insert.format(branches=branches, ids=_numbers(subjects)))
-
-
-class _Sql(NamedTuple):
-    delete: str
-    insert: str
+@cache
+def _delete(using: str) -> Prepared:
+    ids = Keys("ids", BigIntegerField())
+    return prepare_delete(GateWait.objects.using(using).filter(AnyOf(F("job_id"), ids)))
 
 
 @cache
-def _sql(using: str) -> _Sql:
-    quote = connections[using].ops.quote_name
-    waits, jobs = quote(GateWait._meta.db_table), quote(Job._meta.db_table)
-    job_id, subject, urgency, run_at, pk, priority = map(
-        quote, ("job_id", "subject", "urgency", "run_at", "id", "priority")
-    )
-    return _Sql(
-        f"DELETE FROM {waits} WHERE {job_id} IN ({{ids}})",
-        f"INSERT INTO {waits} ({job_id}, {subject}, {urgency}, {run_at}) "
-        f"SELECT {pk}, CASE {pk} {{branches}} END, -{priority}, {run_at} FROM {jobs} WHERE {pk} IN ({{ids}})",
-    )
-
-
-def _numbers(ids: Iterable[int]) -> str:
-    return ",".join(str(int(one)) for one in ids)
+def _insert(using: str) -> Prepared:
+    """A row for each job, with its subject. The rest is read from the job: an instant of Python costs more."""
+    rows = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    subject = ByKey("subject", BigIntegerField())
+    found = rows.order_by().values_list("pk", subject, Value(0) - F("priority"), Stored(F("run_at")))
+    return prepare_insert(GateWait, ("job_id", "subject", "urgency", "run_at"), found)
 
 
 def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:

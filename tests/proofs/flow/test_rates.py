@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from statistics import median
 
 import pytest
@@ -74,14 +75,31 @@ def per_second(run_worker, task, total, keys, workers, order):
             for number in range(keys):
                 add(task, 1, number)
     crowd = Crowd(run_worker, workers, *OPTIONS)
-    wait_for(lambda: not left(), 600, lambda: unended(crowd.workers))
+    # Not counted, which would take a part of the machine's time.
+    wait_for(lambda: not unfinished(), 600, lambda: unended(crowd.workers))
     assert [worker.stop() for worker in crowd.workers] == [0] * workers
     first, last = Job.objects.aggregate(a=Min("last_started_at"), b=Max("finished_at")).values()
+    starts = since_the_first()
+    # No job waits for a sweep because nobody has opened its gate.
+    assert max(later - earlier for earlier, later in pairwise(starts)) < timedelta(seconds=patient(5))
     return total / ((last - first) / timedelta(seconds=1))
 
 
-@pytest.mark.parametrize("order", ["keys take turns", "one key after the other"])
-def test_a_thousand_keys_with_a_limit_of_one_are_half_as_fast_as_no_limits(run_worker, jobs, full, figure, order):
+def unfinished():
+    """Whether any job has not ended: two seeks."""
+    mine = Job.objects.filter(queue="default")
+    return mine.filter(status=Job.Status.READY).exists() or mine.filter(status=Job.Status.PROCESSING).exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "least"),
+    # Where the jobs of a key come one behind another, 19 of 20 are put behind a gate and opened again: two more writes
+    # of each.
+    [("keys take turns", 0.5), ("one key after the other", 0.25)],
+)
+def test_many_keys_with_a_limit_of_one_keep_a_part_of_the_speed_without_limits(
+    run_worker, jobs, full, figure, order, least
+):
     """Jobs of 1,000 keys, each with limit 1, and the same without limits, in turn: jobs per second."""
     total, keys, pairs = (20_000, 1_000, 3) if full else (200, 50, 1)
     found = [
@@ -93,7 +111,7 @@ def test_a_thousand_keys_with_a_limit_of_one_are_half_as_fast_as_no_limits(run_w
     ]
     share = median(keyed / free for free, keyed in found)
     # The short form only shows that it runs: so few jobs say nothing about the share.
-    assert share >= (0.5 if full else 0.02), found
+    assert share >= (least if full else 0.02), found
     figure("order of the jobs", order)
     figure("keys", keys)
     figure("without limits /s", round(median(free for free, _ in found)))
