@@ -79,15 +79,16 @@ def admit(
 ) -> Admitted:
     """Up to `limit` of `rows` may start, in their order; with slots and tokens taken in the open transaction.
 
-    Those that were passed over to come so far are blocked, and those behind them that wait for the same subjects.
+    Fewer if some of the first ones turn out to have none. Those that were passed over to come so far are blocked, and
+    those behind them that wait for the same subjects.
     `paced_max`: at most so many with a rate, because they must start at once (None: any number).
     """
     answer = Admitted()
     rest = deque(rows)
     full: dict[int, _Full] = {}
-    while rest and len(answer.free) < limit:
-        turn = _turn(rest, limit - len(answer.free), queue, known, full, answer, paced_max, using)
-        _take(turn, queue, full, answer, using)
+    # Once per transaction, so that all claims lock the rows of slots and buckets in the same order: those of a second
+    # time would come after those of the first. The next claim asks for more.
+    _take(_turn(rest, limit, queue, known, full, answer, paced_max, using), queue, full, answer, using)
     for row in rest:
         # Only those whose subjects are known to be full: others may start with the next claim.
         found = _limited(row, queue, known)
@@ -134,7 +135,7 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
 
 def _turn(
     rest: deque[Candidate],
-    wanted: int,
+    limit: int,
     queue: str,
     known: Rules,
     full: dict[int, _Full],
@@ -142,14 +143,14 @@ def _turn(
     paced_max: int | None,
     using: str,
 ) -> list[_Limited]:
-    """Take `wanted` rows from `rest` that may start for all that is known; those of them that have limits.
+    """Take `limit` rows from `rest` that may start for all that is known; those of them that have limits.
 
     Those without limits are free.
     """
     left: list[_Limited] = []
     asked: Counter[int] = Counter()
-    started, paced = len(answer.free), answer.paced
-    while rest and len(left) + len(answer.free) - started < wanted:
+    paced = 0
+    while rest and len(left) + len(answer.free) < limit:
         row = rest.popleft()
         if _is_shut(row, queue, known, answer, using):
             continue
@@ -182,7 +183,7 @@ def _take(limited: Collection[_Limited], queue: str, full: dict[int, _Full], ans
         for one in limited
         if one.slots
     ]
-    placed = take_slots(wanted, queue, using, taken=answer.slots) if wanted else set()
+    placed = take_slots(wanted, queue, using) if wanted else set()
     paced: dict[int, list[_Limited]] = defaultdict(list)
     for one in limited:
         if one.slots is not None and one.row.pk not in placed:

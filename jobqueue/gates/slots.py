@@ -45,12 +45,12 @@ class _Held(NamedTuple):
     fence: int
 
 
-def take_slots(wanted: Iterable[Wanted], queue: str, using: str, *, taken: Collection[int] = ()) -> set[int]:
+def take_slots(wanted: Iterable[Wanted], queue: str, using: str) -> set[int]:
     """Take a slot for each of `wanted`, in the open transaction; the ids of the jobs that got one, first come first.
 
     The rows of the subjects are locked in their order, so that two claims do not wait for each other crosswise. A slot
-    that another claim inserts just now counts as taken. `taken`: the ids of jobs that got one in this transaction
-    before; their leases do not run yet.
+    that another claim inserts just now counts as taken. Only once in a transaction: the rows of a second time would not
+    come in that order.
     """
     groups: dict[int, list[Wanted]] = defaultdict(list)
     for one in wanted:
@@ -58,7 +58,7 @@ def take_slots(wanted: Iterable[Wanted], queue: str, using: str, *, taken: Colle
     # Locked before it is read which leases have ended: nobody else can give an ended lease's slot away after that.
     held = _by_subject(map(_Held._make, _lock(using).rows(subjects=sorted(groups))))
     found = [slot for slots in held.values() for slot in slots]
-    valid = _valid(found, using) | {slot for slot in found if slot.job_id in taken}
+    valid = _valid(found, using)
     tasks = {subject: (queue, group[0].task) for subject, group in groups.items() if group[0].task is not None}
     others = _without_slot(tasks, valid, using)
     over: list[_Held] = []

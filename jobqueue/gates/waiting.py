@@ -96,5 +96,5 @@ def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
             *(name for name in ("most", "opens_at") if getattr(row, name) is not None),
         )
         groups[written].append(row)
-    for written, rows in groups.items():
+    for written, rows in sorted(groups.items()):
         upsert(Gate.objects.using(using), rows, keys=("subject",), changed=written)

@@ -1,15 +1,19 @@
 """Many keys at once cost few statements, and each key gets as many jobs as it has slots for."""
 
+from itertools import pairwise
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
-from jobqueue.gates import opening
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates import admit, opening
 from jobqueue.gates.subjects import slot_subject
 from jobqueue.gates.waiting import CHUNK
 from jobqueue.models import GateWait, Job
 from jobqueue.transitions import ack_many
+from jobqueue.transitions.claiming import claimer, select_then_update
 from tests.factories import set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, rows_of_waiting, take, taken, waiting
@@ -109,3 +113,46 @@ def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(ke
         Job.objects.all().delete()
         GateWait.objects.all().delete()
     assert found[1] < 1.5 * found[0]
+
+
+def test_a_claim_locks_slots_once_in_a_transaction(keyed, monkeypatch):
+    """Those of a second time would be locked after the first ones, and two claims could wait for each other."""
+    done = []
+
+    def noted(name, function):
+        def call(*args, **options):
+            done.append(name)
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(select_then_update, "admit", noted("transaction", admit.admit))
+    monkeypatch.setattr(admit, "take_slots", noted("slots", admit.take_slots))
+    for key in KEYS[:10]:
+        add(1, keyed, key)
+    take()
+    held = [add(1, keyed, key)[0] for key in KEYS[:10]]
+    others = [add(1, keyed, key)[0] for key in KEYS[10:]]
+    assert taken(10) == others
+    assert waiting() == held
+    assert ("slots", "slots") not in pairwise(done)
+
+
+def test_a_claim_that_fails_after_it_has_closed_gates_looks_whether_their_slots_are_free(keyed, monkeypatch):
+    """Else a job whose slot was freed in between would wait for the next sweep."""
+    add(2, keyed, "a")
+    take(1)
+    closed, blocked = [], []
+
+    def fails_later(request):
+        if blocked:
+            raise DatabaseBusy("three deadlocks")
+        found = select_then_update.select_then_update(request)
+        blocked.extend(found.blocked)
+        return found
+
+    monkeypatch.setattr(claimer, "select_then_update", fails_later)
+    monkeypatch.setattr(claimer, "gates_closed", lambda subjects, using: closed.extend(subjects))
+    with pytest.raises(DatabaseBusy):
+        take(1)
+    assert closed == [slot_subject("q", keyed.module_path, b"a").number]

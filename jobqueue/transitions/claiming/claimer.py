@@ -76,26 +76,29 @@ class Claimer:
             return []
         leases: list[Lease] = []
         remember, look, closed = limit >= CURSOR_BATCH, limit, set[int]()
-        for _ in range(PASSES_MAX):
-            paced = None if paced_max is None else max(0, paced_max - len(leases))
-            request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, paced)
-            take = update_returning if request.in_one else select_then_update
-            try:
-                taken = retry_transient("claim", partial(take, request), using=self._using)
-            except (Error, DatabaseBusy):
-                if leases:
-                    return leases
-                raise
-            leases += taken.leases
-            self._learn(request, taken, remember)
-            self._end_late(request, taken)
-            closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
-            again = taken.late or taken.blocked or taken.passed or (request.in_one and request.excluded and not leases)
-            if not again or taken.shut_seconds or len(leases) >= limit:
-                break
-            # Behind expired and blocked jobs there may be others.
-            head, look = None, max(limit, EXPIRED_BATCH)
-        gates_closed(closed, using=self._using)
+        try:
+            for _ in range(PASSES_MAX):
+                paced = None if paced_max is None else max(0, paced_max - len(leases))
+                request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, paced)
+                take = update_returning if request.in_one else select_then_update
+                try:
+                    taken = retry_transient("claim", partial(take, request), using=self._using)
+                except (Error, DatabaseBusy):
+                    if leases:
+                        return leases
+                    raise
+                closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
+                leases += taken.leases
+                self._learn(request, taken, remember)
+                self._end_late(request, taken)
+                passed = taken.passed or (request.in_one and request.excluded and not leases)
+                if not (taken.late or taken.blocked or passed) or taken.shut_seconds or len(leases) >= limit:
+                    break
+                # Behind expired and blocked jobs there may be others.
+                head, look = None, max(limit, EXPIRED_BATCH)
+        finally:
+            # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
+            gates_closed(closed, using=self._using)
         return leases
 
     def _end_late(self, request: Request, taken: Taken) -> None:

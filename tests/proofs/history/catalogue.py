@@ -554,8 +554,8 @@ GATES = [
     _mutant(
         "a slot that is freed while a claim closes gates opens none",
         "transitions/claiming/claimer.py",
-        "        gates_closed(closed, using=self._using)\n",
-        "",
+        "            gates_closed(closed, using=self._using)\n",
+        "            pass\n",
         "tests/gates/test_opening.py",
     ),
     _mutant(
