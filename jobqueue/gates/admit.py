@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 from jobqueue.gates import declared
 from jobqueue.gates.breaker import may_probe
 from jobqueue.gates.breaker_states import Known
-from jobqueue.gates.buckets import take_tokens
+from jobqueue.gates.buckets import Bucket, lock_buckets
 from jobqueue.gates.limits import Rate, Slots, limits_of
 from jobqueue.gates.rules import Rules
-from jobqueue.gates.slots import Wanted, take_slots
+from jobqueue.gates.slots import Places, Slot, lock_places, take_slots
 from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
 from jobqueue.gates.waiting import Blocked
 from jobqueue.payload import JSON
@@ -54,13 +54,6 @@ class _Limited(NamedTuple):
     rate: Rate | None
 
 
-class _Full(NamedTuple):
-    """A subject that has nothing for another job; one of slots, for a job whose limit is at most `most`."""
-
-    subject: Subject
-    most: int
-
-
 @dataclass(slots=True)
 class Admitted:
     """The answer about some jobs. Those that are in neither were not needed."""
@@ -69,7 +62,6 @@ class Admitted:
     slots: dict[int, int] = field(default_factory=dict)  # the subject of the slot that a job has taken, by its id
     blocked: list[Blocked] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)  # dependencies whose breaker was asked for a probe
-    paced: int = 0  # how many of `free` have a rate
     #: subjects of slots for which blocked jobs may have been opened: another job can have them
     spare: set[int] = field(default_factory=set)
 
@@ -79,26 +71,90 @@ def admit(
 ) -> Admitted:
     """Up to `limit` of `rows` may start, in their order; with slots and tokens taken in the open transaction.
 
-    Fewer if some of the first ones turn out to have none. Those that were passed over to come so far are blocked, and
-    those behind them that wait for the same subjects.
+    Fewer if another claim takes one of their slots just now. Those of `rows` for which there is no slot or no token are
+    blocked.
     `paced_max`: at most so many with a rate, because they must start at once (None: any number).
     """
     answer = Admitted()
-    rest = deque(rows)
-    full: dict[int, _Full] = {}
-    # Once per transaction, so that all claims lock the rows of slots and buckets in the same order: those of a second
-    # time would come after those of the first. The next claim asks for more.
-    _take(_turn(rest, limit, queue, known, full, answer, paced_max, using), queue, full, answer, using)
-    for row in rest:
-        # Only those whose subjects are known to be full: others may start with the next claim.
-        found = _limited(row, queue, known)
-        subject = _first_full(found, full)
-        if subject is not None:
-            answer.blocked.append(_blocked(row, subject))
+    found = _candidates(rows, limit, queue, known, answer, using)
+    # Of all rows, once: also of those that come in only if others have no slot.
+    places, buckets = _places(found, queue, using), _buckets(found, using)
+    chosen: list[_Limited] = []
+    slots: list[Slot] = []
+    paced = 0
+    for one in found:
+        if one.slots is not None and places[one.slots.subject.number].is_full(one.slots.most):
+            _block(one, one.slots.subject, answer)
+        elif one.rate is not None and not buckets[one.rate.subject.number].left:
+            _block(one, one.rate.subject, answer)
+            _spare(one, answer)
+        elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
+            chosen.append(one)
+            if one.rate is not None:
+                paced += 1
+                buckets[one.rate.subject.number].left -= 1
+            if one.slots is not None:
+                number = places[one.slots.subject.number].take()
+                slots.append(Slot(one.slots.subject.number, number, one.row.pk, one.row.fence + 1))
+    _start(chosen, take_slots(slots, places, using), buckets, answer, using)
     return answer
 
 
-def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: str) -> bool:
+def _places(found: Iterable[_Limited], queue: str, using: str) -> dict[int, Places]:
+    tasks: dict[int, str | None] = {}
+    for one in found:
+        if one.slots is not None:
+            tasks[one.slots.subject.number] = one.row.task if one.row.concurrency_key is None else None
+    return lock_places(tasks, queue, using)
+
+
+def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:
+    wanted: dict[int, tuple[float, str]] = {}
+    for one in found:
+        if one.rate is not None:
+            number, rate = one.rate.subject.number, one.rate.per_second
+            # Tasks with other rates may share a key: the slowest counts for all.
+            wanted[number] = min(rate, wanted[number][0] if number in wanted else rate), one.rate.subject.wait_reason
+    return lock_buckets(wanted, using)
+
+
+def _start(
+    chosen: Iterable[_Limited],
+    placed: Collection[int],
+    buckets: Mapping[int, Bucket],
+    answer: Admitted,
+    using: str,
+) -> None:
+    """Those that got their slots start, and use their tokens."""
+    tokens: Counter[int] = Counter()
+    for one in chosen:
+        if one.slots is not None and one.row.pk not in placed:
+            _block(one, one.slots.subject, answer)
+            continue
+        answer.free.add(one.row.pk)
+        if one.slots is not None:
+            answer.slots[one.row.pk] = one.slots.subject.number
+        if one.rate is not None:
+            tokens[one.rate.subject.number] += 1
+    waited = {one.subject.number for one in answer.blocked}
+    for number, bucket in buckets.items():
+        if tokens[number] or number in waited:
+            bucket.write(tokens[number], using, waits=number in waited)
+
+
+def _candidates(
+    rows: Sequence[Candidate], limit: int, queue: str, known: Rules, answer: Admitted, using: str
+) -> list[_Limited]:
+    """Those that are neither paused nor wait for a breaker, which are blocked."""
+    found: list[_Limited] = []
+    for row in rows:
+        # One that is not among the first may not be reached, and would be a probe that does not start.
+        if not _is_shut(row, queue, known, answer, using, may_ask=len(found) < limit):
+            found.append(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)))
+    return found
+
+
+def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: str, *, may_ask: bool) -> bool:
     """Whether its task is paused, or the breaker of its dependency is not closed; then it is blocked."""
     rule = known.of_task(queue, row.task)
     if rule.starts_nothing and row.task is not None:
@@ -106,11 +162,17 @@ def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: 
     else:
         dependency = declared.needed_by(row)
         breaker = known.breakers.get(dependency) if dependency is not None else None
-        if breaker is None or dependency is None or _is_probe(row, dependency, breaker, answer, using):
+        if breaker is None or dependency is None:
             return False
+        if _is_time_for_probe(row, dependency, breaker, answer):
+            if not may_ask:
+                return True
+            answer.asked.add(dependency)
+            if may_probe(dependency, row.pk, row.fence + 1, using=using):
+                return False
         subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
     answer.blocked.append(_blocked(row, subject, opens_at=at))
-    _spare(_limited(row, queue, known), answer)
+    _spare(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
     return True
 
 
@@ -119,12 +181,10 @@ def _spare(one: _Limited, answer: Admitted) -> None:
         answer.spare.add(one.slots.subject.number)
 
 
-def _is_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted, using: str) -> bool:
-    """Whether it starts as the probe of an open breaker. Only one job of a claim asks."""
-    if breaker.by_hand or dependency in answer.asked or (breaker.probe_at is not None and breaker.probe_at > row.now):
-        return False
-    answer.asked.add(dependency)
-    return may_probe(dependency, row.pk, row.fence + 1, using=using)
+def _is_time_for_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted) -> bool:
+    """Whether a job may ask to start as the probe of an open breaker. Only one of a claim asks."""
+    is_early = breaker.probe_at is not None and breaker.probe_at > row.now
+    return not (breaker.by_hand or dependency in answer.asked or is_early)
 
 
 def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
@@ -133,105 +193,9 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
     return soon if opens_at is None else min(soon, opens_at)
 
 
-def _turn(
-    rest: deque[Candidate],
-    limit: int,
-    queue: str,
-    known: Rules,
-    full: dict[int, _Full],
-    answer: Admitted,
-    paced_max: int | None,
-    using: str,
-) -> list[_Limited]:
-    """Take `limit` rows from `rest` that may start for all that is known; those of them that have limits.
-
-    Those without limits are free.
-    """
-    left: list[_Limited] = []
-    asked: Counter[int] = Counter()
-    paced = 0
-    while rest and len(left) + len(answer.free) < limit:
-        row = rest.popleft()
-        if _is_shut(row, queue, known, answer, using):
-            continue
-        found = _limited(row, queue, known)
-        if (subject := _first_full(found, full)) is not None:
-            answer.blocked.append(_blocked(row, subject))
-        elif found.slots is None and found.rate is None:
-            answer.free.add(row.pk)
-        elif found.slots is not None and asked[found.slots.subject.number] >= found.slots.most:
-            # More than there are at all: nobody need look which are free.
-            _block(found, found.slots.subject, full, answer)
-        elif found.rate is None or paced_max is None or paced < paced_max:
-            left.append(found)
-            paced += found.rate is not None
-            if found.slots is not None:
-                asked[found.slots.subject.number] += 1
-    return left
-
-
-def _take(limited: Collection[_Limited], queue: str, full: dict[int, _Full], answer: Admitted, using: str) -> None:
-    """Take slots and then tokens, so that no token is lost to a job that has no slot."""
-    wanted = [
-        Wanted(
-            one.slots.subject.number,
-            one.slots.most,
-            one.row.pk,
-            one.row.fence + 1,
-            one.row.task if one.row.concurrency_key is None else None,
-        )
-        for one in limited
-        if one.slots
-    ]
-    placed = take_slots(wanted, queue, using) if wanted else set()
-    paced: dict[int, list[_Limited]] = defaultdict(list)
-    for one in limited:
-        if one.slots is not None and one.row.pk not in placed:
-            _block(one, one.slots.subject, full, answer)
-        elif one.rate is not None:
-            paced[one.rate.subject.number].append(one)
-        else:
-            _start(one, answer)
-    if not paced:
-        return
-    asked: dict[int, tuple[float, int, str]] = {}
-    for number, group in paced.items():
-        rates = [one.rate for one in group if one.rate is not None]
-        # Tasks with other rates may share a key: the slowest counts for all.
-        slowest = min(rates, key=lambda rate: rate.per_second)
-        asked[number] = slowest.per_second, len(group), slowest.subject.wait_reason
-    for number, drawn in take_tokens(asked, using).items():
-        for one in paced[number][: drawn.tokens]:
-            _start(one, answer)
-        for one in paced[number][drawn.tokens :]:
-            assert one.rate is not None
-            # Its slot, if it took one, is free again as soon as this is committed: its lease does not begin.
-            _block(one, one.rate.subject, full, answer)
-            _spare(one, answer)
-
-
-def _start(one: _Limited, answer: Admitted) -> None:
-    answer.free.add(one.row.pk)
-    answer.paced += one.rate is not None
-    if one.slots is not None:
-        answer.slots[one.row.pk] = one.slots.subject.number
-
-
-def _block(one: _Limited, subject: Subject, full: dict[int, _Full], answer: Admitted) -> None:
+def _block(one: _Limited, subject: Subject, answer: Admitted) -> None:
     most = one.slots.most if one.slots and one.slots.subject == subject else None
-    known = full.get(subject.number)
-    full[subject.number] = _Full(subject, max(most or 0, known.most if known is not None else 0))
     answer.blocked.append(_blocked(one.row, subject, most))
-
-
-def _limited(row: Candidate, queue: str, known: Rules) -> _Limited:
-    return _Limited(row, *limits_of(queue, row.task, row.concurrency_key, known))
-
-
-def _first_full(one: _Limited, full: Mapping[int, _Full]) -> Subject | None:
-    if one.slots is not None and (found := full.get(one.slots.subject.number)) and one.slots.most <= found.most:
-        return one.slots.subject
-    return one.rate.subject if one.rate is not None and one.rate.subject.number in full else None
 
 
 def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:

@@ -18,6 +18,8 @@ from jobqueue.models import Gate
 
 #: a token is there if less than this is missing: instants have microseconds, and a token's time seldom does
 _ROUNDING = 1e-6
+#: more than a claim can use
+TOKENS_MAX = 1_000_000
 #: less than this comes from rounding
 _SET_BACK = timedelta(milliseconds=1)
 
@@ -65,30 +67,37 @@ def mend(gate: Any, per_second: float, using: str) -> None:
         gate.used_until = used_until
 
 
-def take_tokens(wanted: Mapping[int, tuple[float, int, str]], using: str) -> dict[int, Drawn]:
-    """Draw from the bucket of each subject, in the open transaction, which keeps it locked; what each gave.
+class Bucket:
+    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens."""
 
-    `wanted`: by subject the rate per second, the number of tokens and the wait_reason of jobs that wait for it.
+    def __init__(self, row: Any, per_second: float) -> None:
+        self._row, self._per_second = row, per_second
+        self.left = draw(row.used_until, row.now, per_second, TOKENS_MAX)[1].tokens
+
+    def write(self, tokens: int, using: str, *, waits: bool) -> None:
+        """Draw so many. `waits`: jobs wait for the next one."""
+        used_until, drawn = draw(self._row.used_until, self._row.now, self._per_second, tokens)
+        opens_at = drawn.opens_at if waits or self._row.opens_at is not None else None
+        Gate.objects.using(using).filter(pk=self._row.pk).update(
+            used_until=used_until, per_second=self._per_second, opens_at=opens_at, updated_at=UtcNow()
+        )
+
+
+def lock_buckets(wanted: Mapping[int, tuple[float, str]], using: str) -> dict[int, Bucket]:
+    """Lock the bucket of each subject until the end of the open transaction; only once, as lock_places().
+
+    `wanted`: by subject the rate per second, and the wait_reason of jobs that wait for it.
     """
+    if not wanted:
+        return {}
     subjects = sorted(wanted)
     rows = Gate.objects.using(using).filter(pk__in=subjects).order_by("pk")
     found = {row.pk: row for row in _locked(rows)}
     if missing := [subject for subject in subjects if subject not in found]:
-        new = [Gate(subject=subject, wait_reason=wanted[subject][2]) for subject in missing]
+        new = [Gate(subject=subject, wait_reason=wanted[subject][1]) for subject in missing]
         Gate.objects.using(using).bulk_create(new, ignore_conflicts=True)
         found |= {row.pk: row for row in _locked(rows)}
-    drawn: dict[int, Drawn] = {}
-    for subject in subjects:
-        per_second, count, _ = wanted[subject]
-        row = found[subject]
-        used_until, drawn[subject] = draw(row.used_until, row.now, per_second, count)
-        # Somebody waits for the next token only if there were too few, or if somebody waited already.
-        waits = drawn[subject].tokens < count or row.opens_at is not None
-        opens_at = drawn[subject].opens_at if waits else None
-        Gate.objects.using(using).filter(pk=subject).update(
-            used_until=used_until, per_second=per_second, opens_at=opens_at, updated_at=UtcNow()
-        )
-    return drawn
+    return {subject: Bucket(found[subject], wanted[subject][0]) for subject in subjects}
 
 
 def _locked(rows: QuerySet[Gate]) -> list[Any]:

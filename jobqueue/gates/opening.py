@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain
 
@@ -118,31 +118,21 @@ def open_first(counts: Mapping[int, int], *, using: str) -> int:
         found = retry_transient("promote", partial(_first, left, using), using=using)
         if not found:
             break
-        done = _open_found(found, using)
-        opened += sum(done.values())
+        done = open_jobs(list(chain.from_iterable(found.values())), using)
+        opened += len(done)
         for subject, ids in found.items():
             ahead.add(subject, ids, using)
         # Others may have opened some of these, or they were canceled: those behind them have their turn.
-        left = {subject: rest for subject, count in done.items() if (rest := left[subject] - count) > 0}
+        counts = {subject: sum(job_id in done for job_id in ids) for subject, ids in found.items()}
+        left = {subject: rest for subject, count in counts.items() if (rest := left[subject] - count) > 0}
     return opened
-
-
-def _open_found(found: Mapping[int, list[int]], using: str) -> dict[int, int]:
-    """Open these jobs of each subject; how many were still closed.
-
-    In one transaction for many subjects. Only if some were not closed, in one for each, which tells whose they were.
-    """
-    ids = list(chain.from_iterable(found.values()))
-    if 1 < len(found) <= len(ids) <= CHUNK and open_jobs(ids, using, all_or_none=True):
-        return {subject: len(own) for subject, own in found.items()}
-    return {subject: open_jobs(own, using) for subject, own in found.items()}
 
 
 def open_all(subject: int, *, using: str) -> int:
     """Open all jobs that wait for a subject, the first ones first, in transactions of CHUNK; how many were opened."""
     opened = 0
     while found := retry_transient("promote", partial(_first, {subject: CHUNK}, using), using=using):
-        opened += open_jobs(found[subject], using)
+        opened += len(open_jobs(found[subject], using))
     return opened
 
 
@@ -159,27 +149,35 @@ def _first(counts: Mapping[int, int], using: str) -> dict[int, list[int]]:
     return found
 
 
-def open_jobs(ids: list[int], using: str, *, all_or_none: bool = False) -> int:
-    """Open these jobs in one transaction; how many were still closed. `all_or_none`: none unless all were."""
-    tried: list[tuple[int, set[str]]] = []
+def open_jobs(ids: Sequence[int], using: str) -> set[int]:
+    """Open those of these jobs that are closed, in transactions of CHUNK; their ids."""
+    opened: set[int] = set()
+    queues: set[str] = set()
 
-    def write() -> tuple[int, set[str]]:
+    def write(some: Sequence[int]) -> set[int]:
         with vendor(using).transaction(connections[using]):
-            count = _opening(using).change(ids=sorted(ids))
-            if all_or_none and count < len(ids):
-                transaction.set_rollback(True, using=using)
-                tried.append((0, set()))
-                return tried[-1]
-            delete_waits(ids, using)
-            queues = {queue for (queue,) in _queues(using).rows(ids=ids)} if count else set()
-            tried.append((count, queues))
-            return count, queues
+            # All of them, so that none is closed again before its row among those that wait is deleted; in one order.
+            rows = _lock(using).rows(ids=some)
+            queues.update(queue for _, queue, _, _ in rows)
+            closed = {job_id for job_id, _, *state in rows if state == [Job.Status.READY, FLOW_GATE]}
+            if closed:
+                _opening(using).change(ids=sorted(closed))
+            delete_waits(some, using)
+            return closed
 
-    retry_transient("promote", write, using=using)
-    # A try before the last one may have been committed without an answer.
-    for queue in set().union(*(queues for _, queues in tried)):
+    for start in range(0, len(ids), CHUNK):
+        opened |= retry_transient("promote", partial(write, sorted(ids[start : start + CHUNK])), using=using)
+    # Also if none was closed any more: a try before the last one may have been committed without an answer.
+    for queue in queues:
         wakeup.notify(queue, using)
-    return max(count for count, _ in tried)
+    return opened
+
+
+@cache
+def _lock(using: str) -> Prepared:
+    rows = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField()))).order_by("pk")
+    with transaction.atomic(using=using):
+        return prepare_rows(rows.select_for_update().values_list("pk", "queue", "status", "gate"))
 
 
 @cache
@@ -196,12 +194,6 @@ def _one_of_each(using: str) -> Prepared:
 def _look(using: str, size: int) -> Prepared:
     rows = GateWait.objects.using(using).filter(subject=Slot("subject", BigIntegerField()))
     return prepare_rows(rows.order_by("urgency", "run_at", "job_id").values_list("subject", "job_id")[:size])
-
-
-@cache
-def _queues(using: str) -> Prepared:
-    rows = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
-    return prepare_rows(rows.order_by().values_list("queue").distinct())
 
 
 @cache

@@ -83,8 +83,8 @@ def _open(gate: Gate, using: str) -> int:
         opened, again = _open_behind_breaker(gate, dependency, using)
     else:
         opened, again = _open_unless_paused(gate, using)
-    # Only if no claim has set another time meanwhile.
-    mine = Gate.objects.using(using).filter(pk=gate.pk, opens_at=gate.opens_at)
+    # Only if no claim has put another job there meanwhile: the time that it has set may be the same.
+    mine = Gate.objects.using(using).filter(pk=gate.pk, opens_at=gate.opens_at, updated_at=gate.updated_at)
     retry_transient("promote", partial(mine.update, opens_at=again), using=using)
     return opened
 

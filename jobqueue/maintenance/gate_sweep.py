@@ -148,7 +148,7 @@ def _open_lost(using: str) -> int:
             waits = GateWait.objects.using(using).filter(pk__in=some).values_list("pk", flat=True)
             known: set[int] = retry_transient("promote", partial(set, waits), using=using)
             if lost := [one for one in some if one not in known]:
-                opened += open_jobs(lost, using)
+                opened += len(open_jobs(lost, using))
     return opened
 
 

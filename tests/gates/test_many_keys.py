@@ -101,7 +101,7 @@ def test_no_more_jobs_of_a_key_are_asked_for_in_one_claim_than_it_has_slots(keye
 
 
 def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(keyed, monkeypatch):
-    monkeypatch.setattr(opening, "open_jobs", lambda ids, using, **options: len(ids))
+    monkeypatch.setattr(opening, "open_jobs", lambda ids, using: {*ids})
     found = []
     subjects = [slot_subject("q", keyed.module_path, key.encode()).number for key in KEYS]
     for each in (2, 40):
@@ -127,7 +127,7 @@ def test_a_claim_locks_slots_once_in_a_transaction(keyed, monkeypatch):
         return call
 
     monkeypatch.setattr(select_then_update, "admit", noted("transaction", admit.admit))
-    monkeypatch.setattr(admit, "take_slots", noted("slots", admit.take_slots))
+    monkeypatch.setattr(admit, "lock_places", noted("slots", admit.lock_places))
     for key in KEYS[:10]:
         add(1, keyed, key)
     take()
@@ -140,8 +140,9 @@ def test_a_claim_locks_slots_once_in_a_transaction(keyed, monkeypatch):
 
 def test_a_claim_that_fails_after_it_has_closed_gates_looks_whether_their_slots_are_free(keyed, monkeypatch):
     """Else a job whose slot was freed in between would wait for the next sweep."""
-    add(2, keyed, "a")
+    add(1, keyed, "a")
     take(1)
+    add(1, keyed, "a")
     closed, blocked = [], []
 
     def fails_later(request):
@@ -156,3 +157,26 @@ def test_a_claim_that_fails_after_it_has_closed_gates_looks_whether_their_slots_
     with pytest.raises(DatabaseBusy):
         take(1)
     assert closed == [slot_subject("q", keyed.module_path, b"a").number]
+
+
+def test_full_keys_ahead_do_not_stop_a_claim_of_one_job(keyed):
+    for key in KEYS:
+        add(1, keyed, key)
+    take()
+    for key in KEYS:
+        add(1, keyed, key)
+    (free,) = add(1, keyed, "free")
+    assert taken(1) == [free]
+    assert len(waiting()) == len(KEYS)
+
+
+def test_empty_buckets_ahead_do_not_stop_a_claim_of_one_job(own_registry):
+    paced = task(queue_name="q", concurrency_key=jobs.by_argument, rate_limit="1/m")(jobs.work)
+    for key in KEYS:
+        add(2, paced, key)
+    take()
+    assert len(waiting()) == len(KEYS)
+    for key in KEYS:
+        add(1, paced, key)
+    (free,) = add(1, paced, "free")
+    assert taken(1) == [free]

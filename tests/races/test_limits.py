@@ -8,9 +8,11 @@ import pytest
 from jobqueue import enqueue, task
 from jobqueue.exceptions import LeaseLost, QueueFull
 from jobqueue.flow import pause, resume, set_limit
-from jobqueue.gates import breaker
+from jobqueue.gates import breaker, opening
 from jobqueue.gates.breaker import Run
+from jobqueue.gates.opening import open_jobs
 from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.waiting import delete_waits
 from jobqueue.models import BreakerState, GateWait, Job
 from jobqueue.transitions import ack, ack_many, cancel, claim, fail, heartbeat, reap, release
 from jobqueue.transitions.claiming import select_then_update
@@ -225,6 +227,30 @@ def test_a_claim_of_another_key_does_not_wait_for_one_that_has_stopped(stopped_c
     assert lease.job_id == second
     go_on.set()
     assert [lease.job_id for lease in slow.result()] == [first]
+
+
+@needs_row_locks
+def test_an_opener_that_comes_late_does_not_hide_a_job_that_was_put_behind_its_gate_again(monkeypatch):
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(ids, using):
+        reached.set()
+        assert go_on.wait(patient(PATIENCE_SECONDS))
+        return delete_waits(ids, using)
+
+    first, second = add(2, made(concurrency_limit=1))
+    (lease,) = claim("q", 10, worker="w")
+    assert (lease.job_id, waiting()) == (first, [second])
+    # One opener was faster; the other one had read that the job waits.
+    assert open_jobs([second], "default") == {second}
+    monkeypatch.setattr(opening, "delete_waits", slow)
+    late = Actor(open_jobs, [second], "default")
+    assert reached.wait(patient(PATIENCE_SECONDS))
+    assert claim("q", 10, worker="w") == []
+    go_on.set()
+    assert late.result() == set()
+    ack(lease)
+    assert taken() == [second]
 
 
 @pytest.mark.parametrize("end", [ack, release, lambda lease: fail(lease, error="x", delay_seconds=3600)])

@@ -503,8 +503,8 @@ GATES = [
     _mutant(
         "leases above a limit that was lowered do not count",
         "gates/slots.py",
-        " and len(used) + others + len(found) < one.most:",
-        ":",
+        "        return self._running >= most\n",
+        "        return self._next >= most\n",
         "tests/gates/test_set_limit.py",
     ),
     _mutant(
@@ -516,18 +516,26 @@ GATES = [
         database="mysql",
     ),
     _mutant(
+        "one who opens gates does not lock their jobs",
+        "gates/opening.py",
+        'rows.select_for_update().values_list("pk", "queue"',
+        'rows.values_list("pk", "queue"',
+        RACES,
+        database="postgres",
+    ),
+    _mutant(
         "a claim believes that it got every slot that it inserted",
         "gates/slots.py",
-        "    return {slot.job_id for slot in map(_Held._make, found) if slot in mine}",
+        "    return {slot.job_id for slot in map(Slot._make, found) if slot in mine}",
         "    return {slot.job_id for slot in mine}",
         RACES,
         database="postgres",
     ),
     _mutant(
-        "a job whose slot is taken uses a token",
+        "jobs that start use no token unless others wait for one",
         "gates/admit.py",
-        "        if one.slots is not None and one.row.pk not in placed:\n",
-        "        if one.slots is not None and one.row.pk not in placed and one.rate is None:\n",
+        "        if tokens[number] or number in waited:\n",
+        "        if number in waited:\n",
         RATES,
     ),
     _mutant(
