@@ -22,6 +22,15 @@ def test_a_second_s_worth_starts_at_once_and_the_rest_waits(limited):
     assert waiting() == ids[3:]
 
 
+def test_starts_count_although_no_other_job_waits(limited):
+    paced = limited(rate_limit="2/m")
+    (first,) = add(1, paced)
+    assert taken() == [first]
+    (second,) = add(1, paced)
+    assert taken() == []
+    assert waiting() == [second]
+
+
 @pytest.mark.parametrize("rate", ["100/h", "1/m", "0.5/s", "5/30s"])
 def test_a_slow_rate_lets_one_job_start_at_a_time(limited, rate):
     first, second = add(2, limited(rate_limit=rate))
