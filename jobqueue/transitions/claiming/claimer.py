@@ -95,7 +95,7 @@ class Claimer:
                 if not (taken.late or taken.blocked or passed) or taken.shut_seconds or len(leases) >= limit:
                     break
                 # Behind expired and blocked jobs there may be others.
-                head, look = None, max(limit, EXPIRED_BATCH)
+                head, look = None, _next_look(taken, limit - len(leases), max(limit, EXPIRED_BATCH))
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
             gates_closed(closed, using=self._using)
@@ -178,6 +178,13 @@ class Claimer:
             job_id = last.pk if (first.priority, first.due_at) == (last.priority, last.due_at) else None
             moved = request.cursor.moved(last.priority, last.due_at, job_id, request.head, walked=not request.follows)
             self._cursors.keep(request.queue, moved)
+
+
+def _next_look(taken: Taken, wanted: int, most: int) -> int:
+    """How many jobs the next pass looks at: where some could not start, as many as bring `wanted`, and half as many."""
+    if taken.late or taken.passed or not taken.leases:
+        return most
+    return min(most, wanted + wanted * len(taken.rows) * 3 // (2 * len(taken.leases)))
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:
