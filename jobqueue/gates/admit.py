@@ -14,7 +14,7 @@ from jobqueue.gates.breaker_states import Known
 from jobqueue.gates.buckets import Bucket, lock_buckets
 from jobqueue.gates.limits import Rate, Slots, limits_of
 from jobqueue.gates.rules import Rules
-from jobqueue.gates.slots import Places, Slot, lock_places, take_slots
+from jobqueue.gates.slots import FreeSlots, Slot, lock_slots, take_slots
 from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
 from jobqueue.gates.waiting import Blocked
 from jobqueue.payload import JSON
@@ -78,12 +78,12 @@ def admit(
     answer = Admitted()
     found = _candidates(rows, limit, queue, known, answer, using)
     # Of all rows, once: also of those that come in only if others have no slot.
-    places, buckets = _places(found, queue, using), _buckets(found, using)
+    free, buckets = _free_slots(found, queue, using), _buckets(found, using)
     chosen: list[_Limited] = []
     slots: list[Slot] = []
     paced = 0
     for one in found:
-        if one.slots is not None and places[one.slots.subject.number].is_full(one.slots.most):
+        if one.slots is not None and free[one.slots.subject.number].is_full(one.slots.most):
             _block(one, one.slots.subject, answer)
         elif one.rate is not None and not buckets[one.rate.subject.number].left:
             _block(one, one.rate.subject, answer)
@@ -94,18 +94,18 @@ def admit(
                 paced += 1
                 buckets[one.rate.subject.number].left -= 1
             if one.slots is not None:
-                number = places[one.slots.subject.number].take()
+                number = free[one.slots.subject.number].take()
                 slots.append(Slot(one.slots.subject.number, number, one.row.pk, one.row.fence + 1))
-    _start(chosen, take_slots(slots, places, using), buckets, answer, using)
+    _start(chosen, take_slots(slots, free, using), buckets, answer, using)
     return answer
 
 
-def _places(found: Iterable[_Limited], queue: str, using: str) -> dict[int, Places]:
+def _free_slots(found: Iterable[_Limited], queue: str, using: str) -> dict[int, FreeSlots]:
     tasks: dict[int, str | None] = {}
     for one in found:
         if one.slots is not None:
             tasks[one.slots.subject.number] = one.row.task if one.row.concurrency_key is None else None
-    return lock_places(tasks, queue, using)
+    return lock_slots(tasks, queue, using)
 
 
 def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:

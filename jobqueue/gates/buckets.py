@@ -84,7 +84,7 @@ class Bucket:
 
 
 def lock_buckets(wanted: Mapping[int, tuple[float, str]], using: str) -> dict[int, Bucket]:
-    """Lock the bucket of each subject until the end of the open transaction; only once, as lock_places().
+    """Lock the bucket of each subject until the end of the open transaction; only once, as lock_slots().
 
     `wanted`: by subject the rate per second, and the wait_reason of jobs that wait for it.
     """

@@ -152,9 +152,8 @@ def _first(counts: Mapping[int, int], using: str) -> dict[int, list[int]]:
 def open_jobs(ids: Sequence[int], using: str) -> set[int]:
     """Open those of these jobs that are closed, in transactions of CHUNK; their ids."""
     opened: set[int] = set()
-    queues: set[str] = set()
 
-    def write(some: Sequence[int]) -> set[int]:
+    def write(some: Sequence[int], queues: set[str]) -> set[int]:
         with vendor(using).transaction(connections[using]):
             # All of them, so that none is closed again before its row among those that wait is deleted; in one order.
             rows = _lock(using).rows(ids=some)
@@ -166,10 +165,12 @@ def open_jobs(ids: Sequence[int], using: str) -> set[int]:
             return closed
 
     for start in range(0, len(ids), CHUNK):
-        opened |= retry_transient("promote", partial(write, sorted(ids[start : start + CHUNK])), using=using)
-    # Also if none was closed any more: a try before the last one may have been committed without an answer.
-    for queue in queues:
-        wakeup.notify(queue, using)
+        queues: set[str] = set()
+        some = sorted(ids[start : start + CHUNK])
+        opened |= retry_transient("promote", partial(write, some, queues), using=using)
+        # Also if none was closed any more: a try before the last one may have been committed without an answer.
+        for queue in queues:
+            wakeup.notify(queue, using)
     return opened
 
 
@@ -182,7 +183,10 @@ def _lock(using: str) -> Prepared:
 
 @cache
 def _one_of_each(using: str) -> Prepared:
-    """By the rows of their gates, of which the sweep mends those that are missing: the plan of a UNION is dear."""
+    """The first job that waits for each subject, if any. Where a gate has no row, the sweep opens its jobs.
+
+    rows_of_each() would send a UNION of as many looks, and PostgreSQL would plan each of them every time.
+    """
     # With `subject`, although it is one: MySQL would read and sort all that wait for it.
     order = ("subject", "urgency", "run_at", "job_id")
     first = GateWait.objects.using(using).filter(subject=OuterRef("pk")).order_by(*order).values("job_id")[:1]

@@ -31,8 +31,8 @@ class Slot(NamedTuple):
     fence: int
 
 
-class Places:
-    """The slots of one subject, whose rows the open transaction has locked."""
+class FreeSlots:
+    """The free slots of one subject, whose rows the open transaction has locked."""
 
     def __init__(self, held: Collection[Slot], valid: Collection[Slot], others: int) -> None:
         self.known = {slot.number for slot in held}
@@ -54,7 +54,7 @@ class Places:
         return self._next
 
 
-def lock_places(subjects: Mapping[int, str | None], queue: str, using: str) -> dict[int, Places]:
+def lock_slots(subjects: Mapping[int, str | None], queue: str, using: str) -> dict[int, FreeSlots]:
     """Lock the slots of these subjects for the open transaction. The values: the task, if they are those of a task.
 
     The rows are locked in their order, so that two claims do not wait for each other crosswise. Only once in a
@@ -67,10 +67,10 @@ def lock_places(subjects: Mapping[int, str | None], queue: str, using: str) -> d
     valid = _valid([slot for slots in held.values() for slot in slots], using)
     tasks = {subject: (queue, task) for subject, task in subjects.items() if task is not None}
     others = _without_slot(tasks, valid, using)
-    return {subject: Places(held[subject], valid, others.get(subject, 0)) for subject in subjects}
+    return {subject: FreeSlots(held[subject], valid, others.get(subject, 0)) for subject in subjects}
 
 
-def take_slots(slots: Iterable[Slot], places: Mapping[int, Places], using: str) -> set[int]:
+def take_slots(slots: Iterable[Slot], free: Mapping[int, FreeSlots], using: str) -> set[int]:
     """Write these slots; the ids of the jobs that got theirs.
 
     A number that had no row before is not locked: if another claim inserts it just now, it counts as taken.
@@ -78,7 +78,7 @@ def take_slots(slots: Iterable[Slot], places: Mapping[int, Places], using: str) 
     over: list[Slot] = []
     fresh: list[Slot] = []
     for slot in sorted(slots):
-        (over if slot.number in places[slot.subject].known else fresh).append(slot)
+        (over if slot.number in free[slot.subject].known else fresh).append(slot)
     if over:
         upsert_integers(GateSlot, over, keys=("subject", "number"), changed=("job_id", "fence"), using=using)
     return {slot.job_id for slot in over} | _insert(fresh, using)

@@ -127,7 +127,7 @@ def test_a_claim_locks_slots_once_in_a_transaction(keyed, monkeypatch):
         return call
 
     monkeypatch.setattr(select_then_update, "admit", noted("transaction", admit.admit))
-    monkeypatch.setattr(admit, "lock_places", noted("slots", admit.lock_places))
+    monkeypatch.setattr(admit, "lock_slots", noted("slots", admit.lock_slots))
     for key in KEYS[:10]:
         add(1, keyed, key)
     take()
