@@ -62,7 +62,7 @@ def statements(work):
     return len(sent)
 
 
-def test_a_claim_of_jobs_of_many_keys_sends_as_many_statements_as_one_of_few(keyed):
+def test_a_claim_of_jobs_of_many_keys_sends_as_many_statements_as_one_of_few(keyed, read_once):
     sent = []
     for keys in (2, 20):
         # The first ones make the rows of the slots.

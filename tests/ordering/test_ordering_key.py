@@ -410,7 +410,7 @@ def taken_default():
     return list(take(queue="default"))
 
 
-def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries):
+def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries, read_once):
     enqueue("q", 0)
     with django_assert_num_queries(1):
         enqueue("q", 1)

@@ -343,7 +343,7 @@ def test_what_this_process_has_added_counts_at_once_and_others_within_a_second(f
     assert caught.value.ready >= 5
 
 
-def test_a_queue_without_max_ready_costs_no_statement_more(settings):
+def test_a_queue_without_max_ready_costs_no_statement_more(settings, read_once):
     settings.JOBQUEUE = {"QUEUES": {"elsewhere": {"MAX_READY": 5}}}
     fill(1)
     with CaptureQueriesContext(connection) as seen:

@@ -434,7 +434,7 @@ def test_plain_sql_may_name_the_dependency_of_a_job(own_registry):
 
 
 @committed
-def test_a_project_without_dependencies_does_not_read_the_column(own_registry):
+def test_a_project_without_dependencies_does_not_read_the_column(own_registry, read_once):
     make_job("q", dependency="stripe")
     with CaptureQueriesContext(connection) as captured:
         (one,) = claim("q", worker="w")
