@@ -59,6 +59,10 @@ class Run(NamedTuple):
         """Whether it began after this instant; None is before all runs."""
         return instant is None or told.earliest - timedelta(seconds=self.began_seconds) >= instant
 
+    def ended_after(self, instant: datetime, told: Told) -> bool:
+        """Whether it surely ended after this instant."""
+        return told.earliest - timedelta(seconds=self.ended_seconds) > instant
+
     def was_running(self, instant: datetime | None, told: Told) -> bool:
         """Whether it surely ran at this instant: then a thread has one such run, however its runs are recorded."""
         if instant is None:
@@ -129,11 +133,13 @@ def _count(
     """Count failed calls while it is closed, in the order of their ends; those that counted if they have opened it."""
     now: datetime = row.now
     if row.window_at is None or (now - row.window_at).total_seconds() > own.within:
-        row.window_at, row.failures = now, 0
+        row.window_at, row.failures = None, 0
     # Runs of before it was closed say nothing about the service now.
     fresh = [call for call in calls if call[0].began_after(row.since, told)]
     counted = sorted(fresh, key=lambda call: -call[0].ended_seconds)[: max(1, own.failures - row.failures)]
     row.failures += len(counted)
+    if row.window_at is None and counted:
+        row.window_at = told.earliest - timedelta(seconds=counted[0][0].ended_seconds)
     # None is counted if all were before it was closed, with a setting that was lowered since the others.
     if row.failures < own.failures or not counted:
         row.save(using=row._state.db)
@@ -144,19 +150,25 @@ def _count(
     return counted
 
 
-def succeeded(dependency: str, runs: Sequence[Run], *, using: str) -> None:
-    """Record runs that have succeeded: no failures before them count, and a probe among them closes the breaker."""
-    changed = retry_transient("breaker", partial(_succeeded, dependency, runs, using), using=using)
+def succeeded(dependency: str, runs: Sequence[Run], *, using: str, told_at: float | None = None) -> None:
+    """Record runs that have succeeded: no failures before them count, and a probe among them closes the breaker.
+
+    Runs that ended before the first failure change nothing, however late they are recorded. `told_at`: as in failed().
+    """
+    told_at = time.monotonic() if told_at is None else told_at
+    changed = retry_transient("breaker", partial(_succeeded, dependency, runs, told_at, using), using=using)
     forget_rules()
     _announce(dependency, changed, using)
 
 
-def _succeeded(dependency: str, runs: Sequence[Run], using: str) -> BreakerState | None:
+def _succeeded(dependency: str, runs: Sequence[Run], told_at: float, using: str) -> BreakerState | None:
     with vendor(using).transaction(connections[using]):
         row = locked_row(dependency, using)
         if row.state == State.CLOSED:
-            row.failures, row.window_at = 0, None
-            row.save(using=using)
+            told = _told(row, told_at)
+            if row.window_at is None or any(run.ended_after(row.window_at, told) for run in runs):
+                row.failures, row.window_at = 0, None
+                row.save(using=using)
             return None
         probe = row.probe_job, row.probe_fence
         if row.state != State.HALF_OPEN or probe not in [run.key for run in runs]:
@@ -258,9 +270,8 @@ def turn(
 def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
     """The row of a dependency, locked. Made if there is none.
 
-    `now` is the database's clock, and was read between the two instants (monotonic) of `read_between`.
-
-    One that was opened by hand until a time that has passed is closed, unless `as_written`.
+    `now` is the database's clock, and was read between the two instants (monotonic) of `read_between`. One that was
+    opened by hand until a time that has passed is closed, unless `as_written`.
     """
     rows = BreakerState.objects.using(using).filter(pk=dependency).select_for_update().annotate(now=Selected(UtcNow()))
     before, row = time.monotonic(), cast(Any, rows.first())

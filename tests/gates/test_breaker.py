@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.failures.dependencies import DependencySettings
 from jobqueue.flow import breaker
 from jobqueue.gates import breaker as machine
@@ -18,6 +19,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import reap
 from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run.untold import Untold
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 from tests.factories import expire, job, make_due, make_job, run_lease, set_columns, state
 from tests.gates import jobs
@@ -53,7 +55,8 @@ def told():
 
 def child():
     """What a worker's process does with breakers."""
-    return Breakers(ProcessSlot(), SimpleNamespace(rules=None), "default", nullcontext(), nullcontext)
+    pool = SimpleNamespace(rules=None, untold=Untold())
+    return Breakers(ProcessSlot(), pool, "default", nullcontext(), nullcontext)
 
 
 def run(leases, *errors, breakers=None):
@@ -133,6 +136,35 @@ def test_a_success_between_failures_keeps_it_closed(stripe):
     run(claimed(1), breakers=breakers)
     run(claimed(2), *outage(2), breakers=breakers)
     assert breaker_state() == "closed"
+
+
+def test_a_success_that_ended_before_the_failures_and_is_recorded_late_changes_nothing(stripe):
+    """Each process records its own runs, a moment after they have ended."""
+    add(4, stripe)
+    early = [run_lease(lease) for lease in claimed(1)]
+    run(claimed(2), *outage(2))
+    child().ended(early)
+    run(claimed(1), *outage(1))
+    assert breaker_state() == "open"
+
+
+def test_the_breakers_tell_the_pool_that_they_know_of_a_failure_also_if_they_could_not_record_it(stripe, monkeypatch):
+    add(2, stripe)
+    breakers = child()
+    untold = breakers._pool.untold
+    jobs.ERRORS.extend(outage(2))
+    first, second = ([run_lease(lease)] for lease in claimed(2))
+    untold.add(first)
+    untold.add(second)
+    breakers.ended(first)
+    assert untold._failures == {"stripe": 1}
+
+    def busy(*_, **__):
+        raise DatabaseBusy("six times")
+
+    monkeypatch.setattr("jobqueue.gates.breaker.failed", busy)
+    breakers.ended(second)
+    assert not untold._failures
 
 
 def test_failures_further_apart_than_its_window_keep_it_closed(stripe):

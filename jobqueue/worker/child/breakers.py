@@ -12,14 +12,14 @@ from django.db import Error
 
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.failures import FailureCause, summary
+from jobqueue.failures import summary
 from jobqueue.gates import breaker, declared
 from jobqueue.gates.breaker import BreakerOpen, Run
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.transitions import Lease
-from jobqueue.transitions.causes import cause_of
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.run.pool import Pool
+from jobqueue.worker.run.untold import is_outage, outages_of
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -69,10 +69,17 @@ class Breakers:
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Record how runs ended. A failed probe, and others that began while the breaker was open, use no attempt."""
+        outages = outages_of(outcomes)
+        try:
+            self._record(outcomes)
+        finally:
+            self._pool.untold.told(outages)
+
+    def _record(self, outcomes: Sequence[Outcome]) -> None:
         groups: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
             dependency = declared.needed_by(outcome.lease)
-            if dependency is not None and (outcome.succeeded or _is_outage(outcome)):
+            if dependency is not None and (outcome.succeeded or is_outage(outcome)):
                 groups.setdefault(dependency, []).append(outcome)
         for dependency, group in groups.items():
             try:
@@ -90,7 +97,8 @@ class Breakers:
         known = rules(self._using)
         if good and (dependency in self._failing | known.failing or dependency in known.breakers):
             now = time.monotonic()
-            breaker.succeeded(dependency, [_run(outcome, now) for outcome in good], using=self._using)
+            runs = [_run(outcome, now) for outcome in good]
+            breaker.succeeded(dependency, runs, using=self._using, told_at=now)
             self._failing.discard(dependency)
         last = max((number for number, outcome in enumerate(group) if outcome.succeeded), default=-1)
         bad = group[last + 1 :]
@@ -112,11 +120,3 @@ class Breakers:
 def _run(outcome: Outcome, now: float) -> Run:
     ended_seconds = now - outcome.ended_at
     return Run(*outcome.key, ended_seconds + outcome.run_seconds, ended_seconds)
-
-
-def _is_outage(outcome: Outcome) -> bool:
-    """Whether the run failed because of its dependency: another cause says nothing about it."""
-    error = outcome.error
-    if outcome.ending is not Ending.FAILED or error is None:
-        return False
-    return cause_of(error, outcome.lease.task) == FailureCause.DEPENDENCY

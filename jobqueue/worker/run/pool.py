@@ -21,6 +21,7 @@ from jobqueue.worker.run.coroutines import CoroutineRunner
 from jobqueue.worker.run.mailbox import Mailbox
 from jobqueue.worker.run.perform import Run, is_coroutine, perform
 from jobqueue.worker.run.timeouts import Together, Watch
+from jobqueue.worker.run.untold import Untold
 from jobqueue.worker.run.waiting import Accepted, Call, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot
 
@@ -36,14 +37,14 @@ class Pool:
     def __init__(self, slots: Iterable[LeaseSlot], threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
         self._free = list(slots)
         self._in_threads: dict[tuple[int, int], LeaseSlot] = {}
-        # The second and further leases of a call; the first one represents the call in _in_threads.
-        self._beside: dict[tuple[int, int], LeaseSlot] = {}
+        self._beside: dict[tuple[int, int], LeaseSlot] = {}  # of a call all but its first lease
         self._on_loop: dict[tuple[int, int], LeaseSlot] = {}
         self._stopping = stopping
         #: whether the monitor has stopped renewing: then a lease is lost when its time has passed
         self.unkept: Callable[[], bool] = lambda: False
         #: which jobs may not start although they are claimed
         self.rules = NO_RULES
+        self.untold = Untold()
         self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._wakeups: Mailbox[None] = Mailbox()
@@ -145,10 +146,9 @@ class Pool:
             key = lease.job_id, lease.fence
             for held in (self._in_threads, self._on_loop, self._beside):
                 if (slot := held.pop(key, None)) is not None:
+                    slot.hold, slot.job_id = Hold.FREE, 0
+                    self._free.append(slot)
                     break
-            if slot is not None:
-                slot.hold, slot.job_id = Hold.FREE, 0
-                self._free.append(slot)
             self._begin_by.pop(key, None)
             if (free := self._written.pop(key, None)) is not None:
                 free()
@@ -231,6 +231,7 @@ class Pool:
         """Wait for the next call; returns it without the leases that must not start."""
         while True:
             call = self._todo.next()
+            self.untold.wait(call.leases)
             fit = [pair for pair in zip(call.leases, call.slots, strict=True) if self._fit(*pair)]
             if fit:
                 return [lease for lease, _ in fit], [slot for _, slot in fit]
@@ -268,6 +269,7 @@ class Pool:
 
     def _end(self, outcomes: list[Outcome]) -> None:
         if not outcomes[0].ack_each:
+            self.untold.add(outcomes)
             self._ended.put(*outcomes)
             self._ask_for_more()
             return
@@ -279,11 +281,11 @@ class Pool:
             event.wait()
 
     def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
+        self.untold.add([outcome])
         if outcome.ack_each:
             self._written[outcome.key] = free
-            self._ended.put(outcome)
-        else:
-            self._ended.put(outcome)
+        self._ended.put(outcome)
+        if not outcome.ack_each:
             free()
 
     def _ask_for_more(self) -> None:
@@ -294,5 +296,5 @@ class Pool:
 
 
 def _unended(held: dict[tuple[int, int], LeaseSlot]) -> int:
-    # list() first: the settler removes some meanwhile.
+    # list(): the settler removes some meanwhile.
     return sum(slot.hold <= Hold.RUNNING for slot in list(held.values()))
