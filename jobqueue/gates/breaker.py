@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from django.db import connections
 from django.db.models import Exists, OuterRef, Q
@@ -24,6 +24,7 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
+from jobqueue.gates.breaker_runs import Key, Run, Told, told_of
 from jobqueue.gates.breaker_states import Known, State, is_over, known, longest_wait
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import breaker_subject
@@ -32,50 +33,9 @@ from jobqueue.signals import breaker_changed, send
 
 logger = logging.getLogger("jobqueue.worker")
 
-Key = tuple[int, int]
-
-#: the clocks of databases are at least so exact
-CLOCK_SECONDS = 0.001
-
 
 class BreakerOpen(JobQueueError):
     """A run that failed while the breaker of its dependency was open: its attempt is given back."""
-
-
-class Run(NamedTuple):
-    """A run that has ended, and how long ago it began and ended: it is recorded later, and was claimed earlier."""
-
-    job_id: int
-    fence: int
-    began_seconds: float
-    ended_seconds: float
-
-    @property
-    def key(self) -> Key:
-        """Identifies it."""
-        return self.job_id, self.fence
-
-    def began_after(self, instant: datetime | None, told: Told) -> bool:
-        """Whether it began after this instant; None is before all runs."""
-        return instant is None or told.earliest - timedelta(seconds=self.began_seconds) >= instant
-
-    def ended_after(self, instant: datetime, told: Told) -> bool:
-        """Whether it surely ended after this instant."""
-        return told.earliest - timedelta(seconds=self.ended_seconds) > instant
-
-    def was_running(self, instant: datetime | None, told: Told) -> bool:
-        """Whether it surely ran at this instant: then a thread has one such run, however its runs are recorded."""
-        if instant is None:
-            return False
-        began = told.latest - timedelta(seconds=self.began_seconds)
-        return began < instant <= told.earliest - timedelta(seconds=self.ended_seconds)
-
-
-class Told(NamedTuple):
-    """When runs were recorded, by the database's clock: it was read later, between two looks at the process's clock."""
-
-    earliest: datetime
-    latest: datetime
 
 
 def failed(
@@ -100,7 +60,7 @@ def _failed(
     own = settings_of(dependency, load().dependencies)
     with vendor(using).transaction(connections[using]):
         row = locked_row(dependency, using)
-        told = _told(row, told_at)
+        told = told_of(row, told_at)
         if row.state == State.CLOSED:
             spent = _count(row, calls, own, told)
             if spent is None:
@@ -116,15 +76,6 @@ def _failed(
         probe_at = row.now + timedelta(seconds=own.probe)
         turn(row, State.OPEN, "the probe failed", since=row.since, probe_at=probe_at)
         return {*back, probe}, row
-
-
-def _told(row: Any, told_at: float) -> Told:
-    """The instant `told_at` by the database's clock: a wait for a lock, or for the processor, does not move it."""
-    before, after = row.read_between
-    exact = timedelta(seconds=CLOCK_SECONDS)
-    return Told(
-        row.now - timedelta(seconds=after - told_at) - exact, row.now - timedelta(seconds=before - told_at) + exact
-    )
 
 
 def _count(
@@ -165,7 +116,7 @@ def _succeeded(dependency: str, runs: Sequence[Run], told_at: float, using: str)
     with vendor(using).transaction(connections[using]):
         row = locked_row(dependency, using)
         if row.state == State.CLOSED:
-            told = _told(row, told_at)
+            told = told_of(row, told_at)
             if row.window_at is None or any(run.ended_after(row.window_at, told) for run in runs):
                 row.failures, row.window_at = 0, None
                 row.save(using=using)

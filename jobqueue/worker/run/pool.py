@@ -60,8 +60,7 @@ class Pool:
         self.low_water = 0
         self._woken = False
         self.allowed = threads
-        # When each thread began its current call; 0 while it runs nothing.
-        self._busy_since = [0.0] * threads
+        self._busy_since = [0.0] * threads  # when each thread began its current call; 0 while it runs nothing
         self._begin_by: dict[tuple[int, int], float] = {}
         self._raised = threading.Condition()
         for number in range(threads):
