@@ -36,39 +36,60 @@ class Call(NamedTuple):
     slots: list[LeaseSlot]
     since: float
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a slot of a limit, for which other jobs wait until it has run."""
+        return any(lease.slot is not None for lease in self.leases)
+
 
 class Waiting:
-    """Job threads take the oldest call. The child's main thread adds calls and takes back the newest ones."""
+    """Job threads take the oldest call, those with a slot of a limit first.
+
+    The child's main thread adds calls and takes back the newest ones.
+    """
 
     def __init__(self) -> None:
-        # One turn for each call: a thread that has taken a turn finds a call at either end, so no lock is needed.
+        # One turn for each call: a thread that has taken a turn finds a call, so no lock is needed.
         self._turns: SimpleQueue[None] = SimpleQueue()
-        self._calls: deque[Call] = deque()
+        self._limited: deque[Call] = deque()
+        self._others: deque[Call] = deque()
 
     def __len__(self) -> int:
         return self._turns.qsize()
 
     def add(self, call: Call) -> None:
-        """Add a call behind all others."""
-        self._calls.append(call)
+        """Add a call behind all others of its kind."""
+        (self._limited if call.is_limited else self._others).append(call)
         self._turns.put(None)
 
     def next(self) -> Call:
-        """Wait for a call, and return the oldest."""
+        """Wait for a call, and return the one whose turn it is."""
         self._turns.get()
-        return self._calls.popleft()
+        while True:
+            for calls in (self._limited, self._others):
+                # Others may take the last one in between; then there is one among those that were looked at before.
+                with suppress(IndexError):
+                    return calls.popleft()
 
     def oldest_seconds(self) -> float:
-        """Seconds that the oldest call has waited; 0 if none waits."""
-        with suppress(IndexError):
-            return time.monotonic() - self._calls[0].since
-        return 0.0
+        """Seconds that the call which has waited for longest has waited; 0 if none waits."""
+        waited = 0.0
+        for calls in (self._limited, self._others):
+            with suppress(IndexError):
+                waited = max(waited, time.monotonic() - calls[0].since)
+        return waited
 
     def take_back(self, keep: int = 0) -> list[Lease]:
-        """Remove all calls but the oldest `keep`; returns their leases, which do not run."""
+        """Remove all calls but the first `keep`; returns their leases, which do not run."""
         leases: list[Lease] = []
         with suppress(Empty):
             while len(self) > keep:
                 self._turns.get_nowait()
-                leases += self._calls.pop().leases
+                leases += self._last().leases
         return leases
+
+    def _last(self) -> Call:
+        while True:
+            for calls in (self._others, self._limited):
+                with suppress(IndexError):
+                    return calls.pop()
