@@ -1,4 +1,4 @@
-"""The calls that wait for a job thread: those with a slot of a limit begin first, because others wait for their slots."""
+"""Calls that wait for a job thread: those with a slot of a limit begin first, because others wait for their slots."""
 
 import threading
 
