@@ -62,6 +62,8 @@ def hands(request, monkeypatch):
     found.take(1)
     assert found.begun.wait(patient(30))
     yield found
+    # Else its thread would run them by the handler of the next test.
+    found.pool.take_back()
     found.go_on.set()
 
 

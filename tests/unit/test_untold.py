@@ -45,6 +45,7 @@ def hands(monkeypatch):
     found = Hands()
     handler("q")(found.run)
     yield found
+    found.pool.take_back()
     found.go_on.set()
 
 
