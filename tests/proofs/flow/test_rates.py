@@ -122,9 +122,10 @@ def test_many_keys_with_a_limit_of_one_keep_a_part_of_the_speed_without_limits(
 def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, observer, full, figure):
     """From the end of a body to the start of the next one of its limit, while 8 processes work off a backlog."""
     total, workers, backlog = (400, 4, 60_000) if full else (30, 1, 300)
-    # Older, so they begin first; those behind the backlog wait for their slot, and not for it.
+    # Older, so they begin first; those behind the backlog wait for their slot, and not for it. With shorter jobs, the
+    # processes and a server would use up two cores, and the times were those of a machine that is too busy.
     add(jobs.single, total, observer.address, "single", 0.02)
-    add(jobs.free, backlog, observer.address, "backlog", 0.02)
+    add(jobs.free, backlog, observer.address, "backlog", 0.05)
     crowd = Crowd(run_worker, workers, "--processes", "2", "--concurrency", "4", "--lease", "60s")
     seen = observer.of("single")
     wait_for(lambda: len(seen.starts) == total, 600, lambda: unended(crowd.workers))
@@ -133,6 +134,7 @@ def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, obs
     half, most = percentile(gaps, 0.5), percentile(gaps, 0.99)
     assert half <= (0.1 if full else patient(0.1))
     assert most <= (0.3 if full else patient(0.3))
+    assert under or not full, "the backlog was worked off before the end"
     figure("starts after an end", len(gaps))
     figure("p50 in ms", round(1000 * half))
     figure("p99 in ms", round(1000 * most))
