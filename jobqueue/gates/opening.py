@@ -38,6 +38,13 @@ logger = logging.getLogger("jobqueue.transitions")
 
 CHUNK = 1000
 _callback: Callable[[], None] | None = None
+_opened_callback: Callable[[Mapping[str, int]], None] | None = None
+
+
+def on_opened(callback: Callable[[Mapping[str, int]], None]) -> None:
+    """Call callback(counts by queue) after each commit of this process that opened jobs: it must not block or raise."""
+    global _opened_callback
+    _opened_callback = callback
 
 
 def on_closed(callback: Callable[[], None]) -> None:
@@ -153,24 +160,27 @@ def open_jobs(ids: Sequence[int], using: str) -> set[int]:
     """Open those of these jobs that are closed, in transactions of CHUNK; their ids."""
     opened: set[int] = set()
 
-    def write(some: Sequence[int], queues: set[str]) -> set[int]:
+    def write(some: Sequence[int], queues: Counter[str]) -> set[int]:
         with vendor(using).transaction(connections[using]):
             # All of them, so that none is closed again before its row among those that wait is deleted; in one order.
             rows = _lock(using).rows(ids=some)
-            queues.update(queue for _, queue, _, _ in rows)
             closed = {job_id for job_id, _, *state in rows if state == [Job.Status.READY, FLOW_GATE]}
+            for job_id, queue, _, _ in rows:
+                queues[queue] += job_id in closed
             if closed:
                 _opening(using).change(ids=sorted(closed))
             delete_waits(some, using)
             return closed
 
     for start in range(0, len(ids), CHUNK):
-        queues: set[str] = set()
+        queues: Counter[str] = Counter()
         some = sorted(ids[start : start + CHUNK])
         opened |= retry_transient("promote", partial(write, some, queues), using=using)
         # Also if none was closed any more: a try before the last one may have been committed without an answer.
         for queue in queues:
             wakeup.notify(queue, using)
+        if opened and _opened_callback is not None:
+            _opened_callback(queues)
     return opened
 
 

@@ -113,6 +113,14 @@ def test_workers_are_woken_when_a_gate_opens(behind, monkeypatch):
     assert woken == ["q"]
 
 
+def test_a_process_is_told_how_many_jobs_it_has_opened_by_queue(behind, monkeypatch):
+    told = []
+    monkeypatch.setattr(opening, "_opened_callback", lambda counts: told.append(dict(counts)))
+    lease, _ = behind(1)
+    ack(lease)
+    assert told == [{"q": 1}]
+
+
 def test_nobody_is_woken_when_nobody_waits(behind, monkeypatch):
     woken = []
     monkeypatch.setattr(wakeup, "notify", lambda queue, using: woken.append(queue))

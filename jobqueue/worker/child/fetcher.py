@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from django.db import Error
@@ -20,6 +21,7 @@ from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.demand import Demand
+from jobqueue.worker.child.opened import OpenedJobs
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.batch import batch_of
@@ -32,6 +34,22 @@ LOOKS_SECONDS = 1.0  # how often the log says, with -v 3, that looks found nothi
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
 
 
+@dataclass(slots=True)
+class Round:
+    """What is left of the room for jobs while one queue after another is asked, and what was claimed."""
+
+    room: int
+    places: int
+    limit: int
+    claimed: int = 0
+    asked: int = 0
+
+    def add(self, taken: Accepted, most: int) -> None:
+        """Count a claim of up to `most` jobs."""
+        self.claimed, self.asked, self.limit = self.claimed + taken.kept, self.asked + most, self.limit - taken.kept
+        self.room, self.places = self.room - taken.calls, self.places - taken.coroutines
+
+
 class Fetcher:
     """Claims jobs on the main thread's connection and gives them to the pool."""
 
@@ -40,6 +58,7 @@ class Fetcher:
         self._pool, self._settler, self._turn = child.pool, settler, child.turn
         self._claimer = Claimer(child.name, child.using)
         self._demand = Demand()
+        self.opened = OpenedJobs()
         self._unkept = False
         self._strays = False  # leases may exist in our name that are not in hand
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
@@ -57,34 +76,42 @@ class Fetcher:
         slot, concurrency = self._child.slot, self._child.concurrency
         guess, self.empty = notified and self.empty, False
         room, places, limit = self._room(), self._pool.places, self._limit()
+        opened = self._opened(room, limit)
+        room = room if room > 0 else sum(opened.values())
         if limit <= 0 or (room <= 0 and not self._demand.wants_coroutines(places)):
             slot.room = 0
             self._look_again()
             return None
         # Before the queues are read: a process that commits a job later then finds that this child has room.
-        slot.room = _worth(limit, room, places)
-        claimed, asked, faults = 0, 0, sum(retries.values())
+        slot.room = 0 if opened else _worth(limit, room, places)
+        faults, found = sum(retries.values()), Round(room, places, limit)
         concurrency.begin()
         try:
             self._release_strays()
             self._met = False
             for head in self._heads(guess):
-                most = min(self._ask(head.queue, room, places), limit - claimed, self._batch())
+                most = min(self._ask(head.queue, found.room, found.places), found.limit, self._batch())
+                most = min(most, opened.get(head.queue, 0)) if opened else most
                 if most <= 0:
                     self._met = True
                     continue
-                taken = self._claim_from(head, most, room, places)
-                claimed, asked = claimed + taken.kept, asked + most
-                room, places = room - taken.calls, places - taken.coroutines
+                found.add(self._claim_from(head, most, found.room, found.places), most)
             self.empty = not self._met
             self.outage.over()
-            concurrency.claimed(claimed, asked)
+            concurrency.claimed(found.claimed, found.asked)
         except (Error, DatabaseBusy) as error:
             self.outage.met(error)
         self._strays = self._strays or sum(retries.values()) != faults
-        slot.room = 0 if self.outage.failures else _worth(limit - claimed, room, places)
-        self._note(claimed, asked)
-        return claimed
+        slot.room = 0 if self.outage.failures or opened else _worth(found.limit, found.room, found.places)
+        self._note(found.claimed, found.asked)
+        return found.claimed
+
+    def _opened(self, room: int, limit: int) -> dict[str, int]:
+        """How many jobs to claim by queue, while threads have no room, because this process has opened so many."""
+        if room > 0 or limit <= 0:
+            self.opened.forget()
+            return {}
+        return self.opened.take(self._pool.allowed)
 
     def _note(self, claimed: int, asked: int) -> None:
         if claimed:

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Mapping
 
 from django.db import Error
 
@@ -87,6 +88,11 @@ class Loop:
         self.notified = True
         self.pool.wake()
 
+    def opened(self, counts: Mapping[str, int]) -> None:
+        """Claim soon from these queues: gates of so many of their jobs were opened. Safe in any thread."""
+        self.fetcher.opened.add(counts)
+        self.pool.wake()
+
     def stop(self) -> None:
         """Stop claiming, finish what runs, give the rest back. Safe in a signal handler."""
         self.child.stopping = True
@@ -142,7 +148,8 @@ class Loop:
 
     def _pause(self, claimed: int | None) -> float:
         if claimed is None:
-            return FULL_SECONDS
+            soon = self.fetcher.opened.wait_seconds
+            return FULL_SECONDS if soon is None else min(FULL_SECONDS, soon)
         if self.fetcher.outage.failures:
             return max(HOT_SECONDS, self.fetcher.outage.next_try - time.monotonic())
         idle = time.monotonic() - self._last_work()

@@ -17,7 +17,7 @@ from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal, redone
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.gates.opening import on_closed
+from jobqueue.gates.opening import on_closed, on_opened
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.counters import Counters
 from jobqueue.log_format import count_of, one_line
@@ -107,6 +107,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     wakeup.on_notify(partial(_on_notify, child))
     on_closed(partial(_tell_monitor, child))
+    on_opened(loop.opened)
     child.slot.state = State.RUNNING
     task_signals.dispatch_via(dispatcher)
     signals.dispatch_via(dispatcher.dispatch)
