@@ -1,4 +1,4 @@
-"""Durations as text: 500ms, 10s, 2m, 1h; a number without a unit means seconds."""
+"""Durations as text: 500ms, 10s, 2m, 1h, 7d; a number without a unit means seconds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)/(\d*)(s|m|h|d)", re.ASCII)
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)
 
 
-def parse_seconds(text: str, *, zero: bool = False) -> float:
-    """The seconds of a duration such as "500ms". Raises InvalidValue for anything else, and for 0 unless `zero`."""
+def parse_seconds(text: str, *, zero: bool = False, years: int = 1) -> float:
+    """The seconds of a duration such as "500ms", of `years` at most.
+
+    Raises InvalidValue for anything else, and for 0 unless `zero`.
+    """
     match = _PATTERN.fullmatch(text.strip())
     if not match or len(text) > 20:
-        raise InvalidValue(f"{text[:40]!r} is not a duration; write 500ms, 10s, 2m, 1h or a number of seconds")
+        raise InvalidValue(f"{text[:40]!r} is not a duration; write 500ms, 10s, 2m, 1h, 7d or a number of seconds")
     seconds = float(match[1]) * _UNITS[match[2]]
-    if seconds > SECONDS_MAX:
-        raise InvalidValue(f"{text!r} is longer than a year; check the unit")
+    if seconds > years * SECONDS_MAX:
+        longest = "a year" if years == 1 else f"{years} years"
+        raise InvalidValue(f"{text!r} is longer than {longest}; check the unit")
     if seconds == 0 and not zero:
         raise InvalidValue(f"{text!r}: the duration must be above 0")
     return seconds

@@ -4,6 +4,7 @@ import logging
 
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
+from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
 from jobqueue.gates import ahead, declared
 from jobqueue.gates.rules import forget_rules
@@ -38,6 +39,7 @@ REGISTRIES = (
     (declared, "_declared"),
     (declared, "_dependencies"),
     (declared, "_paths"),
+    (result_ttl, "_declared"),
 )
 
 

@@ -17,6 +17,7 @@ from jobqueue.admin.failure_note import note_block
 from jobqueue.admin.filters import CauseFilter, FingerprintFilter, QueueFilter, StateFilter
 from jobqueue.admin.formatting import short_task
 from jobqueue.admin.job_states import LABELS, STATE_OF, state_of, verbs_of
+from jobqueue.admin.prune import prune
 from jobqueue.admin.verb_admin import VerbAdmin, VerbList, needs
 from jobqueue.conf import load
 from jobqueue.maintenance.worker_rows import is_any_alive
@@ -76,7 +77,7 @@ class JobAdmin(JobColumns, VerbAdmin):
     list_display = ("id", "state", "queue_and_priority", "task_and_note", "when_and_worker", "attempt_of")
     list_defer = ("payload", "result", "last_error")
     list_filter = (StateFilter, QueueFilter, CauseFilter, FingerprintFilter)
-    actions = actions.ALL
+    actions = (*actions.ALL, prune)
     search_fields = ("id",)
     search_help_text = _("Exact job id or dedupe key")
     fieldsets = (
@@ -105,7 +106,7 @@ class JobAdmin(JobColumns, VerbAdmin):
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
-    has_redrive_permission = needs("redrive_jobs")
+    has_redrive_permission, has_prune_permission = needs("redrive_jobs"), needs("prune_jobs")
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """The parts of the page, without fields that are empty for this job."""
@@ -138,6 +139,12 @@ class JobAdmin(JobColumns, VerbAdmin):
         return _("Run now") if first_run else super().button_label(name, row)
 
     def unchanged(self, name: str, count: int) -> str:
+        if name == "delete":
+            return ngettext(
+                "%(n)d was not deleted: later jobs of its ordering key wait for it, or its row is in use.",
+                "%(n)d were not deleted: later jobs of their ordering keys wait for them, or their rows are in use.",
+                count,
+            ) % {"n": count}
         return ngettext(
             "%(n)d was not changed: another job has its dedupe key, or its state has just changed.",
             "%(n)d were not changed: other jobs have their dedupe keys, or their states have just changed.",

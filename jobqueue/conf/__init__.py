@@ -13,6 +13,7 @@ from django.core import mail
 from django.core.signals import setting_changed
 
 from jobqueue.conf.queues import QueueSettings, read_queues
+from jobqueue.conf.retention import DEFAULT, Kept, read_retention
 from jobqueue.conf.rules import (
     AGE,
     AGE_OR_0,
@@ -85,6 +86,12 @@ class Settings:
     causes: Mapping[str, FailureCause] = field(default_factory=dict, metadata={"rule": MAPPING})
     dependencies: Mapping[str, DependencySettings] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name
     queues: Mapping[str, QueueSettings] = field(default_factory=dict, metadata={"rule": MAPPING})  # by queue name
+    # How long ended jobs are kept, by state; None = for ever. States that are left out keep their default.
+    retention: Mapping[str, Kept] = field(default_factory=dict, metadata={"rule": MAPPING._replace(optional=True)})
+    worker_retention_seconds: float | None = setting(604_800.0, AGE, optional=True)  # of stopped workers; None = kept
+    archive_retention_seconds: float | None = setting(None, AGE, optional=True)  # of archived jobs; None = kept
+    # Of the requests that take() has answered; None = kept, and a repeated request always gets the same rows.
+    allocation_retention_seconds: float | None = setting(None, AGE, optional=True)
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": MAPPING._replace(optional=True)})
 
@@ -113,15 +120,24 @@ class Settings:
         own = self.queues.get(queue)
         return own.on_key_failure if own and own.on_key_failure else self.on_key_failure
 
+    def queue_retention(self, queue: str, state: str) -> Kept:
+        """How long jobs of `queue` that ended as "done", "failed" or "canceled" are kept."""
+        own = self.queues.get(queue)
+        for known in (own.retention if own else {}, self.retention, DEFAULT):
+            if state in known:
+                return known[state]
+        raise KeyError(state)
+
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that have none of their own."""
         own = self.queues.get(queue)
         return own.max_attempts if own and own.max_attempts else self.max_attempts
 
 
-_READERS: dict[str, Callable[[Mapping[object, object]], tuple[Any, list[str]]]] = {
+_READERS: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "queues": lambda raw: read_queues(raw, _values),
     "outbox": lambda raw: _read_outbox(raw),
+    "retention": read_retention,
     "causes": read_setting,
     "dependencies": read_dependencies,
 }
@@ -142,7 +158,7 @@ def read(raw: object) -> tuple[Settings, list[str]]:
         return Settings(), [f"must be a dict, is {type(raw).__name__}"]
     values, problems = _values(Settings, raw)
     for name, reader in _READERS.items():
-        if values.get(name) is not None:
+        if name in values:
             values[name], found = reader(values[name])
             problems += found
     result = Settings(**values)
@@ -180,7 +196,9 @@ def _elsewhere(kind: type, key: object) -> str:
     return f" (it belongs in {' or '.join(found)})" if found else ""
 
 
-def _read_outbox(raw: Mapping[object, object]) -> tuple[OutboxSettings, list[str]]:
+def _read_outbox(raw: Mapping[object, object] | None) -> tuple[OutboxSettings | None, list[str]]:
+    if raw is None:
+        return None, []
     values, found = _values(OutboxSettings, raw)
     problems = [f"OUTBOX: {problem}" for problem in found]
     wrong = {item[0]: p for item in values.get("routes", {}).items() if (p := _route_problem(*item))}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from jobqueue.conf.rules import BOOL, CONCURRENCY, COUNT, JOB_POLICY, RATE, SECONDS, WHEN_FULL, setting
+from jobqueue.conf.retention import Kept, read_retention
+from jobqueue.conf.rules import BOOL, CONCURRENCY, COUNT, JOB_POLICY, MAPPING, RATE, SECONDS, WHEN_FULL, setting
 from jobqueue.exceptions import InvalidValue
 from jobqueue.validation import check_queue
 
@@ -27,6 +28,8 @@ class QueueSettings:
     rate: str | None = setting(None, RATE, optional=True)  # how fast its jobs start in all workers
     max_ready: int | None = setting(None, COUNT, optional=True)  # so many of its jobs may be due and wait
     when_full: str = setting("refuse", WHEN_FULL)  # what a job meets that would be one more than MAX_READY
+    # As RETENTION, for the states that are set here; None = its ended jobs are kept.
+    retention: Mapping[str, Kept] = field(default_factory=dict, metadata={"rule": MAPPING._replace(optional=True)})
 
 
 def read_queues(raw: Mapping[object, object], read_values: ReadValues) -> tuple[dict[str, QueueSettings], list[str]]:
@@ -43,6 +46,9 @@ def read_queues(raw: Mapping[object, object], read_values: ReadValues) -> tuple[
             problems.append(f"QUEUES: {str(error).partition('. Nothing')[0]}")
             continue
         values, found = read_values(QueueSettings, options)
+        if "retention" in values:
+            values["retention"], wrong = read_retention(values["retention"])
+            found += wrong
         problems += [f"{where}: {problem}" for problem in found]
         queues[name] = QueueSettings(**values)
     return queues, problems

@@ -123,6 +123,8 @@ class Dialect(Seeks):
     unindexed_sql = "(%(expressions)s + 0)"
     #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
     unestimated_sql = "%s"
+    #: whether (a, b) > (x, y) is one range of an index
+    compares_rows = False
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Expression, Field, Func, IntegerField, Lookup
+from django.db.models import BooleanField, Expression, Field, Func, IntegerField, Lookup
 from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
@@ -107,6 +107,17 @@ class UnestimatedSlot(Slot):
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         return vendor_of(connection).unestimated_sql % "%s", [self]
+
+
+class Behind(Func):
+    """(a, b) > (x, y), where the dialect says that this is one range of an index which has both columns last."""
+
+    output_field = BooleanField()
+    arity = 4
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
+        (a, _), (b, _), (x, xs), (y, ys) = (compiler.compile(part) for part in self.get_source_expressions())
+        return f"({a}, {b}) > ({x}, {y})", [*xs, *ys]
 
 
 if TYPE_CHECKING:

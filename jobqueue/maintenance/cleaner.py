@@ -14,6 +14,8 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import (
+    Allocation,
+    ArchivedJob,
     IdempotencyRecord,
     LockFinding,
     LockStat,
@@ -22,6 +24,7 @@ from jobqueue.models import (
     OutboxKey,
     RedoneStat,
     Redrive,
+    Worker,
 )
 
 #: batches of one pass; the rest is left for the next pass
@@ -98,6 +101,16 @@ ORDERING_KEYS = Cleaner("ordering_keys", OrderingKey, "created_at", "ix_ordering
 REDRIVES = Cleaner(
     "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
 )
+#: those that run stay: their stopped_at is NULL
+WORKERS = Cleaner(
+    "workers", Worker, "stopped_at", "ix_worker_alive", lambda settings: settings.worker_retention_seconds
+)
+ALLOCATIONS = Cleaner(
+    "allocations", Allocation, "created_at", "ix_allocation_age", lambda settings: settings.allocation_retention_seconds
+)
+ARCHIVED_JOBS = Cleaner(
+    "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -107,4 +120,7 @@ CLEANERS = (
     REDONE_STATS,
     ORDERING_KEYS,
     REDRIVES,
+    WORKERS,
+    ALLOCATIONS,
+    ARCHIVED_JOBS,
 )

@@ -14,6 +14,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
         "INSTALLED_APPS and run: python manage.py migrate"
     )
 
+from jobqueue.models.archive import ArchivedJob
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
@@ -24,10 +25,12 @@ from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
 from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
+from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.worker import Worker
 
 __all__ = [
     "Allocation",
+    "ArchivedJob",
     "BreakerState",
     "CounterShard",
     "FailureNote",
@@ -49,5 +52,6 @@ __all__ = [
     "OutboxKey",
     "RedoneStat",
     "Redrive",
+    "ResultExpiry",
     "Worker",
 ]

@@ -54,6 +54,10 @@ class Allocation(models.Model):
             # take(): the first to insert a request id has it; all others wait here and read the winner's rows
             models.UniqueConstraint(fields=["table_label", "request_id"], name="uq_allocation_request"),
         ]
+        indexes = [
+            # maintenance.cleaner: oldest first
+            models.Index(fields=["created_at"], name="ix_allocation_age"),
+        ]
 
     def __str__(self) -> str:
         return f"{len(self.row_ids)} rows of {self.table_label}"

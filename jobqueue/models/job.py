@@ -139,6 +139,7 @@ class Job(models.Model):
             ("cancel_job", "Can cancel jobs"),
             ("discard_job", "Can discard jobs"),
             ("release_job", "Can release leases"),
+            ("prune_jobs", "Can delete ended jobs"),
             ("view_payload", "Can view payloads and results"),
         ]
         indexes = [

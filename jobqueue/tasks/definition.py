@@ -23,6 +23,7 @@ from typing import (
 
 from jobqueue.backoff import Wait
 from jobqueue.compat import Task, task_backends
+from jobqueue.conf.result_ttl import declare_ttl
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.failures.crash_policies import set_on_crash
 from jobqueue.failures.project import read_causes, set_task_causes
@@ -71,6 +72,7 @@ class _Fields(TypedDict, total=False):
     move_after: int | None
     move_to: str | None
     dependency: str | None
+    result_ttl_seconds: float | timedelta | str | None
     lease_seconds: float | None
     timeout_seconds: float | None
     hard_timeout_seconds: float | None
@@ -116,6 +118,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
     retry_until_seconds: no retry begins later than this after the job fell due, or was retried by hand.
     move_after, move_to: after this many failures the job continues in that queue.
     dependency: the outside service that its runs need; its retries wait while they would be too many of its runs.
+    result_ttl_seconds: its DONE jobs are deleted so long after their end (None: as RETENTION says).
     lease_seconds: lease length, if longer than the worker's; for jobs that cannot heartbeat (None: the worker's).
     timeout_seconds: SoftTimeout is raised inside the task after this long (None: JOBQUEUE's, no limit).
     hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
@@ -141,6 +144,7 @@ class JobTask(_Base[P, T], Generic[P, T]):
     move_after: int | None = None
     move_to: str | None = None
     dependency: str | None = None
+    result_ttl_seconds: float | timedelta | str | None = None
     lease_seconds: float | None = None
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
@@ -284,6 +288,7 @@ def task(
         check_own_queue(made)
         # Not of copies that using() makes: a job's own dependency is that of the job.
         declare(made.module_path, made.aliases, made.concurrency_limit, made.rate_limit, made.dependency)
+        declare_ttl(made.module_path, made.aliases, made.result_ttl_seconds)
         return made
 
     return decorate if function is None else decorate(function)

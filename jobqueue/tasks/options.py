@@ -38,6 +38,7 @@ class JobOptions:
     hard_timeout_seconds: float | None = None
     ack_each: bool = False
     dependency: str | None = None
+    result_ttl_seconds: float | None = None
 
 
 FIELDS = tuple(JobOptions.__slots__)

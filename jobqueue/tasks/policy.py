@@ -81,6 +81,8 @@ def _values(task: Any) -> dict[str, object]:
         check_int(task.max_attempts, "max_attempts", 1)
     if task.retry_until_seconds is not None:
         found["retry_until_seconds"] = to_seconds(task.retry_until_seconds, "retry_until_seconds")
+    if task.result_ttl_seconds is not None:
+        found["result_ttl_seconds"] = to_seconds(task.result_ttl_seconds, "result_ttl_seconds")
     if task.move_after is not None:
         check_int(task.move_after, "move_after", 1)
     if task.move_to is not None:

@@ -23,6 +23,7 @@ from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked, check_lease, check_leases
+from jobqueue.transitions.result_expiry import note_expiries
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 from jobqueue.validation import check_list
 
@@ -39,7 +40,9 @@ def ack(lease: Lease, *, result: JSON = None) -> None:
     still ack. Raises ResultError for a result that cannot be stored: nothing was written, the lease is still held.
     """
     check_lease(lease)
-    run_verb("ack", [_portion([lease], {lease.job_id: encode_result(result)}, skip_locked=False)], _SIGNALS).status()
+    portion = _portion([lease], {lease.job_id: encode_result(result)}, skip_locked=False)
+    run_verb("ack", [portion], _SIGNALS).status()
+    note_expiries([lease])
 
 
 def ack_many(
@@ -73,6 +76,7 @@ def ack_many(
         for chunk in sized(group, size_max=_STATEMENT_CHARS)
     ]
     settled = run_verb("ack", portions, _SIGNALS, again=again)
+    note_expiries(settled.written.get(Job.Status.DONE, ()))
     if locked is not None:
         locked += [job for job in settled.written.get(Job.Status.PROCESSING, ()) if isinstance(job, Lease)]
     return settled.lost

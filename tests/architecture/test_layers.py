@@ -21,7 +21,7 @@ ROOMS = [
     "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
-    "log_format", "maintenance", "checks",
+    "log_format", "retention", "maintenance", "checks",
     "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",

@@ -23,6 +23,7 @@ TEMPLATES = {
     "locks/fence_floor.py",
     "locks/mutex_rows.py",
     "producer/dedupe.py",
+    "retention/windows.py",
     # What the server does to a session, for tests of users.
     "testing/simulated.py",
 }

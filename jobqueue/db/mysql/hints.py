@@ -64,7 +64,8 @@ def by_key_sql(connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
 def delete_by_key(queryset: QuerySet[Any], keys: Sequence[int]) -> int:
     """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
     connection = connections[queryset.db]
-    table, key = (connection.ops.quote_name(name) for name in (queryset.model._meta.db_table, "id"))
+    meta = queryset.model._meta
+    table, key = (connection.ops.quote_name(name) for name in (meta.db_table, str(meta.pk.column)))
     text = ",".join(str(int(number)) for number in keys)
     with transaction.mark_for_rollback_on_error(using=queryset.db), connection.cursor() as cursor:
         cursor.execute(f"DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({text})")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
-from jobqueue.cli import keys, listing, locks, notes, operations, queues, redrives, retry, show, unrunnable
+from jobqueue.cli import keys, listing, locks, notes, operations, prune, queues, redrives, retry, show, unrunnable
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
@@ -35,6 +35,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "cancel": operations.CANCEL,
     "discard": operations.DISCARD,
     "release": operations.RELEASE,
+    "prune": prune,
     "keys": keys,
     "queues": queues,
     "locks": locks,

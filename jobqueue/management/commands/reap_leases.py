@@ -16,7 +16,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import gate_sweep, lock_sweeper, ordering_sweep, reaper, redriver
+from jobqueue.maintenance import gate_sweep, lock_sweeper, ordering_sweep, pruner, reaper, redriver
 from jobqueue.maintenance.cleaner import CLEANERS
 
 
@@ -69,12 +69,24 @@ class Command(BaseCommand):
             facts |= asdict(redriven)
             for cleaner in CLEANERS:
                 facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
+            pruned = self._prune(using, given)
+            facts |= {"jobs_deleted": pruned.jobs_deleted, "attempts_deleted": pruned.attempts_deleted}
             text = (
                 f"requeued {found.requeued}, dead-lettered {found.dead}, canceled {found.canceled}, "
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}, "
-                f"dead letters redriven {redriven.jobs_redriven}"
+                f"dead letters redriven {redriven.jobs_redriven}, ended jobs deleted {pruned.jobs_deleted}"
             )
         if given["json"]:
             text = json.dumps({"version": 1, **facts})
         if given["verbosity"] > 0 or given["json"]:
             self.stdout.write(text)
+
+    def _prune(self, using: str, given: dict[str, Any]) -> pruner.Pruned:
+        """Last: the leases are reaped by now, whatever becomes of this. Not for long where others are to be reaped."""
+        seconds = pruner.PASS_SECONDS if given["interval"] is None else min(pruner.PASS_SECONDS, given["interval"])
+        try:
+            return pruner.run_once(load(), using=using, seconds=seconds)
+        except (Error, DatabaseBusy) as error:
+            self.stderr.write(f"{unreadable(using, error)} No ended jobs were deleted in this pass.")
+            connections[using].close()
+            return pruner.Pruned()

@@ -65,8 +65,8 @@ class DutyThread:
         self._ticked_at = time.monotonic()
 
     def next_soon(self, seconds: float) -> None:
-        """Start the next round after `seconds`. Called in a round."""
-        self._pause_seconds = seconds
+        """Start the next round after `seconds`, or earlier if that was asked for too. Called in a round."""
+        self._pause_seconds = min(self._pause_seconds, seconds)
 
     def end(self, most_seconds: float) -> None:
         """Wait up to `most_seconds` for a last round."""

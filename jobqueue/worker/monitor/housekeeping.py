@@ -22,6 +22,7 @@ from jobqueue.maintenance import (
     lock_sweeper,
     lock_watch,
     ordering_sweep,
+    pruner,
     queue_levels,
     reaper,
     redriver,
@@ -74,6 +75,8 @@ class Housekeeping:
         self._using = options.database
         self._ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._next_rows = self._next_reaping = self._next_redrive = self._next_sweep = self._next_watch = 0.0
+        # Later: a worker that starts has more urgent things to do.
+        self._next_prune = time.monotonic() + random.uniform(1.0, 2.0)
         # A worker that ends when nothing is due would wait for such a job.
         self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
@@ -86,7 +89,7 @@ class Housekeeping:
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
-        self._chores = Chores(options.database, self._batch, self._takes_fewer)
+        self._chores = Chores(options.database, self._batch, self._takes_fewer, turn)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
         self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
@@ -128,6 +131,9 @@ class Housekeeping:
         if now >= self._next_sweep:
             self._next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
             do(self._chores.sweep)
+        if now >= self._next_prune:
+            self._next_prune = now + random.uniform(0.8, 1.2) * pruner.INTERVAL_SECONDS
+            do(self.prune)
         if now >= self._next_watch:
             self._next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
             do(self._chores.watch)
@@ -197,6 +203,13 @@ class Housekeeping:
         if self._chores.redriver.more:
             self.thread.next_soon(self._between_seconds)
 
+    def prune(self) -> None:
+        """Delete some ended jobs. If there are more, the next step follows after a pause."""
+        self._chores.prune()
+        if self._chores.pruner.more:
+            self._next_prune = time.monotonic() + self._chores.pruner.pause_seconds
+            self.thread.next_soon(self._chores.pruner.pause_seconds)
+
 
 class Chore(Protocol):
     """One pass; returns counts."""
@@ -210,9 +223,15 @@ class Chores:
     A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
     """
 
-    def __init__(self, using: str, batch: int = BATCH, in_trouble: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        using: str,
+        batch: int = BATCH,
+        in_trouble: Callable[[], bool] = lambda: False,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.using = using
-        self.redriver = redriver.Redriver(batch)
+        self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
@@ -222,6 +241,7 @@ class Chores:
             "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
         }
         self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
+        self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
         self._skipped_until: dict[str, float] = {}
 
     def sweep(self) -> None:
@@ -240,6 +260,10 @@ class Chores:
         """Bring dead letters back, as far as redrives are recorded."""
         self._do(self.redrivers, "redriven")
 
+    def prune(self) -> None:
+        """Delete ended jobs."""
+        self._do(self.pruners, "pruned")
+
     def _do(self, chores: dict[str, Chore], what: str) -> None:
         for name, chore in chores.items():
             if time.monotonic() < self._skipped_until.get(name, 0.0):
@@ -253,8 +277,8 @@ class Chores:
                     logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
                 self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
             else:
-                if what == "redriven":
-                    continue  # the redriver reports what it does
+                if what in ("redriven", "pruned"):
+                    continue  # these chores report what they do
                 if any(asdict(found).values()):
                     logger.info("%s: %s: %s", name, what, found)
                 elif what != "promoted":  # each second

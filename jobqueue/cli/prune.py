@@ -1,0 +1,228 @@
+"""jobs prune: delete ended jobs that are old or many enough, and old rows of the other tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, add_database, add_json, count, duration, duration_or_zero
+from jobqueue.cli.dead_letters import confirm
+from jobqueue.cli.tables import aligned
+from jobqueue.conf import load
+from jobqueue.conf.retention import STATES, YEARS_MAX, Kept
+from jobqueue.durations import format_seconds, parse_seconds
+from jobqueue.exceptions import InvalidValue
+from jobqueue.log_format import count_of
+from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.retention.chosen import Chosen
+from jobqueue.retention.deleting import Deletions, Keep
+from jobqueue.retention.history import archive, json_lines
+from jobqueue.retention.results import expired
+from jobqueue.retention.walking import Walk
+from jobqueue.validation import check_queue
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was found or deleted, by queue and state."""
+
+    jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rows: dict[str, int] = field(default_factory=dict)  # of other tables
+    ids: list[int] = field(default_factory=list)
+    complete: bool = True
+    lists: bool = False  # whether the ids are kept
+
+    @property
+    def total(self) -> int:
+        return self.jobs.total()
+
+    def add(self, found: Chosen, ids: Collection[int]) -> None:
+        """Count these jobs."""
+        if ids:
+            self.jobs[found.queue, found.state] += len(ids)
+            self.ids += ids if self.lists else ()
+
+
+def _states(text: str) -> Mapping[str, Kept]:
+    """done=7d,failed=90d"""
+    found: dict[str, Kept] = {}
+    for part in text.split(","):
+        state, equals, age = part.strip().partition("=")
+        if state not in STATES or not equals:
+            raise ArgumentTypeError(f"{part[:40]!r} is not STATE=AGE; states are {', '.join(STATES)}")
+        if state in found:
+            raise ArgumentTypeError(f"{state!r} is given twice")
+        try:
+            found[state] = Kept(parse_seconds(age, zero=True, years=YEARS_MAX))
+        except InvalidValue as error:
+            raise ArgumentTypeError(str(error)) from None
+    return found
+
+
+def declare(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--state", type=_states, metavar="STATE=AGE,...", help="delete only these, as done=7d,failed=90d")
+    add("--queue", action="append", metavar="NAME", help="only jobs of this queue; may be repeated")
+    add("--batch", type=count(10_000), default=1000, metavar="N", help="jobs of one transaction (default 1000)")
+    add("--sleep", type=duration_or_zero, default=0.05, metavar="TIME", help="pause between two of them (default 50ms)")
+    add("--max-time", type=duration, metavar="TIME", help=f"stop after this time; exit {FOUND} if more are left")
+    add("--export", metavar="FILE", help="append the jobs and their attempts to FILE as JSON lines before")
+    add("--archive", action="store_true", help="move the jobs to the table job_archive")
+    add("--dry-run", action="store_true", help="count what would be deleted, and change nothing")
+    add("--list", action="store_true", help="also print the id of each job")
+    add("--yes", action="store_true", help="do not ask for confirmation; needed without a terminal")
+    add_json(parser)
+    add_database(parser)
+
+
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    """Delete in short transactions; 5 if it stopped before all were deleted, or if the answer is no."""
+    found = _found_by(given)
+    if given["export"] == "":
+        raise InvalidValue("--export needs the name of a file. Nothing was deleted.")
+    if given["dry_run"]:
+        _tell(out, given, _count(found(using, False), given), "would be deleted")
+        return 0
+    if not given["yes"] and not _is_confirmed(found, using, given):
+        if given["json"]:
+            out.write(json.dumps({"version": 1, "pruned": None}))
+        elif given["verbosity"] > 0:
+            out.write("nothing was changed")
+        return FOUND
+    done = _Counts(lists=given["list"])
+    try:
+        with ExitStack() as stack:
+            _prune(found, using, given, _keep(given, stack), done)
+    except (OSError, KeyboardInterrupt) as error:
+        done.complete = False
+        _tell(out, given, done, "were deleted")
+        why = error.strerror if isinstance(error, OSError) else "it was interrupted"
+        sys.stderr.write(f"{why}; the other jobs are not deleted\n")
+        return NO_SUCH_ID
+    _tell(out, given, done, "were archived" if given["archive"] else "were deleted")
+    return 0 if done.complete else FOUND
+
+
+#: what may be deleted, on a database; whether expiries may be written
+_Found = Callable[[str, bool], Iterator[Chosen | None]]
+
+
+def _found_by(given: Mapping[str, Any]) -> _Found:
+    settings = load()
+    queues: Sequence[str] | None = given["queue"]
+    for name in queues or ():
+        check_queue(name)
+    chosen: Mapping[str, Kept] | None = given["state"]
+    if chosen is None:
+        policy = settings.queue_retention
+    else:
+        known = chosen
+
+        def policy(queue: str, state: str) -> Kept:
+            return known.get(state, Kept())
+
+    walk = Walk(policy, settings.dedupe_seconds, queues)
+    if not _is_of_all(given):
+        return lambda using, writes: walk.chosen(using)
+    return lambda using, writes: chain(expired(settings.dedupe_seconds, using=using, writes=writes), walk.chosen(using))
+
+
+def _is_of_all(given: Mapping[str, Any]) -> bool:
+    """Whether expired results and the other tables are pruned, too."""
+    return given["state"] is None and given["queue"] is None
+
+
+def _is_confirmed(found: _Found, using: str, given: Mapping[str, Any]) -> bool:
+    asked = _count(found(using, False), given)
+    others = ", and old rows of other tables" if _is_of_all(given) else ""
+    return confirm(f"Delete {count_of(asked.total, 'ended job')}{others}?", yes=False)
+
+
+def _keep(given: Mapping[str, Any], stack: ExitStack) -> Callable[[str, str], Keep | None]:
+    """What stores the jobs of a queue and state before they are deleted: what is asked for here, and by RETENTION."""
+    settings, file = load(), None
+    if given["export"]:
+        try:
+            file = stack.enter_context(json_lines(given["export"]))
+        except OSError as error:
+            raise InvalidValue(f"--export {given['export']}: {error.strerror}. Nothing was deleted.") from None
+
+    def keep_of(queue: str, state: str) -> Keep | None:
+        archives = given["archive"] or settings.queue_retention(queue, state).archive
+        if not archives:
+            return file
+
+        def both(job_ids: Sequence[int], using: str) -> Callable[[], None] | None:
+            archive(job_ids, using)
+            return file(job_ids, using) if file is not None else None
+
+        return both
+
+    return keep_of
+
+
+def _count(found: Iterator[Chosen | None], given: Mapping[str, Any]) -> _Counts:
+    counts = _Counts(lists=given["list"])
+    for chosen in found:
+        if chosen is not None:
+            counts.add(chosen, chosen.ended)
+    return counts
+
+
+def _prune(
+    found: _Found, using: str, given: Mapping[str, Any], keep_of: Callable[[str, str], Keep | None], done: _Counts
+) -> None:
+    begun, deletions = time.monotonic(), Deletions(given["batch"])
+    shows = given["verbosity"] > 0 and not given["json"] and sys.stderr.isatty()
+
+    def over() -> bool:
+        return given["max_time"] is not None and time.monotonic() - begun >= given["max_time"]
+
+    for chosen in found(using, True):
+        if chosen is not None:
+            deletions.add(chosen)
+        while deletions and done.complete:
+            done.add(*deletions.next(keep_of, using))
+            if shows:
+                sys.stderr.write(f"\r{done.total} jobs in {format_seconds(time.monotonic() - begun)} ")
+                sys.stderr.flush()
+            time.sleep(given["sleep"])
+            done.complete = not over()
+        if not done.complete or over():
+            done.complete = False
+            break
+    if shows and done.total:
+        sys.stderr.write("\r")
+    for cleaner in CLEANERS if _is_of_all(given) and done.complete else ():
+        done.rows[cleaner.name] = cleaner.run_once(load(), using=using).rows
+
+
+def _tell(out: OutputWrapper, given: Mapping[str, Any], found: _Counts, what: str) -> None:
+    if given["json"]:
+        jobs = [{"queue": q, "state": state, "jobs": number} for (q, state), number in sorted(found.jobs.items())]
+        facts = {"version": 1, "dry_run": given["dry_run"], "complete": found.complete, "total": found.total}
+        listed = {"ids": found.ids} if given["list"] else {}
+        out.write(json.dumps({**facts, "jobs": jobs, "other_rows": found.rows, **listed}))
+        return
+    if given["verbosity"] < 1:
+        return
+    rows = [(str(number), state, queue) for (queue, state), number in sorted(found.jobs.items())]
+    for line in aligned(rows, numbers=(0,)) if rows else ():
+        out.write(line)
+    for job_id in found.ids if given["list"] else ():
+        out.write(str(job_id))
+    out.write(f"{count_of(found.total, 'ended job')} {what if found.total != 1 else what.replace('were', 'was')}")
+    if others := sum(found.rows.values()):
+        out.write(f"{count_of(others, 'old row')} of other tables {'were' if others != 1 else 'was'} deleted")
+    if not found.complete:
+        out.write("more may be left: it stopped early")

@@ -1,0 +1,165 @@
+"""Deletes ended jobs as the setting RETENTION says, in small steps, so that producers and workers do not notice."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from jobqueue.conf import Settings
+from jobqueue.exceptions import LockLost, LockNotAcquired
+from jobqueue.locks.lease import LeaseLock, uncounted_lock
+from jobqueue.log_format import count_of
+from jobqueue.retention.attempts import delete_attempts_without_job
+from jobqueue.retention.chosen import Chosen
+from jobqueue.retention.deleting import Deletions, Keep
+from jobqueue.retention.groups import Group
+from jobqueue.retention.history import archive
+from jobqueue.retention.results import expired
+from jobqueue.retention.walking import Walk
+from jobqueue.retention.windows import Place
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: jobs of one transaction
+BATCH = 1000
+#: between two walks through all queues, and between two looks for results that have expired
+INTERVAL_SECONDS, EXPIRED_SECONDS = 60.0, 30.0
+#: one step reads for this long at most, if it finds nothing to delete
+STEP_SECONDS = 0.05
+#: a step is followed by a pause so many times as long as it took, so that a fifth of one connection's time is used
+REST, REST_SECONDS_MIN = 4.0, 0.02
+#: how long a command that looks now and then deletes at most
+PASS_SECONDS = 30.0
+#: the worker that holds this lease lock prunes for all workers of the database
+LOCK_NAME = "jobqueue: pruner"
+# When the process of that worker dies, another one prunes after this time.
+LOCK_SECONDS = 100.0
+#: groups of jobs in which a place is remembered
+_PLACES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one pass did."""
+
+    jobs_deleted: int = 0
+    attempts_deleted: int = 0  # those whose job had been deleted before
+
+
+def run_once(settings: Settings, *, using: str, seconds: float = PASS_SECONDS) -> Pruned:
+    """Delete what may be deleted, without pauses, for about `seconds`: for a command that looks now and then."""
+    pruner, jobs, attempts = Pruner(once=True), 0, 0
+    end = time.monotonic() + seconds
+    while True:
+        done = pruner.run_once(settings, using=using)
+        jobs, attempts = jobs + done.jobs_deleted, attempts + done.attempts_deleted
+        if not pruner.more or time.monotonic() >= end:
+            return Pruned(jobs, attempts)
+
+
+def keep_by(settings: Settings) -> Callable[[str, str], Keep | None]:
+    """What stores the jobs of a queue and state elsewhere before they are deleted, by the settings."""
+    return lambda queue, state: archive if settings.queue_retention(queue, state).archive else None
+
+
+class Pruner:
+    """Takes one step per call. One worker prunes; the lock only saves work: two pruners do no harm.
+
+    `turn` is held for each step that writes. With `once` there is no lock, and no place is remembered.
+    """
+
+    def __init__(
+        self, batch: int = BATCH, turn: AbstractContextManager[object] | None = None, *, once: bool = False
+    ) -> None:
+        self._turn, self._once = turn or nullcontext(), once
+        self._deletions = Deletions(batch)
+        self._walk: Iterator[Chosen | None] | None = None
+        self._expired: Iterator[Chosen | None] | None = None
+        self._expired_at = 0.0
+        self._places: dict[Group, Place] = {}
+        self._after_attempt = self._deleted = 0
+        self._lock: LeaseLock | None = None
+        self._renew_at = 0.0
+        self.more = False  # whether the walk goes on with the next call
+        self.pause_seconds = INTERVAL_SECONDS  # how long to wait before the next call
+
+    def run_once(self, settings: Settings, *, using: str) -> Pruned:
+        """Take the next step: delete up to `batch` jobs in one transaction. If another worker prunes, nothing."""
+        begun = time.monotonic()
+        self.more, self.pause_seconds = False, INTERVAL_SECONDS
+        try:
+            if not self._once and not self._is_ours(using):
+                self._walk = self._expired = None
+                return Pruned()
+            done = self._step(settings, using, begun)
+        except BaseException:
+            self._walk = self._expired = None
+            raise
+        if self.more:
+            self.pause_seconds = max(REST_SECONDS_MIN, REST * (time.monotonic() - begun))
+        return done
+
+    def _step(self, settings: Settings, using: str, begun: float) -> Pruned:
+        if self._walk is None:
+            self._begin(settings, using)
+        while not self._deletions and time.monotonic() - begun < STEP_SECONDS:
+            if not self._look(settings, using):
+                return self._end(using)
+        self.more = True
+        if not self._deletions:
+            return Pruned()
+        with self._turn:
+            _, gone = self._deletions.next(keep_by(settings), using)
+        self._deleted += len(gone)
+        return Pruned(len(gone))
+
+    def _begin(self, settings: Settings, using: str) -> None:
+        if len(self._places) > _PLACES_MAX:
+            self._places.clear()
+        self._walk = Walk.of(settings).chosen(using, None if self._once else self._places)
+        self._expired_at = 0.0
+
+    def _look(self, settings: Settings, using: str) -> bool:
+        """Read on in the walk and, all the time too, among the results that have expired; False at the end of both."""
+        if self._expired is None and time.monotonic() >= self._expired_at:
+            self._expired = expired(settings.dedupe_seconds, using=using, writes=True)
+            self._expired_at = time.monotonic() + EXPIRED_SECONDS
+        ended = True
+        for source in (self._expired, self._walk):
+            for found in source or ():
+                ended = False
+                if found is not None:
+                    self._deletions.add(found)
+                break
+            else:
+                if source is self._expired:
+                    self._expired = None
+        return not ended
+
+    def _end(self, using: str) -> Pruned:
+        """The walk has come to its end."""
+        if self._deleted:
+            logger.info("pruner: deleted %s", count_of(self._deleted, "ended job"))
+        self._walk, self._deleted = None, 0
+        deleted, self._after_attempt = delete_attempts_without_job(self._after_attempt, using=using)
+        return Pruned(attempts_deleted=deleted)
+
+    def _is_ours(self, using: str) -> bool:
+        now = time.monotonic()
+        if self._lock is not None and now < self._renew_at:
+            return True
+        try:
+            with self._turn:
+                if self._lock is None:
+                    # A new lock each time: the outcome of the last one does not matter.
+                    self._lock = uncounted_lock(LOCK_NAME, LOCK_SECONDS, using).acquire()
+                else:
+                    self._lock.renew()
+        except (LockLost, LockNotAcquired):
+            self._lock = None
+            return False
+        self._renew_at = now + LOCK_SECONDS / 3
+        return True

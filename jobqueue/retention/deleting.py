@@ -1,0 +1,150 @@
+"""Deletes ended jobs with their attempts, in short transactions that wait for nobody."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
+
+from django.db import Error, IntegrityError, connections
+from django.db.models import DO_NOTHING, ProtectedError, RestrictedError
+from django.db.models.functions import Coalesce
+
+from jobqueue.db import fault_vendor, is_lost_connection, vendor
+from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import Job, JobAttempt, ResultExpiry
+from jobqueue.retention.chosen import Chosen
+from jobqueue.retention.staying import those_that_stay
+
+logger = logging.getLogger("jobqueue.worker")
+#: raised where a row of the project refers to a job, and is not to lose it
+REFUSALS = (IntegrityError, ProtectedError, RestrictedError)
+#: of each wait for a lock: that of a row of the project, for job rows that others have locked are left out
+LOCK_SECONDS = 1.0
+#: for how long a job is not tried again: one that another row protects, and one that a lock protects
+_REFUSED_SECONDS, _LOCKED_SECONDS, _REFUSED_MAX = 3600.0, 60.0, 10_000
+#: called with the ids of locked jobs, before they are deleted in the same transaction; what it returns is called after
+#: that, and before the commit
+Keep = Callable[[Sequence[int], str], Callable[[], None] | None]
+
+
+def delete_jobs(ended: Mapping[int, datetime], status: int, *, using: str, keep: Keep | None = None) -> list[int]:
+    """Delete those jobs that still are in this state since these instants; the ids of those that are gone.
+
+    One transaction. Jobs that another transaction has locked are left out, and those that are to stay. `keep` may store
+    them elsewhere; if it raises, nothing is deleted. Raises REFUSALS, and DatabaseBusy if a row that goes with them is
+    locked for LOCK_SECONDS.
+    """
+    if not ended:
+        return []
+    return retry_transient("housekeeping", partial(_delete, ended, status, using, keep), using=using)
+
+
+def _delete(ended: Mapping[int, datetime], status: int, using: str, keep: Keep | None) -> list[int]:
+    server, connection = vendor(using), connections[using]
+    try:
+        with server.transaction(connection), server.locks.brief_transaction(connection, LOCK_SECONDS):
+            rows = server.force_index(Job.objects.using(using).filter(pk__in=[*ended]), "PRIMARY").order_by("pk")
+            columns = ("pk", "status", Coalesce("finished_at", "updated_at"))
+            locked = server.lock_rows(rows).values_list(*columns)
+            # A job that was retried meanwhile has ended later, if it has ended.
+            ids = [job_id for job_id, now, ended_at in locked if (now, ended_at) == (status, ended[job_id])]
+            staying = those_that_stay(ids, status, using)
+            ids = [job_id for job_id in ids if job_id not in staying]
+            if ids:
+                finish = keep(ids, using) if keep is not None else None
+                _delete_beside(ids, status, using)
+                _delete_rows(ids, using)
+                if finish is not None:
+                    finish()
+    except Error as error:
+        if in_callers_transaction(connection) or fault_vendor(using).error_kind(error) is not ErrorKind.LOCK_TIMEOUT:
+            raise
+        raise DatabaseBusy(f"{error}. Nothing was deleted; it is tried again later.") from error
+    return ids
+
+
+def _delete_beside(job_ids: Sequence[int], status: int, using: str) -> None:
+    """Delete the attempts of jobs, and their expiries."""
+    server = vendor(using)
+    own = server.force_index(JobAttempt.objects.using(using).filter(job_id__in=job_ids), "ix_attempt_job")
+    if ids := list(own.values_list("pk", flat=True)):
+        server.delete_by_key(JobAttempt.objects.using(using), ids)
+    if status == Job.Status.DONE:
+        expiries = ResultExpiry.objects.using(using)
+        if ids := list(expiries.filter(pk__in=job_ids).values_list("pk", flat=True)):
+            server.delete_by_key(expiries, ids)
+
+
+@cache
+def _is_referred_to() -> bool:
+    """Whether models of the project have foreign keys to jobs."""
+    return any(
+        field.auto_created and not field.concrete and getattr(field, "on_delete", DO_NOTHING) is not DO_NOTHING
+        for field in Job._meta.get_fields(include_hidden=True)
+    )
+
+
+def _delete_rows(ids: Sequence[int], using: str) -> None:
+    if _is_referred_to():
+        # Models of the project refer to jobs: Django does what their on_delete says.
+        Job.objects.using(using).filter(pk__in=ids).only("pk").delete()
+    else:
+        vendor(using).delete_by_key(Job.objects.using(using), ids)
+
+
+class Deletions:
+    """Jobs that are to be deleted, in transactions of `size`.
+
+    A transaction that is refused is tried again in halves, so that one job does not keep the others; a single one that
+    is refused is left out for a while.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._todo: deque[Chosen] = deque()
+        self._refused: dict[int, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._todo)
+
+    def add(self, found: Chosen) -> None:
+        """Have these jobs deleted, unless they were refused lately."""
+        now = time.monotonic()
+        items = [item for item in found.ended.items() if self._refused.get(item[0], 0.0) <= now]
+        for begin in range(0, len(items), self._size):
+            self._todo.append(found._replace(ended=dict(items[begin : begin + self._size])))
+
+    def next(self, keep_of: Callable[[str, str], Keep | None], using: str) -> tuple[Chosen, list[int]]:
+        """Run the next transaction: what it was to delete, and the ids of those that are gone.
+
+        `keep_of` says what stores the jobs of a queue and state elsewhere. Raises if the connection is lost.
+        """
+        found = self._todo.popleft()
+        keep = keep_of(found.queue, found.state)
+        try:
+            return found, delete_jobs(found.ended, found.status, using=using, keep=keep)
+        except (Error, DatabaseBusy, *REFUSALS) as error:
+            if is_lost_connection(error, using) or in_callers_transaction(connections[using]):
+                raise
+            self._again(found, error)
+        return found, []
+
+    def _again(self, found: Chosen, error: Exception) -> None:
+        items = [*found.ended.items()]
+        if len(items) > 1:
+            middle = len(items) // 2
+            self._todo.extendleft(found._replace(ended=dict(half)) for half in (items[middle:], items[:middle]))
+            return
+        if len(self._refused) >= _REFUSED_MAX:
+            self._refused.clear()
+        ((job_id, _),) = items
+        wait = _LOCKED_SECONDS if isinstance(error, DatabaseBusy) else _REFUSED_SECONDS
+        self._refused[job_id] = time.monotonic() + wait
+        logger.info("job %d of queue %s is not deleted, and tried again later: %s", job_id, found.queue, error)

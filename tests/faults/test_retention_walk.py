@@ -1,0 +1,139 @@
+"""A pruner whose process dies, or loses its session, at any moment: nothing is half deleted, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+import warnings
+from contextlib import suppress
+
+import pytest
+from django.db import Error, connection, connections
+
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.maintenance.pruner import Pruner
+from jobqueue.models import ArchivedJob, Job, JobAttempt, LockRow, ResultExpiry
+from tests.faults.finishing import lose_connection
+from tests.faults.moments import cut_at
+from tests.marks import committed
+from tests.matrix import FULL, enough_on, sized
+from tests.retention.helpers import ended, kept, prune
+from tests.settings import VENDOR
+
+#: `make prove` walks each moment
+STRIDE = 1 if FULL else 17
+
+pytestmark = [
+    committed,
+    sized,
+    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
+]
+
+
+def begin():
+    """Jobs that stay, that are deleted, that are archived, and one whose result expires."""
+    for model in (Job, JobAttempt, ArchivedJob, ResultExpiry, LockRow):
+        model.objects.all().delete()
+    stay = [ended("DONE", 1, attempts=1), ended("FAILED", 1, attempts=1)]
+    for _ in range(3):
+        ended("DONE", 8, attempts=1)
+        ended("FAILED", 8, attempts=1)
+    expired = ended("DONE", 0.5)
+    ResultExpiry.objects.create(job_id=expired, ttl_seconds=60, expires_at=UtcNowPlus(-1))
+    return stay
+
+
+def work():
+    pruner = Pruner(2)
+    while True:
+        pruner.run_once(load(), using="default")
+        if not pruner.more:
+            return
+
+
+def killed(number):
+    """A real process that prunes and gets SIGKILL at this moment; whether it came to that."""
+    connections.close_all()
+    with warnings.catch_warnings():
+        # Other tests may have left idle threads; the child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            with cut_at(number, lambda *_: os.kill(os.getpid(), signal.SIGKILL), threads=True):
+                work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def disconnected(number):
+    """A thread that prunes and loses its session at this moment; whether it came to that."""
+    lost = []
+
+    def in_thread():
+        connection.ensure_connection()
+
+        def lose(wrapper, after):
+            lost.append(True)
+            lose_connection(wrapper, after)
+
+        with cut_at(number, lose, threads=True), suppress(Error, DatabaseBusy):
+            work()
+        connections.close_all()
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    return bool(lost)
+
+
+def whole(where):
+    """Each job is there with its attempts, or gone with them; each archived one is not there."""
+    jobs = {*Job.objects.values_list("pk", flat=True)}
+    with_attempts = {*Job.objects.exclude(pk__in=ResultExpiry.objects.values("pk")).values_list("pk", flat=True)}
+    assert {*JobAttempt.objects.values_list("job_id", flat=True)} == with_attempts, where
+    archived = dict(ArchivedJob.objects.values_list("pk", "failures"))
+    assert not jobs & {*archived}, where
+    assert all(len(failures) == 1 for failures in archived.values()), where
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        killed,
+        pytest.param(
+            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
+        ),
+    ],
+)
+def test_wherever_it_is_cut_each_job_is_there_or_gone_as_a_whole(cut, settings, figure):
+    """A pruner cut before and after each statement: no job without its attempts, none both archived and there."""
+    kept(settings, done="7d", failed={"AGE": "7d", "ARCHIVE": True})
+    number, cuts = 1 - STRIDE, 0
+    while True:
+        number += STRIDE
+        stay = begin()
+        stopped = cut(number)
+        whole(f"cut at moment {number}")
+        prune(2)
+        assert sorted(Job.objects.values_list("pk", flat=True)) == stay, f"cut at moment {number}"
+        whole(f"after moment {number}")
+        assert ArchivedJob.objects.count() == 3
+        if not stopped:
+            break
+        cuts += 1
+    assert number > 20
+    figure("cut by", {killed: "SIGKILL", disconnected: "a lost session"}[cut])
+    figure("moments", cuts)
+    figure("jobs half deleted / deleted by mistake", "0 / 0")

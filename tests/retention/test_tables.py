@@ -1,0 +1,50 @@
+"""Each table of the product is kept small by something, or is small by itself."""
+
+from django.apps import apps
+
+from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.models import (
+    BreakerState,
+    CounterShard,
+    FailureNote,
+    FenceFloor,
+    FlowRule,
+    Gate,
+    GateSlot,
+    GateWait,
+    Job,
+    JobAttempt,
+    LaneEntry,
+    LockRow,
+    MutexRow,
+    ResultExpiry,
+)
+
+#: by what, other than the cleaners
+SWEPT = {
+    Job: "retention.deleting",
+    JobAttempt: "retention.deleting, retention.attempts",
+    ResultExpiry: "retention.results",
+    LaneEntry: "maintenance.ordering_sweep",
+    GateWait: "maintenance.gate_sweep",
+    GateSlot: "maintenance.gate_sweep",
+    Gate: "maintenance.gate_sweep",
+    LockRow: "maintenance.lock_sweeper",
+    MutexRow: "maintenance.lock_sweeper",
+}
+#: rows that no run of jobs adds to
+BOUNDED = {
+    BreakerState: "one row for each name of a dependency",
+    CounterShard: "as many rows for a counter as its setting says",
+    FailureNote: "written by people",
+    FenceFloor: "a row for each kind of lock",
+    FlowRule: "written by people, and a row for each queue with CONCURRENCY (least, most)",
+}
+
+
+def test_each_table_is_pruned_or_bounded():
+    cleaned = {cleaner.model for cleaner in CLEANERS}
+    kinds = [cleaned, {*SWEPT}, {*BOUNDED}]
+    known = set().union(*kinds)
+    assert len(known) == sum(map(len, kinds)), "a table is in two of the lists"
+    assert {*apps.get_app_config("jobqueue").get_models()} == known
