@@ -41,11 +41,17 @@ def test_one_worker_prunes_for_all(worker):
     old(10)
     groups = [worker() for _ in range(2)]
     wait_until(lambda: LockRow.objects.filter(pk=pruner.LOCK_NAME).exists(), 60)
-    wait_until(lambda: Job.objects.filter(queue="old").count() == 1, 60)
+
+    def told():
+        return sum("pruner: deleted 10 ended jobs" in group.text() for group in groups)
+
+    # At the end of the walk, which comes after the deletion.
+    wait_until(told, 60, "the line of the worker that prunes")
+    assert Job.objects.filter(queue="old").count() == 1
     for group in groups:
         group.signal(signal.SIGTERM)
     assert [group.wait() for group in groups] == [0, 0]
-    assert sum("pruner: deleted 10 ended jobs" in group.text() for group in groups) == 1
+    assert told() == 1
 
 
 def test_a_worker_that_is_killed_while_it_prunes_leaves_nothing_to_repair(worker):
