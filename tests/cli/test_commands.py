@@ -81,13 +81,15 @@ class TestReapLeases:
 
     def test_nothing_to_do_is_no_error(self):
         assert reap() == (
-            "requeued 0, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0, dead letters redriven 0\n"
+            "requeued 0, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0, dead letters redriven 0, "
+            "ended jobs deleted 0\n"
         )
 
     def test_it_says_what_it_did(self):
         ids = self.lapsed()
         assert reap("--limit", "2") == (
-            "requeued 3, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0, dead letters redriven 0\n"
+            "requeued 3, dead-lettered 0, canceled 0, locks freed 0, workers marked dead 0, dead letters redriven 0, "
+            "ended jobs deleted 0\n"
         )
         assert {state(i) for i in ids} == {"READY"}
         leases = claim("q", limit=3, worker="w")
@@ -103,6 +105,8 @@ class TestReapLeases:
         expected |= {"figures_deleted": 0, "findings_deleted": 0, "redone_figures_deleted": 0}
         expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0, "jobs_redriven": 0, "jobs_skipped": 0}
         expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
+        expected |= {"workers_deleted": 0, "allocations_deleted": 0, "archived_jobs_deleted": 0}
+        expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 
     def test_a_dry_run_changes_nothing(self):
@@ -116,7 +120,7 @@ class TestReapLeases:
             lease_lock(name, 60).acquire()
         LockRow.objects.filter(pk="gone").update(expires_at=UtcNowPlus(-1))
         assert reap("--dry-run") == "0 leases and 1 locks have expired\n"
-        assert reap().endswith("locks freed 1, workers marked dead 0, dead letters redriven 0\n")
+        assert reap().endswith("locks freed 1, workers marked dead 0, dead letters redriven 0, ended jobs deleted 0\n")
         assert [lock.pk for lock in LockRow.objects.all()] == ["alive"]
 
     def test_quiet_is_quiet(self):

@@ -27,7 +27,7 @@ def run(capsys, *words):
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
-    words = [str(make_in_state(states[name]))] if name in states else []
+    words = [str(make_in_state(states[name]))] if name in states else ["--dry-run"] if name == "prune" else []
     assert run(capsys, name, option, *words)
 
 
