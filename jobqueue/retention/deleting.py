@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 
-from django.db import Error, IntegrityError, connections
+from django.db import DataError, Error, IntegrityError, connections
 from django.db.models import DO_NOTHING, ProtectedError, RestrictedError
 from django.db.models.functions import Coalesce
 
-from jobqueue.db import fault_vendor, is_lost_connection, vendor
+from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.retry import retry_transient
@@ -124,14 +124,15 @@ class Deletions:
     def next(self, keep_of: Callable[[str, str], Keep | None], using: str) -> tuple[Chosen, list[int]]:
         """Run the next transaction: what it was to delete, and the ids of those that are gone.
 
-        `keep_of` says what stores the jobs of a queue and state elsewhere. Raises if the connection is lost.
+        `keep_of` says what stores the jobs of a queue and state elsewhere. Raises errors that do not come from one job,
+        as where the account may not delete.
         """
         found = self._todo.popleft()
         keep = keep_of(found.queue, found.state)
         try:
             return found, delete_jobs(found.ended, found.status, using=using, keep=keep)
-        except (Error, DatabaseBusy, *REFUSALS) as error:
-            if is_lost_connection(error, using) or in_callers_transaction(connections[using]):
+        except (DatabaseBusy, DataError, *REFUSALS) as error:
+            if in_callers_transaction(connections[using]):
                 raise
             self._again(found, error)
         return found, []

@@ -1,7 +1,7 @@
 """Ended jobs are deleted when they are old or many enough, and nothing else is."""
 
 import pytest
-from django.db import DataError, IntegrityError, transaction
+from django.db import DataError, IntegrityError, OperationalError, transaction
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.conf import load
@@ -280,6 +280,20 @@ class TestTheChore:
         caplog.clear()
         assert steps(own) == 0
         assert "is not deleted" not in caplog.text, "it is not tried again in each walk"
+
+    def test_an_account_that_may_not_delete_is_told_once_and_not_for_each_job(self, settings, monkeypatch):
+        kept(settings, done="1d")
+        jobs, tries = [ended("DONE", 2) for _ in range(20)], []
+
+        def denied(job_ids, using):
+            tries.append(job_ids)
+            raise OperationalError(1142, "DELETE command denied to user")
+
+        monkeypatch.setattr(deleting, "_delete_rows", denied)
+        with pytest.raises(OperationalError):
+            prune()
+        assert len(tries) == 1
+        assert left() == jobs
 
     def test_dead_letters_of_a_redrive_under_way_stay(self, settings):
         kept(settings, failed="1d")
