@@ -74,7 +74,7 @@ def own_registry(monkeypatch):
 
 @pytest.fixture
 def read_once(monkeypatch):
-    """What operators have set is read once in the test: on a busy machine, half a second may pass anywhere."""
+    """The test reads the flow rules once. They are read again after half a second, which may pass on a busy machine."""
     monkeypatch.setattr("jobqueue.gates.rules.RULES_SECONDS", 3600.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from jobqueue.locks.lease import LeaseLock, uncounted_lock
 from jobqueue.log_format import count_of
 from jobqueue.retention.attempts import delete_attempts_without_job
 from jobqueue.retention.chosen import Chosen
-from jobqueue.retention.deleting import Deletions, Keep
+from jobqueue.retention.deleting import Deletions
 from jobqueue.retention.groups import Group
-from jobqueue.retention.history import archive
+from jobqueue.retention.history import keep_by
 from jobqueue.retention.results import expired
 from jobqueue.retention.walking import Walk
 from jobqueue.retention.windows import Place
@@ -58,11 +58,6 @@ def run_once(settings: Settings, *, using: str, seconds: float = PASS_SECONDS) -
         jobs, attempts = jobs + done.jobs_deleted, attempts + done.attempts_deleted
         if not pruner.more or time.monotonic() >= end:
             return Pruned(jobs, attempts)
-
-
-def keep_by(settings: Settings) -> Callable[[str, str], Keep | None]:
-    """What stores the jobs of a queue and state elsewhere before they are deleted, by the settings."""
-    return lambda queue, state: archive if settings.queue_retention(queue, state).archive else None
 
 
 class Pruner:

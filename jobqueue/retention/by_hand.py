@@ -11,7 +11,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job
 from jobqueue.retention.deleting import REFUSALS, delete_jobs
-from jobqueue.retention.history import archive
+from jobqueue.retention.history import keep_by
 
 _ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
@@ -29,8 +29,8 @@ def delete_job(job_id: int, *, using: str | None = None) -> bool:
     if found is None:
         return False
     queue, status, ended_at = found
-    archives = load().queue_retention(queue, Job.Status(status).name.lower()).archive
+    keep = keep_by(load())(queue, Job.Status(status).name.lower())
     try:
-        return bool(delete_jobs({job_id: ended_at}, status, using=alias, keep=archive if archives else None))
+        return bool(delete_jobs({job_id: ended_at}, status, using=alias, keep=keep))
     except REFUSALS:
         return False

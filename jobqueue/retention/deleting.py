@@ -37,8 +37,8 @@ Keep = Callable[[Sequence[int], str], Callable[[], None] | None]
 def delete_jobs(ended: Mapping[int, datetime], status: int, *, using: str, keep: Keep | None = None) -> list[int]:
     """Delete those jobs that still are in this state since these instants; the ids of those that are gone.
 
-    One transaction. Jobs that another transaction has locked are left out, and those that are to stay. `keep` may store
-    them elsewhere; if it raises, nothing is deleted. Raises REFUSALS, and DatabaseBusy if a row that goes with them is
+    One transaction. Jobs that another transaction has locked are left out, and those that are to stay. `keep` may
+    store copies; if it raises, nothing is deleted. Raises REFUSALS, and DatabaseBusy if a row that goes with them is
     locked for LOCK_SECONDS.
     """
     if not ended:
@@ -124,8 +124,8 @@ class Deletions:
     def next(self, keep_of: Callable[[str, str], Keep | None], using: str) -> tuple[Chosen, list[int]]:
         """Run the next transaction: what it was to delete, and the ids of those that are gone.
 
-        `keep_of` says what stores the jobs of a queue and state elsewhere. Raises errors that do not come from one job,
-        as where the account may not delete.
+        `keep_of` returns what stores copies of the jobs of a queue and state. Raises errors that do not come from one
+        job, as where the account may not delete.
         """
         found = self._todo.popleft()
         keep = keep_of(found.queue, found.state)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import Stored
 from jobqueue.db.prepared import prepare_insert
@@ -35,6 +36,11 @@ def archive(job_ids: Sequence[int], using: str) -> None:
     # One by one: the errors and log lines of many may be more than a statement can have.
     for job_id in _with_attempts(job_ids, using):
         archived.filter(pk=job_id).update(failures=_attempts(job_id, using))
+
+
+def keep_by(settings: Settings) -> Callable[[str, str], Keep | None]:
+    """Returns archive() for a queue and state whose RETENTION says so, else None."""
+    return lambda queue, state: archive if settings.queue_retention(queue, state).archive else None
 
 
 @contextmanager

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import traceback
-import warnings
-from contextlib import suppress
-
 import pytest
-from django.db import Error, connection, connections
 
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt, LockRow, ResultExpiry
-from tests.faults.finishing import lose_connection
-from tests.faults.moments import cut_at
+from tests.faults.cuts import disconnected, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
 from tests.retention.helpers import ended, kept, prune
@@ -55,49 +45,6 @@ def work():
             return
 
 
-def killed(number):
-    """A real process that prunes and gets SIGKILL at this moment; whether it came to that."""
-    connections.close_all()
-    with warnings.catch_warnings():
-        # Other tests may have left idle threads; the child uses none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        status = 70
-        try:
-            with cut_at(number, lambda *_: os.kill(os.getpid(), signal.SIGKILL), threads=True):
-                work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
-
-
-def disconnected(number):
-    """A thread that prunes and loses its session at this moment; whether it came to that."""
-    lost = []
-
-    def in_thread():
-        connection.ensure_connection()
-
-        def lose(wrapper, after):
-            lost.append(True)
-            lose_connection(wrapper, after)
-
-        with cut_at(number, lose, threads=True), suppress(Error, DatabaseBusy):
-            work()
-        connections.close_all()
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    return bool(lost)
-
-
 def whole(where):
     """Each job is there with its attempts, or gone with them; each archived one is not there."""
     jobs = {*Job.objects.values_list("pk", flat=True)}
@@ -124,7 +71,7 @@ def test_wherever_it_is_cut_each_job_is_there_or_gone_as_a_whole(cut, settings, 
     while True:
         number += STRIDE
         stay = begin()
-        stopped = cut(number)
+        stopped = cut(number, work)
         whole(f"cut at moment {number}")
         prune(2)
         assert sorted(Job.objects.values_list("pk", flat=True)) == stay, f"cut at moment {number}"

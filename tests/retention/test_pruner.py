@@ -11,7 +11,7 @@ from jobqueue.maintenance import pruner
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt
 from jobqueue.ordering.report import stuck_keys
-from jobqueue.retention import attempts, deleting, walking
+from jobqueue.retention import attempts, deleting, history, walking
 from jobqueue.retention.walking import Walk
 from jobqueue.transitions import ack, fail, retry
 from tests.factories import claim_one, make_in_state, make_job, set_columns, state
@@ -354,7 +354,7 @@ class TestTheArchive:
         def fails(ids, using):
             raise RuntimeError("no room")
 
-        monkeypatch.setattr(pruner, "archive", fails)
+        monkeypatch.setattr(history, "archive", fails)
         with pytest.raises(RuntimeError):
             prune()
         assert left() == [job_id]

@@ -32,6 +32,10 @@ class Hands:
         if error := self.errors.get(payload):
             raise error
 
+    def waits(self):
+        """Return when the thread waits with its next job."""
+        wait_until(lambda: self.pool.untold._told._waiters)
+
     def take(self, **services):
         """Take jobs 1, 2 and so on, which need these services; "none" needs none."""
         for number, name in enumerate(services.values(), 1):
@@ -61,7 +65,7 @@ def test_the_next_job_of_the_service_waits_until_the_breaker_is_told(hands):
     hands.take(a="stripe", b="stripe")
     hands.go_on.set()
     first = ended(hands.pool, 1)
-    time.sleep(0.1)
+    hands.waits()
     assert hands.ran == [1]
     hands.pool.untold.told(outages_of(first))
     ended(hands.pool, 1)
@@ -92,7 +96,7 @@ def test_what_is_told_of_one_failure_is_not_told_of_the_next(hands):
     first = ended(hands.pool, 1)
     hands.pool.untold.told(outages_of(first))
     second = ended(hands.pool, 1)
-    time.sleep(0.1)
+    hands.waits()
     assert hands.ran == [1, 2]
     hands.pool.untold.told(outages_of(second))
     ended(hands.pool, 1)

@@ -36,7 +36,7 @@ AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this m
 
 @dataclass(slots=True)
 class Round:
-    """What is left of the room for jobs while one queue after another is asked, and what was claimed."""
+    """One round of claims: how many more jobs there is room for, and how many were asked for and claimed."""
 
     room: int
     places: int
