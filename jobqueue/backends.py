@@ -128,6 +128,10 @@ class JobQueueBackend(BaseTaskBackend):
                 id="jobqueue.E020",
             )
 
+    def template(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> NewJob:
+        """The job that enqueue() would add now, without expires_at: what schedules add. Raises as enqueue()."""
+        return self._prepare(task, args, kwargs)[2]
+
     def _prepare(
         self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
     ) -> tuple[AnyTask, dict[str, JSON], NewJob]:

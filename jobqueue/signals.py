@@ -32,6 +32,9 @@ attempt_ended = Signal()
 queue_paused = Signal()
 queue_resumed = Signal()  # queue, task, by, using
 breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"), reason, using
+# Ticks of a schedule were not fired, the first one at `tick`; reason: "late" (no worker ran), "overlap", "full" or
+# "refused". name, tick, ticks, reason, using
+schedule_missed = Signal()
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 

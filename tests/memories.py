@@ -12,6 +12,7 @@ from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
 from jobqueue.producer import back_pressure
+from jobqueue.schedules import declaring
 from jobqueue.tasks import registry, versions
 from jobqueue.transitions.claiming import aging
 from jobqueue.wakeup.redis import RedisNotifier
@@ -40,6 +41,7 @@ REGISTRIES = (
     (declared, "_dependencies"),
     (declared, "_paths"),
     (result_ttl, "_declared"),
+    (declaring, "_declared"),
 )
 
 

@@ -102,6 +102,7 @@ def _declare_upkeep(parser: ArgumentParser) -> None:
     add("--heartbeat", type=duration, default=None, metavar="15s", help="time between renewals (default: lease / 4)")
     others = "leave expired leases, redrives and old rows to other workers and reap_leases"
     add("--no-reaper", action="store_true", help=others)
+    add("--no-scheduler", action="store_true", help="fire no schedules; other workers do")
     add = parser.add_argument_group("operation").add_argument
     add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
     add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
@@ -135,6 +136,7 @@ def build(given: dict[str, Any]) -> Options:
         idle_exit_seconds=given["idle_exit"],
         shutdown_seconds=given["shutdown_timeout"],
         reaper=not given["no_reaper"],
+        scheduler=not given["no_scheduler"],
         adaptive=not given["no_adaptive"],
         db_retry_seconds=given["db_retry"],
         reload=_reload(given),

@@ -31,6 +31,7 @@ from jobqueue.conf.rules import (
     WAKEUP,
     setting,
 )
+from jobqueue.conf.schedules import read_schedules
 from jobqueue.exceptions import WrongSettings
 from jobqueue.failures import FailureCause
 from jobqueue.failures.dependencies import DependencySettings, read_dependencies
@@ -92,6 +93,9 @@ class Settings:
     archive_retention_seconds: float | None = setting(None, AGE, optional=True)  # of archived jobs; None = kept
     # Of the requests that take() has answered; None = kept, and a repeated request always gets the same rows.
     allocation_retention_seconds: float | None = setting(None, AGE, optional=True)
+    # Of decided ticks, and of schedules that were retired; None = kept.
+    schedule_retention_seconds: float | None = setting(2_592_000.0, AGE, optional=True)
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": MAPPING._replace(optional=True)})
 
@@ -138,6 +142,7 @@ _READERS: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "queues": lambda raw: read_queues(raw, _values),
     "outbox": lambda raw: _read_outbox(raw),
     "retention": read_retention,
+    "schedules": read_schedules,
     "causes": read_setting,
     "dependencies": read_dependencies,
 }

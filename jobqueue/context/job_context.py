@@ -83,6 +83,13 @@ class JobContext:
         return self._until or self.lease.lock_until
 
     @property
+    def tick(self) -> datetime | None:
+        """The tick of the schedule that added the job, aware UTC; None for other jobs. A retry has the same tick."""
+        options = self.lease.options
+        found = options.get("tick") if isinstance(options, dict) else None
+        return datetime.fromisoformat(found) if isinstance(found, str) else None
+
+    @property
     def should_stop(self) -> bool:
         """Whether the job should stop: the worker is stopping, the job was asked to cancel, or the lease was lost."""
         return self.asked_to_stop()

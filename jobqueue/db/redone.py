@@ -14,7 +14,7 @@ from jobqueue.db.dialect import ErrorKind
 Verb: TypeAlias = Literal[
     "enqueue", "claim", "heartbeat", "progress", "ack", "fail", "snooze", "release", "settle", "cancel", "discard",
     "retry", "note", "resume", "pause", "limit", "breaker", "reap", "promote", "notify", "relay", "lock", "take",
-    "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping",
+    "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping", "schedule",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = get_args(Verb)
 

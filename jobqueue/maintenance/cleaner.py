@@ -24,6 +24,9 @@ from jobqueue.models import (
     OutboxKey,
     RedoneStat,
     Redrive,
+    Schedule,
+    ScheduleTick,
+    ScheduleVersion,
     Worker,
 )
 
@@ -111,6 +114,21 @@ ALLOCATIONS = Cleaner(
 ARCHIVED_JOBS = Cleaner(
     "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
 )
+SCHEDULE_TICKS = Cleaner(
+    "ticks", ScheduleTick, "created_at", "ix_schedule_tick_age", lambda settings: settings.schedule_retention_seconds
+)
+#: those that live workers have are announced all the time
+SCHEDULE_VERSIONS = Cleaner(
+    "schedule_versions",
+    ScheduleVersion,
+    "announced_at",
+    "ix_schedule_version_age",
+    lambda settings: settings.schedule_retention_seconds,
+)
+#: those in use stay: their retired_at is NULL
+SCHEDULES = Cleaner(
+    "schedules", Schedule, "retired_at", "ix_schedule_retired", lambda settings: settings.schedule_retention_seconds
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -123,4 +141,7 @@ CLEANERS = (
     WORKERS,
     ALLOCATIONS,
     ARCHIVED_JOBS,
+    SCHEDULE_TICKS,
+    SCHEDULE_VERSIONS,
+    SCHEDULES,
 )

@@ -80,6 +80,19 @@ def note_retries(name: str, retries: JSON, *, using: str) -> None:
     retry_transient("housekeeping", lambda: rows.update(retries=retries), using=using)
 
 
+def note_schedules(name: str, ids: Sequence[int], *, using: str) -> None:
+    """Store the versions of schedules that a worker has announced, so that its monitor announces them on."""
+    rows = Worker.objects.using(using).filter(name=name)
+    retry_transient("housekeeping", lambda: rows.update(schedules=list(ids)), using=using)
+
+
+def schedules_of(names: Sequence[str], *, using: str) -> set[int]:
+    """The versions of schedules that these workers have announced."""
+    rows = Worker.objects.using(using).filter(name__in=names, schedules__isnull=False)
+    found = rows.values_list("schedules", flat=True)
+    return {number for ids in found if isinstance(ids, list) for number in ids if isinstance(number, int)}
+
+
 def retire(name: str, reason: str, *, using: str) -> None:
     """Mark a worker as stopped, once."""
     rows = Worker.objects.using(using).filter(name=name, stopped_at__isnull=True)

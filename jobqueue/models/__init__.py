@@ -26,6 +26,7 @@ from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
+from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.models.worker import Worker
 
 __all__ = [
@@ -53,5 +54,8 @@ __all__ = [
     "RedoneStat",
     "Redrive",
     "ResultExpiry",
+    "Schedule",
+    "ScheduleTick",
+    "ScheduleVersion",
     "Worker",
 ]

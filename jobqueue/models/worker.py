@@ -30,6 +30,8 @@ class Worker(models.Model):
     retries = PayloadField(_("retries by task"), null=True)
     # The limits that its code and settings have: jobqueue.gates.announced. NULL: it runs a version without limits.
     gates = PayloadField(_("limits that it knows"), null=True)
+    # The ids of the versions of schedules that its code and settings have. NULL: none.
+    schedules = PayloadField(_("schedules that it announces"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

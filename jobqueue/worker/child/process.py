@@ -23,6 +23,8 @@ from jobqueue.lockstats.counters import Counters
 from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries
+from jobqueue.schedules import versions
+from jobqueue.schedules.from_settings import declare_settings
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
@@ -67,6 +69,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     redone.observe(scoreboard.redone[index].add)
     observe_deliveries(DeliveryCounts(scoreboard.retries[index]))
     modules = list(registry.discover())
+    declare_settings()
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:
         logger.info(
@@ -168,6 +171,8 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
                     heartbeat_seconds=options.heartbeat_seconds,
                     using=options.database,
                 )
+                if ids := versions.announce(options.database):
+                    worker_rows.note_schedules(name, ids, using=options.database)
             return None
         except (Error, DatabaseBusy) as error:
             if is_refusal(error, options.database):

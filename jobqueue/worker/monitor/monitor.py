@@ -32,6 +32,7 @@ from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
+from jobqueue.worker.monitor.scheduler import Scheduler
 from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
@@ -62,6 +63,7 @@ class Monitor:
         self.orphaned_since: float | None = None
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
+        self.scheduler = Scheduler(options, self._living, self._doubt, dispatch)
         self.settling = DutyThread("recovery", self._recover, self.using, self._doubt, dispatch)
         self.recovery = Recovery(options, scoreboard, UNLOCKED_SECONDS, self.house.retire, self.settling.tick)
         self.overtime = Overtime(scoreboard)
@@ -79,6 +81,7 @@ class Monitor:
                 return HANGS
             self.settling.start()
             self.house.thread.start()
+            self.scheduler.thread.start()
             if now >= self.next_overtime:
                 self.next_overtime = now + OVERTIME_SECONDS
                 self.overtime.enforce(index for index, _ in self._living())
@@ -93,6 +96,7 @@ class Monitor:
                 return CONNECTION_LOST
             time.sleep(TICK_SECONDS)
         self.settling.end(ROUND_SECONDS)
+        self.scheduler.thread.end(ROUND_SECONDS)
         self.house.end(ROUND_SECONDS)
         return 0
 
@@ -139,10 +143,13 @@ class Monitor:
 
     def _hangs(self) -> bool:
         """Whether another thread waits for an answer that may never come: only a new process has new threads."""
-        settling, house = self.settling.silent_seconds, self.house.thread.silent_seconds
-        if settling <= self.options.silent_seconds and house <= HOUSE_SILENT_SECONDS:
+        settling = self.settling.silent_seconds
+        others = max(self.house.thread.silent_seconds, self.scheduler.thread.silent_seconds)
+        if settling <= self.options.silent_seconds and others <= HOUSE_SILENT_SECONDS:
             return False
-        logger.error("the monitor has waited for an answer of the database for %.0f s; it leaves", max(settling, house))
+        logger.error(
+            "the monitor has waited for an answer of the database for %.0f s; it leaves", max(settling, others)
+        )
         return True
 
     def _recover(self) -> None:

@@ -9,8 +9,8 @@ from os import getpid
 
 from jobqueue.worker.shared.queue_choice import Selection
 
-#: connections of the monitor to the queue's database: renewals, recovery, housekeeping, gates, and wake-ups
-MONITOR_CONNECTIONS = 5
+#: connections of the monitor to the queue's database: renewals, recovery, housekeeping, gates, schedules, and wake-ups
+MONITOR_CONNECTIONS = 6
 #: connections of each child beside those of its jobs: one claims, two settle, one each for coroutines and lock counters
 PER_CHILD = 5
 #: connections of each child that relays events: the relay, and the renewal of leases beside a slow delivery
@@ -52,6 +52,7 @@ class Options:
     shutdown_seconds: float = 30.0
     on_timeout: str = "release"
     reaper: bool = True
+    scheduler: bool = True
     db_retry_seconds: float | None = None
     fail_on_error: bool = False
     adaptive: bool = True

@@ -1,0 +1,204 @@
+"""@schedule, and the schedules that the code and the settings of this process declare.
+
+Needs no models: the decorator runs before the app registry is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from django.conf import settings
+
+from jobqueue.compat import AnyTask, Task
+from jobqueue.durations import to_seconds
+from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
+from jobqueue.payload import JSON
+from jobqueue.schedules.timing import EVERY_SECONDS_MIN, Timing, check_cron, check_zone
+from jobqueue.tasks.versions import payload_of
+from jobqueue.validation import check_instant, check_int, check_text
+
+T = TypeVar("T", bound=Task)
+
+NAME_CHARS = 255
+MISSED, OVERLAP = ("latest", "all", "skip"), ("allow", "skip", "queue")
+MISSED_LIMIT, MISSED_LIMIT_MAX = 100, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a schedule says besides its task: checked, in the units of the fields."""
+
+    timing: Timing
+    missed: str = "latest"
+    missed_limit: int = MISSED_LIMIT
+    overlap: str = "allow"
+    jitter_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A schedule that the code ("code") or the settings ("settings") of this process declare."""
+
+    name: str
+    task: AnyTask
+    args: list[JSON]
+    kwargs: dict[str, JSON]
+    terms: Terms
+    source: str
+
+
+_declared: dict[str, Declared] = {}
+
+
+def schedule(
+    *,
+    cron: str | None = None,
+    every: float | timedelta | str | None = None,
+    timezone: str | None = None,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    missed: Literal["latest", "all", "skip"] = "latest",
+    missed_limit: int = MISSED_LIMIT,
+    overlap: Literal["allow", "skip", "queue"] = "allow",
+    jitter_seconds: float | timedelta | str = 0,
+    start_at: datetime | None = None,
+    end_at: datetime | None = None,
+) -> Callable[[T], T]:
+    """Enqueue a task at each tick of a cron expression, or `every` so many seconds (at least 1) from the Unix epoch.
+
+    Stands above @task and returns the task; may be repeated under other names. `timezone` of the expression: default
+    TIME_ZONE. `name`: default the task's path. `missed`: of ticks at which no worker ran, the "latest" one fires, "all"
+    of the newest `missed_limit` (1 to 1000), or none ("skip"). `overlap`: a tick whose predecessor's job has not ended
+    fires all the same ("allow"), does not ("skip"), or when that job has ended ("queue"). `jitter_seconds`: each job is
+    due up to so much later. Ticks lie from `start_at` to `end_at` (aware); the first one is the first after a worker
+    has seen the schedule. Raises InvalidValue, InvalidType, WrongSettings without cronsim; then nothing is declared.
+    """
+    given = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "missed_limit": missed_limit}
+    given |= {"overlap": overlap, "jitter_seconds": jitter_seconds, "start_at": start_at, "end_at": end_at}
+
+    def decorate(task: T) -> T:
+        if not isinstance(task, Task):
+            shown = getattr(task, "__qualname__", type(task).__name__)
+            raise InvalidType(
+                f"@schedule needs a task, got {shown}. Nothing was declared; write @schedule above @task."
+            )
+        declare(name or task.module_path, task, args, kwargs, given, "code")
+        return task
+
+    return decorate
+
+
+def declare(
+    name: str,
+    task: AnyTask,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    source: str,
+) -> None:
+    """Add a schedule to those of this process. A reloaded module replaces its own. Raises as schedule()."""
+    check_name(name)
+    terms = check_terms(name, **given)
+    values = check_arguments(name, task, args, kwargs)
+    known = _declared.get(name)
+    if known is not None and (known.task.func is task.func or known.task.module_path != task.module_path):
+        raise InvalidValue(
+            f"there are two schedules of the name {name!r}, of {known.task.module_path} and of {task.module_path}. The "
+            "second one was not declared; give it another name=."
+        )
+    _declared[name] = Declared(name, task, *values, terms, source)
+
+
+def withdraw(name: str) -> None:
+    """Remove a schedule from those of this process."""
+    _declared.pop(name, None)
+
+
+def declared() -> Mapping[str, Declared]:
+    """The schedules of this process by name."""
+    return _declared
+
+
+def check_name(name: object) -> str:
+    """`name` if it is a text of 1 to 255 characters without control characters."""
+    text = check_text(name, "name of a schedule")
+    if not 1 <= len(text) <= NAME_CHARS or not text.isprintable():
+        raise InvalidValue(
+            f"the name of a schedule has 1 to {NAME_CHARS} printable characters, got {text[:40]!r}. "
+            "Nothing was written."
+        )
+    return text
+
+
+def check_arguments(name: str, task: AnyTask, args: object, kwargs: object) -> tuple[list[JSON], dict[str, JSON]]:
+    """The arguments of each job as JSON, if the function of `task` takes them."""
+    if not isinstance(args, (tuple, list)) or not (kwargs is None or isinstance(kwargs, Mapping)):
+        raise InvalidType(f"schedule {name!r}: args is a list and kwargs a dict. Nothing was written.")
+    try:
+        payload = payload_of(task, args, kwargs or {})
+    except JobQueueError as error:
+        raise type(error)(f"schedule {name!r}: {error}") from None
+    return payload["args"], payload["kwargs"]
+
+
+def check_terms(
+    name: str,
+    *,
+    cron: object = None,
+    every: object = None,
+    timezone: object = None,
+    missed: object = "latest",
+    missed_limit: object = MISSED_LIMIT,
+    overlap: object = "allow",
+    jitter_seconds: object = 0,
+    start_at: object = None,
+    end_at: object = None,
+    phase_seconds: float = 0.0,
+) -> Terms:
+    """The terms of schedule `name`, as schedule() takes them. Raises InvalidValue, InvalidType."""
+    of = f"schedule {name!r}"
+    if (cron is None) == (every is None):
+        both = "both" if cron is not None else "neither"
+        raise InvalidValue(f"{of} has {both} of cron and every. Nothing was written; give one of them.")
+    zone = check_zone(settings.TIME_ZONE or "UTC" if timezone is None else timezone, f"{of}: timezone")
+    start, end = (
+        None if value is None else check_instant(value, f"{of}: {what}")
+        for what, value in (("start_at", start_at), ("end_at", end_at))
+    )
+    if start is not None and end is not None and end < start:
+        raise InvalidValue(f"{of} ends at {end} before it starts at {start}. Nothing was written.")
+    timing = Timing(
+        cron=None if cron is None else check_cron(cron, f"{of}: cron"),
+        every_seconds=None if every is None else _check_every(every, of),
+        timezone=zone,
+        start_at=start,
+        end_at=end,
+        phase_seconds=phase_seconds,
+    )
+    return Terms(
+        timing=timing,
+        missed=_one_of(missed, MISSED, f"{of}: missed"),
+        missed_limit=check_int(missed_limit, f"{of}: missed_limit", 1, MISSED_LIMIT_MAX),
+        overlap=_one_of(overlap, OVERLAP, f"{of}: overlap"),
+        jitter_seconds=to_seconds(jitter_seconds, f"{of}: jitter_seconds", zero=True),
+    )
+
+
+def _check_every(every: object, of: str) -> float:
+    seconds = to_seconds(every, f"{of}: every")
+    if seconds < EVERY_SECONDS_MIN:
+        raise InvalidValue(
+            f"{of}: every is {seconds:g} seconds; the least is {EVERY_SECONDS_MIN:g}. Nothing was written."
+        )
+    return seconds
+
+
+def _one_of(value: object, choices: Sequence[str], what: str) -> str:
+    if not isinstance(value, str) or value not in choices:
+        named = ", ".join(map(repr, choices))
+        raise InvalidValue(f"{what} is {value!r:.60}; it is one of {named}. Nothing was written.")
+    return value

@@ -1,0 +1,135 @@
+"""What a schedule is: its terms and the template of its jobs, as one JSON document that any process can fire."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from jobqueue.compat import AnyTask
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.models.schedule import DIGEST_CHARS
+from jobqueue.payload import JSON
+from jobqueue.producer.insert import NewJob
+from jobqueue.schedules.timing import Timing
+
+_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Terms and template. `expires` belongs to the template: seconds after a job is due, or an instant."""
+
+    timing: Timing
+    template: NewJob
+    expires: float | datetime | None = None
+    missed: str = "latest"
+    missed_limit: int = 100
+    overlap: str = "allow"
+    jitter_seconds: float = 0.0
+
+    def job(self, tick: datetime, run_at: datetime | None, now: datetime) -> NewJob:
+        """The job of a tick, to run at an instant (None: at once)."""
+        options = json.loads(self.template.options) if self.template.options else {}
+        if "first_due" in options:
+            options["first_due"] = [None if run_at is None else run_at.isoformat(), 0]
+        options["tick"] = tick.isoformat()
+        expires = self.expires
+        if isinstance(expires, float):
+            expires = max(now, run_at or now) + timedelta(seconds=expires)
+        return replace(self.template, run_at=run_at, options=Encoded(json.dumps(options)), expires_at=expires)
+
+
+def define(
+    task: AnyTask, args: list[JSON], kwargs: dict[str, JSON], timing: Timing, terms: Mapping[str, Any]
+) -> Definition:
+    """The definition of a schedule of `task`, whose functions of the arguments are called here.
+
+    Raises InvalidType for a task of another backend or with run_after, and what enqueue() raises for a wrong job.
+    """
+    backend: Any = task.get_backend()
+    if not getattr(backend, "jobqueue_backend", False):
+        raise InvalidType(
+            f"the task {task.module_path} belongs to the backend {task.backend!r}, which is not JobQueueBackend, so "
+            "its jobs cannot be scheduled. Nothing was written; name a task of a backend of jobqueue."
+        )
+    if task.run_after is not None:
+        raise InvalidValue(
+            f"the task {task.module_path} has a run_after, but a schedule says when its jobs run. Nothing was written; "
+            "leave run_after out."
+        )
+    expires = getattr(task, "expires", None)
+    if isinstance(expires, timedelta):
+        expires = expires.total_seconds()
+    return Definition(
+        timing=timing,
+        template=backend.template(task, args, kwargs),
+        expires=float(expires) if isinstance(expires, int) else expires,
+        **{name: terms[name] for name in _TERMS},
+    )
+
+
+def to_json(definition: Definition) -> dict[str, JSON]:
+    """The definition as a JSON document. Values that are the default are left out."""
+    return {
+        "timing": _values(definition.timing, Timing()),
+        "template": _values(definition.template, NewJob(queue="", payload=Encoded(""))),
+        "expires": _to_json(definition.expires),
+        **{name: getattr(definition, name) for name in _TERMS},
+    }
+
+
+def from_json(document: Any) -> Definition:
+    """The definition of a document. Raises InvalidValue for one that a newer version of the package has written."""
+    try:
+        return Definition(
+            timing=Timing(**_read(document["timing"])),
+            template=NewJob(**_read(document["template"])),
+            expires=_from_json(document["expires"]),
+            **{name: document[name] for name in _TERMS},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidValue(
+            f"the definition of the schedule cannot be read by this version of jobqueue ({error!r:.100}). "
+            "Workers of the version that has written it fire the schedule."
+        ) from None
+
+
+def digest_of(document: Mapping[str, JSON]) -> str:
+    """A digest of the document: equal for equal definitions, in all processes."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def _values(one: Any, default: Any) -> dict[str, JSON]:
+    names = [each.name for each in fields(one)]
+    given = [name for name in names if getattr(one, name) != getattr(default, name)]
+    return {name: _to_json(getattr(one, name)) for name in given}
+
+
+def _read(values: Mapping[str, JSON]) -> dict[str, Any]:
+    return {name: _from_json(value) for name, value in values.items()}
+
+
+def _to_json(value: Any) -> JSON:
+    # Types that JSON has not are wrapped, so that a new field of a job needs no line here.
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, datetime):
+        return {"instant": value.isoformat()}
+    if isinstance(value, Encoded):
+        return {"json": str(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, dict):
+        return value
+    ((kind, text),) = value.items()
+    return {"bytes": bytes.fromhex, "instant": datetime.fromisoformat, "json": Encoded}[kind](text)

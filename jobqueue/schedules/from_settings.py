@@ -1,0 +1,63 @@
+"""The schedules of JOBQUEUE["SCHEDULES"], declared like those of the code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from jobqueue.compat import AnyTask, Task
+from jobqueue.conf import load
+from jobqueue.conf.schedules import KEYS
+from jobqueue.exceptions import InvalidValue, JobQueueError
+from jobqueue.schedules.declaring import declare, declared, withdraw
+from jobqueue.tasks import registry
+from jobqueue.validation import did_you_mean
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+def declare_settings() -> None:
+    """Declare the schedules of the settings. Call it when the tasks are registered; a wrong one is logged, left out."""
+    for name, error in problems():
+        logger.error("SCHEDULES[%r] is left out: %s", name, error)
+
+
+def problems() -> Iterator[tuple[str, Exception]]:
+    """Declare the schedules of the settings; the name and the error of each that is wrong."""
+    for name in [name for name, one in declared().items() if one.source == "settings"]:
+        withdraw(name)
+    for name, entry in load().schedules.items():
+        try:
+            _declare(name, entry)
+        except JobQueueError as error:
+            yield name, error
+
+
+def _declare(name: str, entry: Mapping[str, Any]) -> None:
+    if name in declared():
+        raise InvalidValue(
+            f"there are two schedules of the name {name!r}, in the settings and in the code "
+            f"({declared()[name].task.module_path}). That of the code counts; give one of them another name."
+        )
+    given = {argument: entry[key] for key, argument in KEYS.items() if key in entry}
+    declare(name, task_of(entry["TASK"]), entry.get("ARGS", ()), entry.get("KWARGS"), given, "settings")
+
+
+def task_of(path: str) -> AnyTask:
+    """The task of a path, whose module is imported if it has to be. Raises InvalidValue if there is none."""
+    task = registry.find_task(path)
+    if task is not None:
+        return task
+    try:
+        found = import_string(path)
+    except ImportError:
+        found = None
+    if isinstance(found, Task):
+        return found
+    raise InvalidValue(
+        f"no task is called {path!r:.200}{did_you_mean(path, registry.names()[0])}. Nothing was written; give the "
+        "dotted path of a task in the tasks.py of an app."
+    )

@@ -1,0 +1,120 @@
+"""The schedules as callers see them, and their next ticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.clock import read_now
+from jobqueue.exceptions import InvalidValue
+from jobqueue.models import Schedule
+from jobqueue.payload import JSON, decode
+from jobqueue.schedules.declaring import check_name, declared
+from jobqueue.schedules.definitions import Definition, from_json
+from jobqueue.schedules.timing import Timing, zone_of
+from jobqueue.validation import check_int, did_you_mean
+
+PREVIEW_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A schedule. Instants are aware, in UTC."""
+
+    name: str
+    task: str
+    queue: str
+    args: list[JSON]
+    kwargs: dict[str, JSON]
+    cron: str | None
+    every_seconds: float | None
+    timezone: str
+    words: str  # its expression in words
+    missed: str
+    missed_limit: int
+    overlap: str
+    jitter_seconds: float
+    start_at: datetime | None
+    end_at: datetime | None
+    source: str  # "code", "settings" or "admin"
+    edited: bool  # changed by hand: what workers announce is not in force
+    edited_by: str
+    differs: bool  # workers announce another definition than the one in force
+    enabled: bool
+    reason: str  # why it was disabled
+    next_at: datetime | None  # None: it does not fire
+    last_tick_at: datetime | None
+    last_job_id: int | None
+    retired_at: datetime | None  # no worker has announced it for 10 minutes
+
+
+def known(*, using: str | None = None) -> list[Known]:
+    """All schedules that workers have seen or that were made by hand, by name. Those of the code begin with a worker."""
+    alias = alias_of(using)
+    with explain_missing_table(alias):
+        return [_known(row) for row in Schedule.objects.using(alias).order_by("name")]
+
+
+def preview(name: str, n: int = 5, *, using: str | None = None) -> list[datetime]:
+    """The next `n` (1 to 1000) ticks of a schedule, aware, in its time zone; fewer if it ends.
+
+    Also of one that is disabled, as if it were not, and of one that only this process declares. Raises InvalidValue if
+    there is none.
+    """
+    alias = alias_of(using)
+    check_int(n, "n", 1, PREVIEW_MAX)
+    timing = _timing(check_name(name), alias)
+    zone = zone_of(timing.timezone)
+    return [tick.astimezone(zone) for tick in timing.first(n, read_now(alias))]
+
+
+def find(name: str, using: str) -> Schedule:
+    """The row of a schedule. Raises InvalidValue if there is none."""
+    with explain_missing_table(using):
+        row = Schedule.objects.using(using).filter(name=check_name(name)).first()
+        if row is None:
+            raise unknown(name, using)
+        return row
+
+
+def unknown(name: str, using: str) -> InvalidValue:
+    """The error for a schedule that does not exist."""
+    names = list(Schedule.objects.using(using).order_by("name").values_list("name", flat=True)[:1000])
+    later = " It is declared here, and begins when a worker runs." if name in declared() else ""
+    return InvalidValue(f"no schedule is called {name!r:.200}{did_you_mean(name, names)}. Nothing was written.{later}")
+
+
+def _timing(name: str, using: str) -> Timing:
+    with explain_missing_table(using):
+        row = Schedule.objects.using(using).filter(name=name).first()
+        if row is not None:
+            return from_json(row.definition).timing
+        if name in declared():
+            return declared()[name].terms.timing
+        raise unknown(name, using)
+
+
+def _known(row: Any) -> Known:
+    definition = from_json(row.definition)
+    timing = definition.timing
+    args, kwargs = arguments_of(definition)
+    same = {name: getattr(timing, name) for name in ("cron", "every_seconds", "timezone", "start_at", "end_at")}
+    same |= {name: getattr(definition, name) for name in ("missed", "missed_limit", "overlap", "jitter_seconds")}
+    names = ("name", "task", "source", "edited", "edited_by", "enabled", "reason", "next_at", "last_tick_at")
+    same |= {name: getattr(row, name) for name in (*names, "last_job_id", "retired_at")}
+    return Known(
+        queue=definition.template.queue,
+        args=args,
+        kwargs=kwargs,
+        words=timing.words,
+        differs=bool(row.announced_digest) and row.announced_digest != row.digest,
+        **same,
+    )
+
+
+def arguments_of(definition: Definition) -> tuple[list[JSON], dict[str, JSON]]:
+    """The arguments of the jobs."""
+    payload = decode(definition.template.payload)
+    return payload["args"], payload["kwargs"]
