@@ -536,3 +536,10 @@ def is_refused_once() -> None:
 
 
 from tests.app import batches, coroutines, finishing, kit, leftovers, subscribers  # noqa: E402, F401
+
+
+@task
+def tell_tick():
+    """The tick of the schedule that has added the job."""
+    tick = current_job().tick
+    return tick and tick.isoformat()
