@@ -17,6 +17,7 @@ JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
 JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")
 JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
+JOBQUEUE["SCHEDULES"] = env.json("JOBQUEUE_TEST_SCHEDULES", {})
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]
 # The harness asks for the stacks of what hangs with it; a fork of a job keeps it.

@@ -35,7 +35,8 @@ def run_now(name: str, *, using: str | None = None) -> int:
     row = find(name, alias)
     if row.retired_at is not None:
         raise InvalidValue(
-            f"the schedule {name!r} is retired: no worker has announced it since {row.announced_at:%Y-%m-%d %H:%M} UTC. "
+            f"the schedule {name!r} is retired: no worker has announced it since "
+            f"{row.announced_at:%Y-%m-%d %H:%M} UTC. "
             "Nothing was written; enqueue its task, or declare the schedule again."
         )
     now = read_now(alias)

@@ -20,7 +20,7 @@ from jobqueue.schedules.timing import EVERY_SECONDS_MIN, Timing, check_cron, che
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import check_instant, check_int, check_text
 
-T = TypeVar("T", bound=Task)
+T = TypeVar("T", bound=AnyTask)
 
 NAME_CHARS = 255
 MISSED, OVERLAP = ("latest", "all", "skip"), ("allow", "skip", "queue")
@@ -77,7 +77,13 @@ def schedule(
     due up to so much later. Ticks lie from `start_at` to `end_at` (aware); the first one is the first after a worker
     has seen the schedule. Raises InvalidValue, InvalidType, WrongSettings without cronsim; then nothing is declared.
     """
-    given = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "missed_limit": missed_limit}
+    given: dict[str, object] = {
+        "cron": cron,
+        "every": every,
+        "timezone": timezone,
+        "missed": missed,
+        "missed_limit": missed_limit,
+    }
     given |= {"overlap": overlap, "jitter_seconds": jitter_seconds, "start_at": start_at, "end_at": end_at}
 
     def decorate(task: T) -> T:
@@ -165,12 +171,7 @@ def check_terms(
         both = "both" if cron is not None else "neither"
         raise InvalidValue(f"{of} has {both} of cron and every. Nothing was written; give one of them.")
     zone = check_zone(settings.TIME_ZONE or "UTC" if timezone is None else timezone, f"{of}: timezone")
-    start, end = (
-        None if value is None else check_instant(value, f"{of}: {what}")
-        for what, value in (("start_at", start_at), ("end_at", end_at))
-    )
-    if start is not None and end is not None and end < start:
-        raise InvalidValue(f"{of} ends at {end} before it starts at {start}. Nothing was written.")
+    start, end = _check_bounds(start_at, end_at, of)
     timing = Timing(
         cron=None if cron is None else check_cron(cron, f"{of}: cron"),
         every_seconds=None if every is None else _check_every(every, of),
@@ -186,6 +187,14 @@ def check_terms(
         overlap=_one_of(overlap, OVERLAP, f"{of}: overlap"),
         jitter_seconds=to_seconds(jitter_seconds, f"{of}: jitter_seconds", zero=True),
     )
+
+
+def _check_bounds(start_at: object, end_at: object, of: str) -> tuple[datetime | None, datetime | None]:
+    start = None if start_at is None else check_instant(start_at, f"{of}: start_at")
+    end = None if end_at is None else check_instant(end_at, f"{of}: end_at")
+    if start is not None and end is not None and end < start:
+        raise InvalidValue(f"{of} ends at {end} before it starts at {start}. Nothing was written.")
+    return start, end
 
 
 def _check_every(every: object, of: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,6 +17,11 @@ from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
 from jobqueue.schedules.timing import Timing
 
+_READERS: dict[str, Callable[[str], Any]] = {
+    "bytes": bytes.fromhex,
+    "instant": datetime.fromisoformat,
+    "json": Encoded,
+}
 _TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
@@ -132,4 +137,4 @@ def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, text),) = value.items()
-    return {"bytes": bytes.fromhex, "instant": datetime.fromisoformat, "json": Encoded}[kind](text)
+    return _READERS[kind](text)

@@ -51,7 +51,7 @@ class Known:
 
 
 def known(*, using: str | None = None) -> list[Known]:
-    """All schedules that workers have seen or that were made by hand, by name. Those of the code begin with a worker."""
+    """All schedules that workers have seen or that were made by hand, by name."""
     alias = alias_of(using)
     with explain_missing_table(alias):
         return [_known(row) for row in Schedule.objects.using(alias).order_by("name")]

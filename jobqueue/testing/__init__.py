@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jobqueue.testing.inline import run_inline
     from jobqueue.testing.leases import expire_lease
     from jobqueue.testing.runs import JobRun
+    from jobqueue.testing.scheduling import fire, ticks
     from jobqueue.testing.single import assert_idempotent, run_task
 
 __all__ = [
@@ -27,10 +28,12 @@ __all__ = [
     "assert_idempotent",
     "drain",
     "expire_lease",
+    "fire",
     "inject",
     "refute_enqueued",
     "run_inline",
     "run_task",
+    "ticks",
     "travel",
 ]
 
@@ -43,10 +46,12 @@ __getattr__ = import_on_first_use(
         "assert_idempotent": "single",
         "drain": "draining",
         "expire_lease": "leases",
+        "fire": "scheduling",
         "inject": "injecting",
         "refute_enqueued": "asserting",
         "run_inline": "inline",
         "run_task": "single",
+        "ticks": "scheduling",
         "travel": "clock",
     },
 )

@@ -77,7 +77,7 @@ def test_values_of_a_wrong_type_are_refused(given):
 
 def test_two_schedules_of_one_name_are_refused():
     schedule(every=60, args=(1, 2))(tasks.add)
-    with pytest.raises(InvalidValue, match="two schedules of the name 'tests.app.tasks.add'"):
+    with pytest.raises(InvalidValue, match=r"two schedules of the name 'tests.app.tasks.add'"):
         schedule(every=90, args=(1, 2))(tasks.add)
     with pytest.raises(InvalidValue, match="two schedules"):
         schedule(every=90, name="tests.app.tasks.add", args=("a", 1))(tasks.greet)
@@ -98,7 +98,7 @@ def test_a_reloaded_module_replaces_its_schedule():
 
 
 def test_arguments_that_the_task_does_not_take_are_refused():
-    with pytest.raises(PayloadError, match="schedule 'tests.app.tasks.add'"):
+    with pytest.raises(PayloadError, match=r"schedule 'tests.app.tasks.add'"):
         schedule(every=60)(tasks.add)
     with pytest.raises(PayloadError, match="schedule"):
         schedule(every=60, args=(object(), 1))(tasks.add)
