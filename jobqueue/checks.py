@@ -27,6 +27,7 @@ from jobqueue.failures.project import all_task_causes, missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
+from jobqueue.schedules.from_settings import problems as schedule_problems
 from jobqueue.tasks.findable import unfindable
 from jobqueue.tasks.nesting import nesting_problems
 from jobqueue.tasks.policy import policy_problems
@@ -48,6 +49,7 @@ def register() -> None:
     checks.register(check_task_modules, "jobqueue")
     checks.register(check_causes, "jobqueue")
     checks.register(check_nesting, "jobqueue")
+    checks.register(check_schedules, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
@@ -104,6 +106,14 @@ def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.Che
     """
     problem = unused_problem()
     return _messages([problem] if problem else [*entry_problems(), *policy_problems(_conf())])
+
+
+def check_schedules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """E008 a schedule of SCHEDULES cannot be declared."""
+    return _messages(
+        Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", "Workers leave it out. Correct the setting.")
+        for name, error in schedule_problems(_conf().schedules)
+    )
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:

@@ -21,15 +21,15 @@ logger = logging.getLogger("jobqueue.worker")
 
 def declare_settings() -> None:
     """Declare the schedules of the settings. Call it when the tasks are registered; a wrong one is logged, left out."""
-    for name, error in problems():
+    for name, error in problems(load().schedules):
         logger.error("SCHEDULES[%r] is left out: %s", name, error)
 
 
-def problems() -> Iterator[tuple[str, Exception]]:
-    """Declare the schedules of the settings; the name and the error of each that is wrong."""
+def problems(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Exception]]:
+    """Declare these schedules of the settings; the name and the error of each that is wrong."""
     for name in [name for name, one in declared().items() if one.source == "settings"]:
         withdraw(name)
-    for name, entry in load().schedules.items():
+    for name, entry in entries.items():
         try:
             _declare(name, entry)
         except JobQueueError as error:

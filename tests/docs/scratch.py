@@ -11,6 +11,7 @@ from types import ModuleType
 from django.db import connection, models
 
 from jobqueue.outbox import subscribers
+from jobqueue.schedules import declaring
 from jobqueue.tasks import registry
 from tests.docs.markdown import Piece
 from tests.settings import VENDOR
@@ -35,7 +36,7 @@ def project():
     """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
     before = set(sys.modules)
     # A page's project knows nothing of the handlers that other tests have registered.
-    known = (registry._tasks, registry._handlers, subscribers._subscribers)
+    known = (registry._tasks, registry._handlers, subscribers._subscribers, declaring._declared)
     kept = [dict(names) for names in known]
     for names in known:
         names.clear()

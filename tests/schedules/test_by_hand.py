@@ -82,7 +82,7 @@ def test_a_retired_schedule_cannot_be_run():
 def test_an_unknown_name_is_refused_with_the_nearest_one(call):
     begin(every=60)
     with transaction.atomic():
-        with pytest.raises(InvalidValue, match="no schedule is called 'tik'.*did you mean 'tick'"):
+        with pytest.raises(InvalidValue, match=r"no schedule is called 'tik'.*did you mean 'tick'"):
             call("tik")
         assert known()  # the transaction goes on
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobqueue import schedule, task
-from jobqueue.conf import read
+from jobqueue.checks import check_schedules
+from jobqueue.conf import load, read
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
 from jobqueue.schedules.declaring import declared
 from jobqueue.schedules.from_settings import declare_settings, problems
@@ -131,7 +132,9 @@ def test_the_settings_declare_schedules_too(settings):
 )
 def test_a_wrong_schedule_of_the_settings_is_left_out(settings, entry, sentence, caplog):
     settings.JOBQUEUE = {"SCHEDULES": {"one": entry, "two": {"TASK": "tests.app.tasks.boom", "EVERY": 60}}}
-    assert [(name, sentence in str(error)) for name, error in problems()] == [("one", True)]
+    assert [(name, sentence in str(error)) for name, error in problems(load().schedules)] == [("one", True)]
+    (found,) = check_schedules()
+    assert (found.id, sentence in found.msg) == ("jobqueue.E008", True)
     declare_settings()
     assert [*declared()] == ["two"]
     assert "SCHEDULES['one'] is left out" in caplog.text
