@@ -106,6 +106,7 @@ class TestReapLeases:
         expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0, "jobs_redriven": 0, "jobs_skipped": 0}
         expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
         expected |= {"workers_deleted": 0, "allocations_deleted": 0, "archived_jobs_deleted": 0}
+        expected |= {"schedule_ticks_deleted": 0, "schedule_versions_deleted": 0, "schedules_deleted": 0}
         expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 

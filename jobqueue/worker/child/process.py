@@ -171,8 +171,7 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
                     heartbeat_seconds=options.heartbeat_seconds,
                     using=options.database,
                 )
-                if ids := versions.announce(options.database):
-                    worker_rows.note_schedules(name, ids, using=options.database)
+                _announce(options, name)
             return None
         except (Error, DatabaseBusy) as error:
             if is_refusal(error, options.database):
@@ -182,6 +181,17 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
             connections[options.database].close()
             time.sleep(REGISTER_AGAIN.delay_seconds(1))
     return Exit.STOPPED
+
+
+def _announce(options: Options, name: str) -> None:
+    """Announce the schedules of this process. An account that may not do that has a worker without schedules."""
+    try:
+        if ids := versions.announce(options.database):
+            worker_rows.note_schedules(name, ids, using=options.database)
+    except Error as error:
+        if not is_refusal(error, options.database):
+            raise
+        logger.error("%s cannot announce its schedules, so they do not fire: %s", name, error)
 
 
 def _readiness(options: Options) -> str:
