@@ -91,13 +91,13 @@ def test_with_overlap_skip_a_tick_is_left_out_while_the_job_before_it_has_not_en
     due = begin(every=60, overlap="skip").next_at
     with travel(to=due) as clock:
         assert fire() == 1
-        clock.move_to(due + minutes(1))
+        clock.reach(due + minutes(1))
         assert fire() == 0
         lease = claim_one("default")
-        clock.move_to(due + minutes(2))
+        clock.reach(due + minutes(2))
         assert fire() == 0
         ack(lease)
-        clock.move_to(due + minutes(3))
+        clock.reach(due + minutes(3))
         assert fire() == 1
     assert [outcome for outcome, _ in outcomes()] == ["fired", "skipped", "skipped", "fired"]
 
@@ -123,7 +123,7 @@ def test_with_overlap_queue_no_more_ticks_wait_than_may_be_missed(missed):
     due = begin(every=60, overlap="queue", missed_limit=3).next_at
     with travel(to=due) as clock:
         for minute in range(6):
-            clock.move_to(due + minutes(minute))
+            clock.reach(due + minutes(minute))
             fire()
     assert [outcome for outcome, _ in outcomes()] == ["fired", "missed", "missed", "waiting", "waiting", "waiting"]
     assert missed == [(1, "overlap")] * 2
@@ -192,7 +192,7 @@ def test_a_tick_that_was_fired_does_not_fire_again_after_the_clock_of_the_server
     assert row().next_at <= due + minutes(1)
     with travel(to=due + minutes(59)) as clock:
         fire()
-        clock.move_to(due + minutes(61))
+        clock.reach(due + minutes(61))
         fire()
     assert len(jobs()) == len(set(jobs()))
     assert (due + minutes(60)).isoformat() in jobs()
