@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -46,7 +46,9 @@ def enable(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mode
     def change(name: str, using: str) -> bool:
         return schedules.enable(name, using=using)
 
-    apply(model_admin, request, queryset, "enable", _verb(model_admin, request, change), _enabled, allowed=("disabled",))
+    apply(
+        model_admin, request, queryset, "enable", _verb(model_admin, request, change), _enabled, allowed=("disabled",)
+    )
 
 
 @admin.action(description=_("Disable (needs a reason)"), permissions=["run"])
@@ -70,11 +72,12 @@ def revert(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mode
     """Put in force again what workers announce."""
 
     def change(name: str, using: str) -> bool:
-        return editing.revert(name, request.user.get_username(), using) is not False
+        return editing.revert(name, request.user.get_username(), using)
 
-    by_hand = queryset.filter(edited=True).exclude(source=Schedule.Source.ADMIN)
+    made = Q(edited=True) | Q(source=Schedule.Source.ADMIN)
+    by_hand = queryset.filter(made).exclude(announced_digest="")
     if not by_hand.exists():
-        text = gettext("No chosen schedule of the code or the settings was changed by hand.")
+        text = gettext("No chosen schedule has a change that could be taken back.")
         model_admin.message_user(request, text, messages.WARNING)
         return
     allowed = ("enabled", "disabled", "retired")
@@ -84,9 +87,7 @@ def revert(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mode
 ALL = (run_now, enable, disable, revert)
 
 
-def _verb(
-    model_admin: VerbAdmin, request: HttpRequest, change: Callable[[str, str], bool]
-) -> Callable[..., bool]:
+def _verb(model_admin: VerbAdmin, request: HttpRequest, change: Callable[[str, str], bool]) -> Callable[..., bool]:
     """`change` of the schedule with an id; an error that concerns this schedule is said, and others go on."""
 
     def verb(row_id: int, *, using: str) -> bool:

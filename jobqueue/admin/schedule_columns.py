@@ -46,7 +46,7 @@ LIST_CHARS, REASON_CHARS = 80, 200
 WORDS: dict[str, StrOrPromise] = {"enabled": _("enabled"), "disabled": _("disabled"), "retired": _("retired")}
 _BADGES = {"enabled": "done", "disabled": "failed", "retired": "canceled"}
 _TICK_BADGES = {"fired": "done", "waiting": "ready", "missed": "failed", "refused": "failed", "skipped": "canceled"}
-_UNREADABLE = _("A newer version of jobqueue has written it; this process cannot read it.")
+_UNREADABLE = _("A newer version of the package has written it; this process cannot read it.")
 
 
 def state_of(row: Schedule) -> str:
@@ -61,13 +61,18 @@ def by_hand(row: Schedule) -> bool:
     return bool(row.edited) and row.source != Schedule.Source.ADMIN
 
 
+def to_take_back(row: Schedule) -> bool:
+    """Whether workers announce something that a change by hand keeps out."""
+    return bool(row.announced_digest) and (bool(row.edited) or row.source == Schedule.Source.ADMIN)
+
+
 def differs(row: Schedule) -> bool:
     """Whether workers announce another definition than the one in force."""
     return bool(row.announced_digest) and row.announced_digest != row.digest
 
 
 def words_of(timing: Timing) -> str:
-    """The expression in words, and of an interval its time zone is left out: it has none."""
+    """The expression in words, with its time zone; an interval has none."""
     try:
         return plain(timing.words)
     except WrongSettings as error:

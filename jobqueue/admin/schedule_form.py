@@ -154,17 +154,18 @@ class ScheduleForm(_ModelForm):
             field: Any = self.fields["task"]
             field.choices = [("", "---------"), *((name, plain(name)) for name in known)]
         if before is None:
-            self.initial = {"timezone": settings.TIME_ZONE or "UTC"} | self.initial
+            self.initial.setdefault("timezone", settings.TIME_ZONE or "UTC")
             return
         timing, arguments = before.timing, zip(ARGUMENTS, arguments_of(before), strict=True)
-        self.initial |= {name: getattr(before, name) for name in ("missed", "missed_limit", "overlap")}
-        self.initial |= {name: getattr(timing, name) for name in ("cron", "timezone", "start_at", "end_at")}
-        self.initial |= {
-            "task": self.instance.task,
-            "every": duration(timing.every_seconds) if timing.every_seconds else "",
-            "jitter_seconds": duration(before.jitter_seconds),
-            **{name: json.dumps(value, ensure_ascii=False) for name, value in arguments},
-        }
+        for name in ("missed", "missed_limit", "overlap"):
+            self.initial[name] = getattr(before, name)
+        for name in ("cron", "timezone", "start_at", "end_at"):
+            self.initial[name] = getattr(timing, name)
+        for name, value in arguments:
+            self.initial[name] = json.dumps(value, ensure_ascii=False)
+        self.initial["task"] = self.instance.task
+        self.initial["every"] = duration(timing.every_seconds) if timing.every_seconds else ""
+        self.initial["jitter_seconds"] = duration(before.jitter_seconds)
 
     def clean_name(self) -> str:
         """A new name of printable characters."""
@@ -223,7 +224,7 @@ class ScheduleForm(_ModelForm):
             given["jitter_seconds"] = 0
         if (before := self._before) is not None:
             timing = before.timing
-            stored = {"every": timing.every_seconds, "jitter_seconds": before.jitter_seconds}
+            stored: dict[str, object] = {"every": timing.every_seconds, "jitter_seconds": before.jitter_seconds}
             stored |= {"start_at": timing.start_at, "end_at": timing.end_at}
             given |= {key: stored[key] for key in _ROUNDED if key not in self.changed_data}
             if "every" not in self.changed_data:

@@ -18,7 +18,7 @@ from jobqueue.admin import schedule_actions
 from jobqueue.admin.formatting import plain
 from jobqueue.admin.readonly import ConditionFilter, NewestFirst
 from jobqueue.admin.schedule_actions import ReasonForm
-from jobqueue.admin.schedule_columns import WORDS, ScheduleColumns, by_hand, state_of
+from jobqueue.admin.schedule_columns import WORDS, ScheduleColumns, state_of, to_take_back
 from jobqueue.admin.schedule_form import ARGUMENTS, TERMS, ScheduleForm
 from jobqueue.admin.verb_admin import VerbAdmin, needs
 from jobqueue.conf import load
@@ -92,7 +92,9 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
         return request.user.has_perm("jobqueue.add_schedule")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return request.user.has_perm("jobqueue.change_schedule")
+        # What is saved for a retired schedule would not fire, so schedules.editing refuses it.
+        retired = isinstance(obj, Schedule) and obj.retired_at is not None
+        return request.user.has_perm("jobqueue.change_schedule") and not retired
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
         return ByName
@@ -130,7 +132,7 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
     def verbs_for(self, row: Schedule) -> tuple[str, ...]:
         """Those that change something."""
         verbs = ("run_now",) if row.retired_at is None else ()
-        return (*verbs, *(("revert",) if by_hand(row) else ()), "disable" if row.enabled else "enable")
+        return (*verbs, *(("revert",) if to_take_back(row) else ()), "disable" if row.enabled else "enable")
 
     def states_of(self, rows: QuerySet[Schedule]) -> list[tuple[int, str]]:
         return [(row.pk, state_of(row)) for row in rows.only("enabled", "retired_at")]
