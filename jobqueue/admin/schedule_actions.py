@@ -25,7 +25,10 @@ from jobqueue.schedules.by_hand import REASON_CHARS
 class ReasonForm(ActionForm):
     """The form of the actions, with a field for the reason of disabling."""
 
-    reason = forms.CharField(label=_("Reason:"), required=False, max_length=REASON_CHARS)
+    # Not max_length: Django would say "No action selected" of a reason that is too long.
+    reason = forms.CharField(
+        label=_("Reason:"), required=False, widget=forms.TextInput(attrs={"maxlength": REASON_CHARS})
+    )
 
 
 @admin.action(description=_("Run now (adds a job)"), permissions=["run"])
@@ -67,7 +70,7 @@ def disable(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     apply(model_admin, request, queryset, named, _verb(model_admin, request, change), _disabled, allowed=("enabled",))
 
 
-@admin.action(description=_("Take back the change that was made by hand"), permissions=["change"])
+@admin.action(description=_("Take back the change by hand"), permissions=["change"])
 def revert(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """Put in force again what workers announce."""
 

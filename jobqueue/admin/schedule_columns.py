@@ -73,6 +73,8 @@ def differs(row: Schedule) -> bool:
 
 def words_of(timing: Timing) -> str:
     """The expression in words, with its time zone; an interval has none."""
+    if timing.cron is None:
+        return gettext("every %(time)s") % {"time": duration(timing.every_seconds or 0.0)}
     try:
         return plain(timing.words)
     except WrongSettings as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.conf import settings
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -141,6 +142,8 @@ class ScheduleForm(_ModelForm):
         for name in [name for name in self.fields if name not in (self._meta.fields or ())]:
             del self.fields[name]
         self._fill(self._before)
+        for field in self.fields.values():
+            field.label = capfirst(str(field.label))
         zone = gettext("Such as 2026-01-31 18:00 (%(zone)s).") % {"zone": timezone.get_current_timezone_name()}
         for name in ("start_at", "end_at"):
             if name in self.fields:
