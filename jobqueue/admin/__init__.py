@@ -10,6 +10,7 @@ from jobqueue.admin.lock_activity import LockActivityAdmin
 from jobqueue.admin.outbox import OutboxEventAdmin
 from jobqueue.admin.queues import QueueAdmin
 from jobqueue.admin.redrive import RedriveAdmin
+from jobqueue.admin.schedules import ScheduleAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "OutboxEventAdmin",
     "QueueAdmin",
     "RedriveAdmin",
+    "ScheduleAdmin",
     "WorkerAdmin",
 ]
