@@ -1,0 +1,159 @@
+"""Make a schedule by hand, change one, and take a change back. The admin and the import do it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+
+from jobqueue.compat import AnyTask
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
+from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InvalidValue
+from jobqueue.models import Schedule, ScheduleVersion
+from jobqueue.payload import JSON
+from jobqueue.schedules.by_hand import REASON_CHARS
+from jobqueue.schedules.declaring import Terms, check_arguments, check_name
+from jobqueue.schedules.definitions import define, from_json, to_json
+from jobqueue.schedules.firing import set_next
+from jobqueue.schedules.listing import unknown
+from jobqueue.schedules.versions import locked, put_in_force
+from jobqueue.validation import check_text
+
+logger = logging.getLogger("jobqueue.schedules")
+
+BY_CHARS = 150
+
+
+def save(
+    name: str,
+    task: AnyTask,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    terms: Terms,
+    *,
+    by: str,
+    using: str | None,
+    enabled: bool = True,
+    reason: str = "",
+) -> bool:
+    """Make a schedule of source "admin", or change the one of this name, until revert(); True if it is new.
+
+    `terms`: of declaring.check_terms(). `by`: who does it, up to 150 characters. `reason`: why it is not `enabled`, 1
+    to 200 characters; ignored if it is. The first tick of a new one is the first after now. Ticks of a changed one that
+    are due are decided by its terms of before. Raises InvalidValue, also for a schedule that is retired, InvalidType,
+    and what enqueue() raises for a wrong job; then nothing is written.
+    """
+    alias = alias_of(using)
+    values = check_arguments(check_name(name), task, args, kwargs)
+    columns = {"edited_by": _check_by(by), "reason": "" if enabled else _check_reason(reason)}
+    if getattr(task.get_backend(), "database", alias) != alias:
+        raise InvalidValue(
+            f"the jobs of {task.module_path} belong to another database than {alias!r}. Nothing was written; make the "
+            "schedule in the database of the task's backend."
+        )
+    document = to_json(define(task, *values, terms.timing, {one: getattr(terms, one) for one in _TERMS}))
+    work = partial(_save, name, document, enabled, columns, alias)
+    return _in_transaction(work, alias)
+
+
+def revert(name: str, by: str, using: str | None) -> bool:
+    """Put what workers announce of a schedule in force again; False if it is in force already.
+
+    It stays disabled if it is. `by`: who does it, for the log. Raises InvalidValue if there is no such schedule, or
+    nothing was announced of it; then nothing is written.
+    """
+    alias = alias_of(using)
+    check_name(name)
+    _check_by(by)
+    changed = _in_transaction(partial(_revert, name, alias), alias)
+    if changed:
+        logger.info("%s took back what was changed by hand in the schedule %r", by or "an operator", name)
+    return changed
+
+
+_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
+
+
+def _in_transaction(work: Callable[[], bool], using: str) -> bool:
+    def whole() -> bool:
+        with vendor(using).transaction(connections[using]):
+            return work()
+
+    return retry_transient("schedule", whole, using=using)
+
+
+def _save(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str) -> bool:
+    row = locked(name, using)
+    if row is None and _insert(name, document, enabled, columns, using):
+        return True
+    row = row or locked(name, using)
+    if row.retired_at is not None:
+        raise InvalidValue(
+            f"the schedule {name!r} is retired: no worker announces it since {row.announced_at:%Y-%m-%d %H:%M} UTC. "
+            "Nothing was written; give the new one another name, or declare the schedule again."
+        )
+    put_in_force(row, document, using)
+    row.edited, row.edited_by, row.reason = True, columns["edited_by"], columns["reason"]
+    if enabled and not row.enabled:
+        # Its ticks of meanwhile were not missed: they were not wanted.
+        row.decided_until = row.now
+    row.enabled = enabled
+    set_next(row, from_json(document).timing.after(row.decided_until))
+    row.updated_at = UtcNow()
+    row.save(using=using)
+    return False
+
+
+def _insert(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str) -> bool:
+    row: Any = Schedule(name=name, source=Schedule.Source.ADMIN, enabled=enabled, **columns)
+    row.now = row.decided_until = read_now(using)
+    put_in_force(row, document, using)
+    try:
+        with transaction.atomic(using=using):
+            row.save(using=using, force_insert=True)
+    except IntegrityError:
+        return False  # another process has made it just now
+    return True
+
+
+def _revert(name: str, using: str) -> bool:
+    row = locked(name, using)
+    if row is None:
+        raise unknown(name, using)
+    version = ScheduleVersion.objects.using(using).filter(name=name, digest=row.announced_digest).first()
+    if version is None:
+        raise InvalidValue(
+            f"no worker announces the schedule {name!r}, so there is nothing to put in force instead. Nothing was "
+            "written; change it, or disable it."
+        )
+    if not row.edited and row.digest == version.digest:
+        return False
+    put_in_force(row, version.definition, using)
+    # Also the time: a schedule that no worker has any more is retired like those of the code.
+    row.source, row.announced_at = version.source, version.announced_at
+    row.edited, row.edited_by = False, ""
+    row.updated_at = UtcNow()
+    row.save(using=using)
+    return True
+
+
+def _check_by(by: str) -> str:
+    if len(check_text(by, "by")) > BY_CHARS:
+        raise InvalidValue(f"by has {len(by)} characters; allowed are up to {BY_CHARS}. Nothing was written.")
+    return by
+
+
+def _check_reason(reason: str) -> str:
+    words = check_text(reason, "reason").strip()
+    if not 1 <= len(words) <= REASON_CHARS:
+        raise InvalidValue(
+            f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
+            "words why the schedule is disabled."
+        )
+    return words
