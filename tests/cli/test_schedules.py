@@ -19,8 +19,9 @@ from tests.schedules.helpers import USING, begin
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def foreign_tables(django_db_setup, django_db_blocker):
+    """The tables of the other packages, which other tests here must not have."""
     with django_db_blocker.unblock(), foreign.tables():
         yield
 
