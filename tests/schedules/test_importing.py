@@ -8,9 +8,12 @@ from jobqueue import schedules
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule
+from jobqueue.schedules.declaring import declare
 from jobqueue.schedules.importing import beat
 from jobqueue.schedules.importing.rows import Unmapped
 from jobqueue.schedules.importing.writing import carry_out, plan
+from tests.app import tasks
+from tests.schedules import foreign
 from tests.schedules.foreign import CHANGED, periodic, queued
 from tests.schedules.helpers import USING, begin
 
@@ -97,9 +100,36 @@ def test_start_expiry_and_a_disabled_task_are_kept_and_options_of_messages_are_n
     found = bring("beat")
     assert (found["kept"].lost, found["off"].lost) == (("queue", "priority"), ("expire_seconds", "headers"))
     kept, off = schedules.known(using=USING)
-    assert kept.end_at - kept.start_at == timedelta(days=2)
+    assert kept.end_at - kept.start_at == timedelta(days=2, microseconds=-1)
     assert kept.next_at == kept.start_at
     assert (off.enabled, off.reason, off.next_at) == (False, "was disabled in django-celery-beat", None)
+
+
+def test_no_tick_fires_at_the_instant_of_the_expiry():
+    periodic(1, "tick", interval=(1, "days"), last_run_at=in_days(0), expires=in_days(2))
+    bring("beat")
+    assert ticks("tick") == [in_days(1)]
+
+
+def test_an_interval_that_was_given_a_new_start_counts_from_there():
+    periodic(1, "tick", interval=(1, "hours"), last_run_at=CHANGED, start_time=in_days(1) + timedelta(seconds=5))
+    bring("beat")
+    assert ticks("tick", 2) == [in_days(1) + timedelta(seconds=5), in_days(1) + timedelta(hours=1, seconds=5)]
+
+
+def test_rows_of_a_version_without_later_columns_are_read():
+    later = ("solar_id", "clocked_id", "one_off", "start_time", "expire_seconds", "headers", "priority")
+    row = {**foreign.BEAT, "id": 1, "name": "old", "interval_id": 1, "last_run_at": None, "expires": None}
+    tables = {"crontab": {}, "interval": {1: {"id": 1, "every": 5, "period": "minutes"}}, "clocked": {}}
+    found = beat._row({k: v for k, v in row.items() if k not in later}, tables, in_days(0), USING)
+    assert (found.refused, found.terms["every"]) == ("", 300)
+
+
+def test_a_name_that_the_code_declares_is_left_alone_before_a_worker_has_seen_it():
+    declare("tick", tasks.add, (1, 2), None, {"every": 60}, "code")
+    periodic(1, "tick", interval=(1, "hours"))
+    assert bring("beat")["tick"].outcome == "exists"
+    assert not Schedule.objects.exists()
 
 
 def test_a_name_that_exists_is_left_alone():
@@ -187,6 +217,9 @@ def test_what_django_q2_says_and_a_schedule_cannot_is_named(settings):
     queued(4, "last", "M", next_run=NEXT.replace(day=31))
     queued(5, "wrong", "H", args="1,, 2")
     queued(6, "six", "C", cron="* * * * * 5")
+    queued(7, "step", "C", cron="0 3 */2 * 1")
+    queued(8, "many", "H", repeats=10_000_000)
+    queued(9, "set", "H", kwargs="{[]: 1}")
     found = bring("django-q2")
     assert found["hook"].lost == ("hook", "cluster", "q_options")
     assert found["seconds"].lost == ("42 seconds after the minute",)
@@ -194,6 +227,9 @@ def test_what_django_q2_says_and_a_schedule_cannot_is_named(settings):
     assert found["last"].why.startswith("its day of the month, 31")
     assert "cannot be read" in found["wrong"].why
     assert "five fields" in found["six"].why
+    assert "names days of the month and days of the week" in found["step"].why
+    assert found["many"].why == "it is to run 10000000 times; at most 1000 are counted."
+    assert "cannot be read" in found["set"].why
 
 
 def test_names_that_are_missing_or_not_unique_get_the_number_of_the_row():

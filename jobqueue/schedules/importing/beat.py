@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.db.clock import read_now
@@ -42,21 +42,22 @@ def _row(one: Mapping[str, Any], tables: Tables, now: datetime, using: str) -> R
     try:
         args, kwargs = _json(one["args"] or "[]", list), _json(one["kwargs"] or "{}", dict)
         terms = _terms(one, tables, now, using)
-        start_at, end_at = instant_of(one["start_time"], using), instant_of(one["expires"], using)
-        if end_at is not None and end_at <= now:
-            raise Unmapped(f"it expired at {end_at:%Y-%m-%d %H:%M} UTC")
-        if one["one_off"] and one["total_run_count"]:
+        start_at, expires = instant_of(one.get("start_time"), using), instant_of(one["expires"], using)
+        if expires is not None and expires <= now:
+            raise Unmapped(f"it expired at {expires:%Y-%m-%d %H:%M} UTC")
+        if one.get("one_off") and one["total_run_count"]:
             raise Unmapped("it was to run once, and has run")
     except Unmapped as error:
         return Row(name, task, refused=str(error))
-    bounds = {"start_at": start_at, "end_at": end_at}
+    # beat fires no tick at the instant of the expiry itself.
+    bounds = {"start_at": start_at, "end_at": expires and expires - timedelta(microseconds=1)}
     return Row(
         name,
         task,
         args,
         kwargs,
         {**{key: value for key, value in bounds.items() if value is not None}, **terms},
-        runs=1 if one["one_off"] and one["clocked_id"] is None else None,
+        runs=1 if one.get("one_off") and one.get("clocked_id") is None else None,
         disabled="" if one["enabled"] else "was disabled in django-celery-beat",
         lost=tuple(key for key in _LOST if one.get(key) not in (None, "")) + _headers(one),
     )
@@ -77,10 +78,11 @@ def _json(text: str, kind: type) -> Any:
 
 
 def _terms(one: Mapping[str, Any], tables: Tables, now: datetime, using: str) -> dict[str, Any]:
-    if one["solar_id"] is not None:
+    # Columns that older versions do not have are got with a default.
+    if one.get("solar_id") is not None:
         raise Unmapped("it follows the sun, which no schedule of jobqueue does")
     for kind in ("crontab", "interval", "clocked"):
-        number = one[f"{kind}_id"]
+        number = one.get(f"{kind}_id")
         if number is None:
             continue
         if number not in tables[kind]:
@@ -98,11 +100,15 @@ def _terms(one: Mapping[str, Any], tables: Tables, now: datetime, using: str) ->
 
 def _interval(one: Mapping[str, Any], row: Mapping[str, Any], using: str) -> dict[str, Any]:
     # beat counts from the last run; before the first one from the start, or from the last change.
-    since = one["last_run_at"] or one["start_time"] or one["date_changed"]
-    instant = instant_of(since, using)
+    last, start = instant_of(one["last_run_at"], using), instant_of(one.get("start_time"), using)
+    instant = last or start or instant_of(one["date_changed"], using)
     if instant is None or row["period"] not in _SECONDS:
         raise Unmapped(f"its interval of {row['every']} {row['period']} cannot be read")
-    return every(row["every"] * _SECONDS[row["period"]], instant)
+    seconds = row["every"] * _SECONDS[row["period"]]
+    if last is not None and start is not None and last + timedelta(seconds=seconds) < start:
+        # It was stopped and given a new start: it is due then, and counts from there.
+        instant = start
+    return every(seconds, instant)
 
 
 def cron_of(row: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ def _args(text: str | None) -> list[Any]:
         return []
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, TypeError, ValueError):
         raise Unmapped(f"its arguments {text[:60]!r} cannot be read") from None
     return list(value) if isinstance(value, tuple) else [value]
 
@@ -76,14 +76,20 @@ def _kwargs(text: str | None) -> dict[str, Any]:
     try:
         try:
             value = ast.literal_eval(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, TypeError, ValueError):
             call = ast.parse(f"f({text})", mode="eval").body
-            value = {str(word.arg): ast.literal_eval(word.value) for word in getattr(call, "keywords", ())}
-    except (SyntaxError, ValueError):
+            value = _keywords(call)
+    except (SyntaxError, TypeError, ValueError):
         value = None
     if not isinstance(value, dict):
         raise Unmapped(f"its keyword arguments {text[:60]!r} cannot be read")
     return value
+
+
+def _keywords(call: ast.expr) -> dict[str, Any]:
+    if not isinstance(call, ast.Call) or call.args:
+        raise ValueError("no keyword arguments")
+    return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
 
 
 def _terms(one: Mapping[str, Any], next_run: datetime, now: datetime) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -93,7 +99,7 @@ def _terms(one: Mapping[str, Any], next_run: datetime, now: datetime) -> tuple[d
         return once(next_run, now), ()
     begin = {"start_at": next_run} if next_run > now else {}
     if kind == "C":
-        return {"cron": str(one["cron"]), "timezone": settings.TIME_ZONE or "UTC"} | begin, ()
+        return {"cron": _same(str(one["cron"])), "timezone": settings.TIME_ZONE or "UTC"} | begin, ()
     if kind in ("I", "H"):
         return every((one["minutes"] or 1) * 60.0 if kind == "I" else _HOUR, next_run) | begin, ()
     zone = zone_of("UTC" if kind == "Y" else settings.TIME_ZONE or "UTC")
@@ -107,6 +113,17 @@ def _terms(one: Mapping[str, Any], next_run: datetime, now: datetime) -> tuple[d
     if begin:
         begin = {"start_at": next_run.replace(second=0, microsecond=0)}
     return terms | begin, (f"{seconds:g} seconds after the minute",) if seconds else ()
+
+
+def _same(cron: str) -> str:
+    """`cron` if cronsim reads its days as croniter does, which runs it where either agrees, unless one is a star."""
+    days = cron.split()[2:5:2]
+    if "*" not in days and any(day.startswith("*") for day in days):
+        raise Unmapped(
+            f"its expression {cron[:60]!r} names days of the month and days of the week, one of them as a step of all: "
+            "django-q2 runs it where one agrees, and a schedule where both do"
+        )
+    return cron
 
 
 def _cron(kind: str, next_run: datetime, zone: tzinfo) -> str:

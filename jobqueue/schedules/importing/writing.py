@@ -11,7 +11,7 @@ from jobqueue.compat import AnyTask
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, JobQueueError
 from jobqueue.models import Schedule
-from jobqueue.schedules.declaring import Terms, check_arguments, check_name, check_terms
+from jobqueue.schedules.declaring import Terms, check_arguments, check_name, check_terms, declared
 from jobqueue.schedules.editing import save
 from jobqueue.schedules.from_settings import task_of
 from jobqueue.schedules.importing import beat, django_q
@@ -20,6 +20,8 @@ from jobqueue.validation import did_you_mean
 
 #: what can be imported
 SOURCES = {"beat": beat.read, "django-q2": django_q.read}
+#: ticks that are counted to find the last one
+RUNS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def plan(source: str, mapping: Mapping[str, str], *, using: str) -> list[Planned
                 f"--map {path[:200]!r} is no task of a schedule of {source}{did_you_mean(path, paths)}. "
                 "Nothing was written."
             )
-    taken = {*Schedule.objects.using(using).filter(name__in=[row.name for row in rows]).values_list("name", flat=True)}
+    named = Schedule.objects.using(using).filter(name__in=[row.name for row in rows])
+    # Also those of the code that no worker has announced yet.
+    taken = {*named.values_list("name", flat=True), *declared()}
     now = read_now(using)
     return [_planned(row, mapping, taken, now) for row in rows]
 
@@ -95,6 +99,8 @@ def _terms(row: Row, now: datetime) -> Terms:
     terms = check_terms(row.name, **row.terms)
     if row.runs is None:
         return terms
+    if row.runs > RUNS_MAX:
+        raise InvalidValue(f"it is to run {row.runs} times; at most {RUNS_MAX} are counted. Nothing was written.")
     ticks = terms.timing.first(row.runs, now)
     if not ticks:
         return terms
