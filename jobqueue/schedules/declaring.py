@@ -77,14 +77,10 @@ def schedule(
     due up to so much later. Ticks lie from `start_at` to `end_at` (aware); the first one is the first after a worker
     has seen the schedule. Raises InvalidValue, InvalidType, WrongSettings without cronsim; then nothing is declared.
     """
-    given: dict[str, object] = {
-        "cron": cron,
-        "every": every,
-        "timezone": timezone,
-        "missed": missed,
-        "missed_limit": missed_limit,
-    }
-    given |= {"overlap": overlap, "jitter_seconds": jitter_seconds, "start_at": start_at, "end_at": end_at}
+    given = {
+        "cron": cron, "every": every, "timezone": timezone, "missed": missed, "missed_limit": missed_limit,
+        "overlap": overlap, "jitter_seconds": jitter_seconds, "start_at": start_at, "end_at": end_at,
+    }  # fmt: skip
 
     def decorate(task: T) -> T:
         if not isinstance(task, Task):
