@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import OutputWrapper
+from django.db import connections
 
 from jobqueue.cli.arguments import FOUND
 from jobqueue.cli.dead_letters import confirm, instant
@@ -23,7 +24,7 @@ def run(out: OutputWrapper, using: str, source: str, given: dict[str, Any]) -> i
         raise InvalidValue(
             f"jobs schedules import reads {' or '.join(SOURCES)}, not {source[:40]!r}. Nothing was changed."
         )
-    plans = plan(source, _mapping(given["map"] or []), using=using)
+    plans = plan(source, _mapping(given["map"] or []), using=using, tables_in=_tables_in(given["from"]))
     new = sum(one.outcome == "new" for one in plans)
     if not given["dry_run"] and new:
         if not given["json"] and given["verbosity"] > 0 and not given["yes"]:
@@ -46,6 +47,13 @@ def _mapping(pairs: Sequence[str]) -> dict[str, str]:
             )
         found[old] = new
     return found
+
+
+def _tables_in(alias: str | None) -> str | None:
+    if alias is not None and alias not in connections.settings:
+        known = ", ".join(sorted(connections.settings))
+        raise InvalidValue(f"--from {alias[:100]!r} is not in DATABASES ({known}). Nothing was changed.")
+    return alias
 
 
 def _author() -> str:

@@ -29,7 +29,7 @@ VERBS: dict[str, frozenset[str]] = {
     "enable": frozenset(),
     "disable": frozenset({"reason"}),
     "preview": frozenset({"n"}),
-    "import": frozenset({"dry_run", "map", "yes"}),
+    "import": frozenset({"dry_run", "map", "yes", "from"}),
 }
 _HEAD = ("name", "when", "task", "next tick", "last tick", "last job", "state")
 _TICKS = 5
@@ -49,6 +49,12 @@ def declare(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what import would do; change nothing")
     parser.add_argument(
         "--map", action="append", default=None, metavar="OLD=NEW", help="import: the task NEW runs what OLD ran"
+    )
+    parser.add_argument(
+        "--from",
+        default=None,
+        metavar="ALIAS",
+        help="import: where the other package's tables are (default: --database)",
     )
     parser.add_argument("--yes", action="store_true", help="import: do not ask")
     add_json(parser)
@@ -77,7 +83,7 @@ def _words(words: list[str]) -> tuple[str, str]:
 
 
 def _check_options(verb: str, given: dict[str, Any]) -> None:
-    for option in ("reason", "n", "dry_run", "map", "yes"):
+    for option in ("reason", "n", "dry_run", "map", "yes", "from"):
         if given[option] not in (None, False) and option not in VERBS[verb]:
             takers = ", ".join(name for name, taken in VERBS.items() if option in taken)
             shown = option.replace("_", "-")

@@ -114,6 +114,8 @@ def test_preview_shows_the_next_ticks_in_the_zone_of_the_schedule():
         (["preview", "tick", "--n", "0"], "whole number from 1 to 1000"),
         (["import", "cron"], "reads beat or django-q2"),
         (["import", "beat", "--map", "a"], "is not OLD=NEW"),
+        (["import", "beat", "--from", "nowhere"], "--from 'nowhere' is not in DATABASES"),
+        (["list", "--from", "default"], "--from goes with import"),
     ],
 )
 def test_wrong_words_are_refused_with_status_2(capsys, words, said):
@@ -131,7 +133,7 @@ class TestImport:
     def test_a_dry_run_shows_what_would_be_made_and_changes_nothing(self):
         foreign.periodic(1, "hourly", interval=(1, "hours"), queue="fast")
         foreign.periodic(2, "sun", solar_id=1)
-        lines = run("import", "beat", "--dry-run").splitlines()
+        lines = run("import", "beat", "--dry-run", "--from", "default").splitlines()
         assert lines[0].startswith("new  hourly  tests.app.tasks.add  every 1h 0m  next ")
         assert lines[0].endswith("UTC  without queue")
         assert lines[1] == "skipped  sun  it follows the sun, which no schedule of jobqueue does"

@@ -18,7 +18,7 @@ _HOUR, _DAYS = 3600.0, {"D": 1, "W": 7, "BW": 14}
 #: types whose ticks keep the day of the month, in months
 _MONTHS = {"M": 1, "BM": 2, "Q": 3}
 #: columns that a schedule of ours does not have
-_LOST = ("hook", "cluster", "intended_date_kwarg")
+_LOST = ("hook", "timeout_hook", "failure_hook", "cluster", "intended_date_kwarg")
 #: later, months are too short, and django-q2 moves the day for good
 _LAST_DAY = 28
 

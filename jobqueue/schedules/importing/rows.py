@@ -59,7 +59,7 @@ def read_table(table: str, using: str, *, needed: bool = True) -> list[dict[str,
                 return []
             raise InvalidValue(
                 f"there is no table {table} in the database {using!r}, so there is nothing to import. Nothing was "
-                "written; name the database of the other package with --database."
+                "written; name the database of the other package with --from."
             )
         cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")
         names = [column[0] for column in cursor.description]

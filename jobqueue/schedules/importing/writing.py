@@ -40,15 +40,15 @@ class Planned:
     terms: Terms | None = None
 
 
-def plan(source: str, mapping: Mapping[str, str], *, using: str) -> list[Planned]:
+def plan(source: str, mapping: Mapping[str, str], *, using: str, tables_in: str | None = None) -> list[Planned]:
     """What an import from "beat" or "django-q2" would do; nothing is written.
 
-    `mapping`: paths of tasks there and here. Raises InvalidValue if the tables do not exist, or a path of `mapping` is
-    not a task here or is not named there.
+    `mapping`: paths of tasks there and here. `tables_in`: the alias of their tables; default `using`. Raises
+    InvalidValue if the tables do not exist, or a path of `mapping` is not a task here or is not named there.
     """
     for path in mapping.values():
         task_of(path)
-    rows = SOURCES[source](using)
+    rows = SOURCES[source](tables_in or using)
     paths = sorted({row.task for row in rows})
     for path in mapping:
         if path not in paths:
