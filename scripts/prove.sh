@@ -75,7 +75,7 @@ failures | flow | schedules)
         ;;
     schedules)
         base=
-        parts="pruning walk"
+        parts="pruning partitions walk"
         walk=tests/faults/test_retention_walk.py
         ;;
     esac

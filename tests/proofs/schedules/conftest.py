@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from tests.proofs.schedules import rows
 from tests.proofs.schedules.producers import Producers
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.proofs.schedules.settings"}
@@ -13,6 +14,14 @@ SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.proofs.schedules.settings"}
 def run_worker(run_worker):
     """Start runworker with the settings of these proofs."""
     return functools.partial(run_worker, **SETTINGS)
+
+
+@pytest.fixture
+def numbers(transactional_db):
+    """The table with which rows.py makes many rows of one."""
+    rows.make_numbers()
+    yield
+    rows.drop_numbers()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 from django.db import connection
@@ -24,6 +25,11 @@ def run(sql, params=()):
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return list(cursor.fetchall()) if cursor.description else []
+
+
+def wanted(count):
+    """The number of ended jobs: JOBQUEUE_PROVE_ROWS, or this one."""
+    return int(os.environ.get("JOBQUEUE_PROVE_ROWS", 0)) or count
 
 
 def make_numbers():
@@ -79,9 +85,9 @@ def _insert(count, queue, task, job_seconds, *, status, at):
     )
 
 
-def refresh():
+def refresh(*tables):
     """Let the server count the rows anew, and write what has changed, before anything is measured."""
-    for table in (Job._meta.db_table, JobAttempt._meta.db_table):
+    for table in tables or (Job._meta.db_table, JobAttempt._meta.db_table):
         statement = {"postgres": "VACUUM (ANALYZE) {}", "sqlite": "ANALYZE {}"}.get(VENDOR, "ANALYZE TABLE {}")
         run(statement.format(table))
     if VENDOR == "postgres":
@@ -90,10 +96,12 @@ def refresh():
         run("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def size():
-    """MiB of the job table on the disk, and how many of them are free for new rows as far as the server tells."""
+def size(table="job_queue"):
+    """MiB of a table on the disk, and how many of them are free for new rows as far as the server tells."""
     if VENDOR == "postgres":
-        return run("SELECT pg_total_relation_size('job_queue')")[0][0] / MIB, None
+        # Of a table with partitions the size is that of nothing.
+        parts = f"SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('{table}')"
+        return float(run(f"SELECT coalesce(({parts}), pg_total_relation_size('{table}'))")[0][0]) / MIB, None
     if VENDOR == "sqlite":
         # Of the file: it has hardly anything else.
         pages, free, each = (run(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size"))
@@ -102,7 +110,8 @@ def size():
         run("SET SESSION information_schema_stats_expiry = 0")
     ((used, free),) = run(
         "SELECT data_length + index_length + data_free, data_free FROM information_schema.tables "
-        "WHERE table_schema = DATABASE() AND table_name = 'job_queue'"
+        "WHERE table_schema = DATABASE() AND table_name = %s",
+        [table],
     )
     return float(used) / MIB, float(free) / MIB
 

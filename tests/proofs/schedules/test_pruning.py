@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,15 +41,8 @@ class Size:
 
     @classmethod
     def of(cls, full):
-        ended = int(os.environ.get("JOBQUEUE_PROVE_ROWS", 0)) or (5_000_000 if full else 10_000)
+        ended = rows.wanted(5_000_000 if full else 10_000)
         return cls(ended, 60_000, 30_000, 40, 2) if full else cls(ended, 500, 200, 2, 1)
-
-
-@pytest.fixture
-def numbers(transactional_db):
-    rows.make_numbers()
-    yield
-    rows.drop_numbers()
 
 
 class Load:
