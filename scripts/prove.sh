@@ -2,17 +2,18 @@
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
 # after a death, their queries beside ours), locks, outbox, tasks, failures (causes, outcomes, redrives, the budget of
-# retries), flow (limits, rates, breakers, pauses, full queues), demo (its races, whose figures its pages show), matrix (the
-# tests that make test leaves out on a database because others are enough, and the verbs on the other Django), findings (the
-# tests of each fixed bug on the commit before its fix) and mutants (the code broken on purpose); the last two take all
-# databases. Outbox and the last six go on where a run was broken off. Figures of speed: make bench.
+# retries), flow (limits, rates, breakers, pauses, full queues), schedules (the deletion of ended jobs), demo (its races,
+# whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
+# the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix) and mutants (the code
+# broken on purpose); the last two take all databases. Outbox and the last seven go on where a run was broken off. Figures
+# of speed: make bench.
 sh "$(dirname "$0")/needs_git.sh" prove "writes the commit that it proves into its pages" || exit 1
 . "$(dirname "$0")/venv.sh"
 
 issue=${1:-}
 db=${2:-}
 if [ -z "$issue" ]; then
-    for each in core operations locks outbox tasks failures flow demo matrix findings mutants; do
+    for each in core operations locks outbox tasks failures flow schedules demo matrix findings mutants; do
         sh "$0" "$each" "$db"
     done
     exit 0
@@ -48,27 +49,36 @@ core)
     proofs="tests/proofs tests/faults --ignore=tests/proofs/locks --ignore=tests/proofs/outbox --ignore=tests/proofs/tasks"
     proofs="$proofs --ignore=tests/proofs/failures --ignore=tests/faults/test_redrive_walk.py --ignore=tests/proofs/demo"
     proofs="$proofs --ignore=tests/proofs/flow --ignore=tests/faults/test_flow_walk.py"
+    proofs="$proofs --ignore=tests/proofs/schedules --ignore=tests/faults/test_retention_walk.py"
     proofs="$proofs --ignore=tests/proofs/test_recovery.py --ignore=tests/proofs/test_monitoring.py"
     ;;
 operations) proofs="tests/proofs/test_recovery.py tests/proofs/test_monitoring.py" ;;
 locks) proofs="tests/proofs/locks" ;;
 tasks) proofs="tests/proofs/tasks" ;;
-failures | flow)
+failures | flow | schedules)
     mysql_headers
     install -e '.[dev]' "$lts"
     commit=$(git rev-parse --short=12 HEAD)
     kept=.prove/$issue-$commit
     mkdir -p .prove docs/proof
-    # The last commit before there was any of it: queues that use none of it must cost the same.
-    if [ "$issue" = failures ]; then
+    # base: the last commit before there was any of it, as queues that use none of it must cost the same.
+    case $issue in
+    failures)
         base=9e1a050
         parts="causes outcomes retries redrive walk statements"
         walk=tests/faults/test_redrive_walk.py
-    else
+        ;;
+    flow)
         base=3981065
         parts="limits rates breaker pause walk statements"
         walk=tests/faults/test_flow_walk.py
-    fi
+        ;;
+    schedules)
+        base=
+        parts="pruning partitions walk"
+        walk=tests/faults/test_retention_walk.py
+        ;;
+    esac
     export JOBQUEUE_PROVE=1 JOBQUEUE_TEST_FULL=1
     status=0
     # One after the other: a rate is measured.
@@ -94,7 +104,7 @@ failures | flow)
             mv "$ended.part" "$ended"
         done
     done
-    "$PY" -m "tests.proofs.$issue.page" "$base" "$db" "$kept"-* >"docs/proof/$issue.md"
+    "$PY" -m "tests.proofs.$issue.page" ${base:+"$base"} "$db" "$kept"-* >"docs/proof/$issue.md"
     echo "docs/proof/$issue.md written"
     exit "$status"
     ;;
@@ -165,7 +175,7 @@ findings | mutants)
     exit "$status"
     ;;
 *)
-    echo "no proofs are known for ISSUE=$issue; known: core, operations, locks, outbox, tasks, failures, flow, demo, matrix, findings, mutants" >&2
+    echo "no proofs are known for ISSUE=$issue; known: core, operations, locks, outbox, tasks, failures, flow, schedules, demo, matrix, findings, mutants" >&2
     exit 2
     ;;
 esac

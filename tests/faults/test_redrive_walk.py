@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
-import traceback
-import warnings
-from contextlib import suppress
 
 import pytest
-from django.db import Error, connection, connections
 
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.dead_letters import redrive, redrives
 from jobqueue.dead_letters.stepping import step
-from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job, LaneEntry, Redrive
 from jobqueue.transitions import ack, claim, fail, resume
-from tests.faults.finishing import lose_connection
-from tests.faults.moments import cut_at
+from tests.faults.cuts import disconnected, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
 from tests.settings import VENDOR
@@ -61,49 +52,6 @@ def carry_out(batch=2):
         assert tries < 1000, "a redrive does not end"
 
 
-def killed(number):
-    """A real process that carries the redrive out and gets SIGKILL at this moment; whether it came to that."""
-    connections.close_all()
-    with warnings.catch_warnings():
-        # Other tests may have left idle threads; the child uses none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        status = 70
-        try:
-            with cut_at(number, lambda *_: os.kill(os.getpid(), signal.SIGKILL), threads=True):
-                carry_out()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
-
-
-def disconnected(number):
-    """A thread that carries the redrive out and loses its session at this moment; whether it came to that."""
-    lost = []
-
-    def in_thread():
-        connection.ensure_connection()
-
-        def lose(wrapper, after):
-            lost.append(True)
-            lose_connection(wrapper, after)
-
-        with cut_at(number, lose, threads=True), suppress(Error, DatabaseBusy):
-            carry_out()
-        connections.close_all()
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    return bool(lost)
-
-
 def check(ids, where):
     rows = list(Job.objects.filter(pk__in=ids).order_by("pk").values_list("status", "epoch"))
     assert rows == [(Job.Status.READY, 1)] * 4, where
@@ -133,7 +81,7 @@ def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
     while True:
         number += STRIDE
         ids = begin()
-        stopped = cut(number)
+        stopped = cut(number, carry_out)
         carry_out()
         if stopped:
             # What a worker does every second, for a key whose process died between commit and promotion.

@@ -42,6 +42,10 @@ PROVED = {
             "tests/observer.py",
         ),
     ),
+    "docs/proof/schedules.md": (
+        *(*ENGINE, "jobqueue/retention", "jobqueue/maintenance/pruner.py", "jobqueue/cli/prune.py"),
+        *("tests/proofs/schedules", "tests/faults/test_retention_walk"),
+    ),
     "docs/proof/locks.md": (
         *(*SHARED, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/allocate.py"),
         *("jobqueue/fencing.py", "tests/proofs/locks"),
