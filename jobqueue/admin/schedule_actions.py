@@ -75,7 +75,7 @@ def revert(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mode
     """Put in force again what workers announce."""
 
     def change(name: str, using: str) -> bool:
-        return editing.revert(name, request.user.get_username(), using)
+        return editing.revert(name, by=request.user.get_username(), using=using)
 
     made = Q(edited=True) | Q(source=Schedule.Source.ADMIN)
     by_hand = queryset.filter(made).exclude(announced_digest="")

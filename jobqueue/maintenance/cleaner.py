@@ -115,7 +115,11 @@ ARCHIVED_JOBS = Cleaner(
     "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
 )
 SCHEDULE_TICKS = Cleaner(
-    "schedule_ticks", ScheduleTick, "created_at", "ix_schedule_tick_age", lambda settings: settings.schedule_retention_seconds
+    "schedule_ticks",
+    ScheduleTick,
+    "created_at",
+    "ix_schedule_tick_age",
+    lambda settings: settings.schedule_retention_seconds,
 )
 #: those that live workers have are announced all the time
 SCHEDULE_VERSIONS = Cleaner(

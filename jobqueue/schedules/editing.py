@@ -11,7 +11,7 @@ from django.db import IntegrityError, connections, transaction
 
 from jobqueue.compat import AnyTask
 from jobqueue.db import vendor
-from jobqueue.db.alias import alias_of
+from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
@@ -28,6 +28,7 @@ from jobqueue.validation import check_text
 logger = logging.getLogger("jobqueue.schedules")
 
 BY_CHARS = 150
+_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
 def save(
@@ -44,14 +45,14 @@ def save(
 ) -> bool:
     """Make a schedule of source "admin", or change the one of this name, until revert(); True if it is new.
 
-    `terms`: of declaring.check_terms(). `by`: who does it, up to 150 characters. `reason`: why it is not `enabled`, 1
-    to 200 characters; ignored if it is. The first tick of a new one is the first after now. Ticks of a changed one that
-    are due are decided by its terms of before. Raises InvalidValue, also for a schedule that is retired, InvalidType,
-    and what enqueue() raises for a wrong job; then nothing is written.
+    `terms`: of declaring.check_terms(). `by`: who does it, of which 150 characters are kept. `reason`: why it is not
+    `enabled`, 1 to 200 characters; ignored if it is. The first tick of a new one is the first after now. Ticks of a
+    changed one that are due are decided by its terms of before. Raises InvalidValue, also for a schedule that is
+    retired, InvalidType, and what enqueue() raises for a wrong job; then nothing is written.
     """
     alias = alias_of(using)
     values = check_arguments(check_name(name), task, args, kwargs)
-    columns = {"edited_by": _check_by(by), "reason": "" if enabled else _check_reason(reason)}
+    columns = {"edited_by": check_text(by, "by")[:BY_CHARS], "reason": "" if enabled else _check_reason(reason)}
     if getattr(task.get_backend(), "database", alias) != alias:
         raise InvalidValue(
             f"the jobs of {task.module_path} belong to another database than {alias!r}. Nothing was written; make the "
@@ -62,22 +63,20 @@ def save(
     return _in_transaction(work, alias)
 
 
-def revert(name: str, by: str, using: str | None) -> bool:
-    """Put what workers announce of a schedule in force again; False if it is in force already.
+def revert(name: str, *, by: str, using: str | None) -> bool:
+    """Put what workers announce of a schedule in force again; False if nothing was changed by hand.
 
-    It stays disabled if it is. `by`: who does it, for the log. Raises InvalidValue if there is no such schedule, or
-    nothing was announced of it; then nothing is written.
+    It stays disabled if it is. `by`: who does it, for the log. One of source "admin" becomes that of the code if
+    workers have come to announce its name. Raises InvalidValue if there is no such schedule, or if no worker announces
+    it, as those of source "admin"; then nothing is written.
     """
     alias = alias_of(using)
     check_name(name)
-    _check_by(by)
+    check_text(by, "by")
     changed = _in_transaction(partial(_revert, name, alias), alias)
     if changed:
         logger.info("%s took back what was changed by hand in the schedule %r", by or "an operator", name)
     return changed
-
-
-_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
 def _in_transaction(work: Callable[[], bool], using: str) -> bool:
@@ -85,7 +84,8 @@ def _in_transaction(work: Callable[[], bool], using: str) -> bool:
         with vendor(using).transaction(connections[using]):
             return work()
 
-    return retry_transient("schedule", whole, using=using)
+    with explain_missing_table(using):
+        return retry_transient("schedule", whole, using=using)
 
 
 def _save(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str) -> bool:
@@ -141,12 +141,6 @@ def _revert(name: str, using: str) -> bool:
     row.updated_at = UtcNow()
     row.save(using=using)
     return True
-
-
-def _check_by(by: str) -> str:
-    if len(check_text(by, "by")) > BY_CHARS:
-        raise InvalidValue(f"by has {len(by)} characters; allowed are up to {BY_CHARS}. Nothing was written.")
-    return by
 
 
 def _check_reason(reason: str) -> str:

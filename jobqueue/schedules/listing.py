@@ -65,7 +65,7 @@ def preview(name: str, n: int = 5, *, using: str | None = None) -> list[datetime
     """
     alias = alias_of(using)
     check_int(n, "n", 1, PREVIEW_MAX)
-    timing = _timing(check_name(name), alias)
+    timing = timing_of(check_name(name), alias)
     zone = zone_of(timing.timezone)
     return [tick.astimezone(zone) for tick in timing.first(n, read_now(alias))]
 
@@ -86,7 +86,8 @@ def unknown(name: str, using: str) -> InvalidValue:
     return InvalidValue(f"no schedule is called {name!r:.200}{did_you_mean(name, names)}. Nothing was written.{later}")
 
 
-def _timing(name: str, using: str) -> Timing:
+def timing_of(name: str, using: str) -> Timing:
+    """When a schedule ticks, also one that only this process declares. Raises InvalidValue if there is none."""
     with explain_missing_table(using):
         row = Schedule.objects.using(using).filter(name=name).first()
         if row is not None:

@@ -1,5 +1,6 @@
 """Settings of worker processes in tests: the test database of the parent, short waits."""
 
+import json
 import os
 
 from tests.settings import *  # noqa: F403
@@ -11,6 +12,7 @@ if "JOBQUEUE_TEST_DEFAULT_BACKOFF" in os.environ:
     JOBQUEUE = {}
 # Proofs in which leases run out have shorter ones, with --lease.
 JOBQUEUE |= {"LEASE_SECONDS": 60.0, "HEARTBEAT_SECONDS": 1.0}
+JOBQUEUE["SCHEDULES"] = json.loads(os.environ.get("JOBQUEUE_TEST_SCHEDULES", "{}"))
 JOBQUEUE["QUEUES"] = {"slow": {"LEASE_SECONDS": 600.0}}
 
 if "JOBQUEUE_TEST_CLOCK_OFFSET" in os.environ:

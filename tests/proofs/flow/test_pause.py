@@ -11,7 +11,7 @@ from django.db import connections
 
 from jobqueue import enqueue, flow
 from jobqueue.exceptions import QueueFull
-from jobqueue.models import Job
+from jobqueue.models import Job, Worker
 from tests.marks import committed
 from tests.matrix import enough_on
 from tests.patience import patient
@@ -21,6 +21,11 @@ from tests.servers import control
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.timeout(900), enough_on("sqlite", "mysql", why="see make prove")]
+
+
+def registered():
+    """How many child processes run, as their rows say."""
+    return Worker.objects.filter(stopped_at__isnull=True).count()
 
 
 def restart_server():
@@ -51,6 +56,8 @@ def test_a_paused_queue_starts_nothing_later_than_a_second(run_worker, jobs, obs
         ended = crowd.workers[0]
         assert ended.stop() == 0
         crowd.replace()
+        # A worker that starts while there is no server ends with status 3.
+        wait_for(lambda: registered() == 2 * workers, 60, lambda: unended(crowd.workers))
         restarted = restart_server()
         time.sleep(10 if full else 2)
         after += sum(at > committed_at + second for at in observer.starts)

@@ -1,0 +1,1 @@
+"""Deletion of ended jobs, at full size and under load."""
