@@ -28,7 +28,7 @@ from jobqueue.admin.formatting import (
     stamp,
 )
 from jobqueue.admin.readonly import Facts
-from jobqueue.admin.schedule_form import MISSED_WORDS, OVERLAP_WORDS, definition_of, duration
+from jobqueue.admin.schedule_form import MISSED_WORDS, OVERLAP_WORDS, UNREADABLE, definition_of, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.models import Schedule, ScheduleTick, ScheduleVersion
@@ -46,7 +46,6 @@ LIST_CHARS, REASON_CHARS = 80, 200
 WORDS: dict[str, StrOrPromise] = {"enabled": _("enabled"), "disabled": _("disabled"), "retired": _("retired")}
 _BADGES = {"enabled": "done", "disabled": "failed", "retired": "canceled"}
 _TICK_BADGES = {"fired": "done", "waiting": "ready", "missed": "failed", "refused": "failed", "skipped": "canceled"}
-_UNREADABLE = _("A newer version of the package has written it; this process cannot read it.")
 
 
 def state_of(row: Schedule) -> str:
@@ -87,7 +86,7 @@ def _from_definition(title: StrOrPromise, text: Callable[[Definition], str]) -> 
     @admin.display(description=title)
     def show(self: object, row: Schedule) -> str:
         found = definition_of(row)
-        return str(_UNREADABLE) if found is None else text(found)
+        return str(UNREADABLE) if found is None else text(found)
 
     return show
 
@@ -185,7 +184,7 @@ class ScheduleColumns:
         """The next NEXT_SHOWN ticks, in the time zone of the schedule, as if it were enabled."""
         found = definition_of(row)
         if found is None:
-            return str(_UNREADABLE)
+            return str(UNREADABLE)
         try:
             ticks, zone = found.timing.first(NEXT_SHOWN, row.now), zone_of(found.timing.timezone)
         except (WrongSettings, OSError, ValueError, KeyError) as error:
@@ -224,7 +223,7 @@ def _version(row: Any) -> str:
     try:
         found = None if version is None else from_json(version.definition)
     except InvalidValue:
-        return str(_UNREADABLE)
+        return str(UNREADABLE)
     if found is None:
         return gettext("its definition is no longer stored")
     return f"{words_of(found.timing)}, {plain(found.template.task)}"

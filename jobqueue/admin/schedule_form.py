@@ -45,6 +45,7 @@ OVERLAP_WORDS: dict[str, StrOrPromise] = {
     "skip": _("do not fire"),
     "queue": _("fire when that job has ended"),
 }
+UNREADABLE = _("A newer version of the package has written it; this process cannot read it.")
 _UNITS = {"d": 86400, "h": 3600, "m": 60}
 _WIDE = {"class": "vTextField"}
 _TALL = {"class": "vLargeTextField", "rows": 3, "spellcheck": "false"}
@@ -70,6 +71,9 @@ def definition_of(row: Schedule) -> Definition | None:
 
 class ScheduleForm(_ModelForm):
     """Its values are those of @schedule. Call given() after is_valid()."""
+
+    #: why the write of these values was refused; the page then shows them again
+    refused = ""
 
     name = forms.CharField(
         label=_("name"),
@@ -199,6 +203,11 @@ class ScheduleForm(_ModelForm):
     def clean(self) -> dict[str, Any]:
         """Check the values together, as those of @schedule are checked."""
         found: dict[str, Any] = self.cleaned_data
+        if self.refused:
+            raise forms.ValidationError(self.refused)
+        if self.instance.pk and self._before is None:
+            # Its arguments are not known, so a change would remove them.
+            raise forms.ValidationError(str(UNREADABLE))
         if not self.errors:
             try:
                 self._check(found)

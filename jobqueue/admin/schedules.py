@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db import Error
 from django.db.models import F, Model, Q, QuerySet
 from django.db.models.expressions import Combinable
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -27,6 +27,8 @@ from jobqueue.models import Schedule
 from jobqueue.schedules import editing
 from jobqueue.schedules.by_hand import REASON_CHARS
 
+#: the attribute of a request whose write was refused
+_REFUSED = "jobqueue_refused"
 _INPUTS = ("name", "task", *TERMS, *ARGUMENTS)
 _DEFINED = ("task_name", "expression", "zone", "on_missed", "on_overlap", "jitter", "first_at", "until_at")
 
@@ -155,15 +157,25 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page; a write that is refused is said on it."""
+        """The page; if a write is refused, the form again with what was typed and the reason."""
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
-        except (Error, DatabaseBusy):
+        except (Error, JobQueueError) as error:
+            if request.method != "POST":
+                raise
+            busy = isinstance(error, (Error, DatabaseBusy))
             text = gettext("The database could not be written to. Nothing was changed; try again later.")
-        except JobQueueError as error:
-            text = plain(error)
-        self.message_user(request, text, messages.ERROR)
-        return HttpResponseRedirect(request.path)
+            setattr(request, _REFUSED, text if busy else plain(error))
+        return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm[Any]]:
+        """A class of this request, with the reason of a write that was refused."""
+        kind: Any = super().get_form(request, obj, change, **kwargs)
+        kind.refused = getattr(request, _REFUSED, "")
+        found: type[forms.ModelForm[Any]] = kind
+        return found
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

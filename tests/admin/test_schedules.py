@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 from django.utils.html import escape
 
 from jobqueue import schedules
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.admin import ScheduleAdmin
+from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.models import Job, Schedule
 from jobqueue.schedules import editing, versions
 from jobqueue.schedules.declaring import declare, withdraw
@@ -280,14 +281,43 @@ def test_a_post_of_another_site_is_refused():
     assert root(enforce_csrf_checks=True).post(ADD, FORM).status_code == 403
 
 
-@pytest.mark.parametrize("error", [DatabaseBusy("busy"), DatabaseBusy("x")])
-def test_a_database_that_refuses_the_write_is_no_error_page(monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DatabaseBusy("busy"), "Nothing was changed; try again later."),
+        (OperationalError("gone"), "Nothing was changed; try again later."),
+        (InvalidValue("its jobs belong to another database"), "its jobs belong to another database"),
+    ],
+)
+def test_a_write_that_is_refused_shows_the_form_again_with_what_was_typed(monkeypatch, error, words):
     def refuse(*args, **kwargs):
         raise error
 
     monkeypatch.setattr(editing, "save", refuse)
-    assert "Nothing was changed; try again later." in said(root().post(ADD, FORM, follow=True))
+    page = text_of(root().post(ADD, FORM))
+    assert words in page.partition('class="errornote"')[2]
+    assert 'name="name" value="made"' in page
     assert logged() == []
+
+
+def test_a_page_that_cannot_be_read_does_not_lead_to_itself(monkeypatch):
+    begin()
+
+    def refuse(*args, **kwargs):
+        raise DatabaseBusy("busy")
+
+    monkeypatch.setattr(ScheduleAdmin, "get_object", refuse)
+    with pytest.raises(DatabaseBusy):
+        root().get(page_of())
+
+
+def test_a_definition_of_a_newer_version_cannot_be_changed():
+    begin(args=(1, 2))
+    Schedule.objects.update(definition={"other": 1})
+    values = {key: value for key, value in FORM.items() if key not in ("name", "args", "kwargs")}
+    page = text_of(client_of(person("view_schedule", "change_schedule")).post(page_of(), values))
+    assert "A newer version of the package has written it" in page.partition('class="errornote"')[2]
+    assert row().definition == {"other": 1}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
