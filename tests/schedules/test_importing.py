@@ -95,7 +95,9 @@ def test_what_cannot_be_said_is_skipped_with_its_reason():
 
 
 def test_start_expiry_and_a_disabled_task_are_kept_and_options_of_messages_are_named():
-    periodic(1, "kept", interval=(1, "hours"), start_time=in_days(2), expires=in_days(4), queue="fast", priority=3)
+    start = in_days(2)
+    expires = start + timedelta(days=2)
+    periodic(1, "kept", interval=(1, "hours"), start_time=start, expires=expires, queue="fast", priority=3)
     periodic(2, "off", interval=(1, "hours"), enabled=False, headers='{"a": 1}', expire_seconds=5)
     found = bring("beat")
     assert (found["kept"].lost, found["off"].lost) == (("queue", "priority"), ("expire_seconds", "headers"))
@@ -106,15 +108,17 @@ def test_start_expiry_and_a_disabled_task_are_kept_and_options_of_messages_are_n
 
 
 def test_no_tick_fires_at_the_instant_of_the_expiry():
-    periodic(1, "tick", interval=(1, "days"), last_run_at=in_days(0), expires=in_days(2))
+    ran = in_days(0)
+    periodic(1, "tick", interval=(1, "days"), last_run_at=ran, expires=ran + timedelta(days=2))
     bring("beat")
-    assert ticks("tick") == [in_days(1)]
+    assert ticks("tick") == [ran + timedelta(days=1)]
 
 
 def test_an_interval_that_was_given_a_new_start_counts_from_there():
-    periodic(1, "tick", interval=(1, "hours"), last_run_at=CHANGED, start_time=in_days(1) + timedelta(seconds=5))
+    start = in_days(1) + timedelta(seconds=5)
+    periodic(1, "tick", interval=(1, "hours"), last_run_at=CHANGED, start_time=start)
     bring("beat")
-    assert ticks("tick", 2) == [in_days(1) + timedelta(seconds=5), in_days(1) + timedelta(hours=1, seconds=5)]
+    assert ticks("tick", 2) == [start, start + timedelta(hours=1)]
 
 
 def test_rows_of_a_version_without_later_columns_are_read():
