@@ -26,6 +26,7 @@ from jobqueue.models.ordering import LaneEntry, OrderingKey
 from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
+from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "JobTag",
     "LaneEntry",
     "LockFinding",
     "LockRow",

@@ -1,4 +1,8 @@
-"""Dedupe keys: a live job holds its key, and a finished one for DEDUPE_SECONDS after its end."""
+"""Dedupe keys: a live job holds its key, and a finished one for DEDUPE_SECONDS after its end.
+
+Tasks with `unique` or `unique_seconds` hold theirs for another time, which their rows say. The next enqueue of a key
+takes it from a job that holds it no longer, so an end needs no statement for that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from django.db import IntegrityError, connections
-from django.db.models import Q
+from django.db.models import F, Q
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -15,7 +19,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DedupeConflict
 from jobqueue.models import Job
-from jobqueue.models.job import JobQuerySet
+from jobqueue.models.job import UNFINISHED, WAITING, WINDOW, JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.producer.insert import NewJob, bounded_wait, insertion
 
@@ -71,20 +75,28 @@ def holders(queue: str, keys: Sequence[bytes], *, using: str) -> Holders:
 
 
 def free(queue: str, key: bytes, *, using: str) -> None:
-    """Take the key from a finished job whose hold has run out; keep it as released_key for retry."""
+    """Take the key from a job whose hold has run out; keep it as released_key for retry, unless it was for the wait."""
     rows: JobQuerySet = Job.objects.using(using).filter(queue=queue, dedupe_key=key).annotate(lapsed=_lapsed())
-    for job_id, status in rows.filter(lapsed=True).values_list("pk", "status"):
+    for job_id, status, fence, mode in rows.filter(lapsed=True).values_list("pk", "status", "fence", "unique_mode"):
         # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
-        row = in_state([job_id], status, using=using).filter(dedupe_key=key)
-        row.update(released_key=key, dedupe_key=None, updated_at=UtcNow())
+        row = in_state([job_id], status, using=using).filter(dedupe_key=key, fence=fence)
+        row.update(released_key=None if mode == WAITING else key, dedupe_key=None, updated_at=UtcNow())
 
 
 def _lapsed() -> Q:
+    """Whether a job that has a key holds it no longer.
+
+    Also of jobs whose claim did not free it, as that of another program; `fence` says that there was one.
+    """
     seconds = load().dedupe_seconds
     ended = ~Q(status__in=LIVE)
-    if seconds is None:
-        return ended & Q(pk__isnull=True)
-    return ended & Q(finished_at__lt=UtcNowPlus(-seconds))
+    in_window = Q(pk__isnull=True) if seconds is None else Q(finished_at__lt=UtcNowPlus(-seconds))
+    return (
+        (Q(unique_mode=WINDOW, unique_seconds__isnull=True) & ended & in_window)
+        | (Q(unique_mode=WAITING) & (~Q(status=Job.Status.READY) | Q(fence__gt=0)))
+        | (Q(unique_mode=UNFINISHED) & ended)
+        | (Q(unique_seconds__isnull=False) & Q(created_at__lt=UtcNowPlus(-F("unique_seconds"))))
+    )
 
 
 def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
