@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -15,6 +17,8 @@ class JobTag(models.Model):
 
     job_id = JobIdField(_("job"))
     tag = NameField(_("tag"), max_length=TAG_CHARS)
+
+    objects: ClassVar[models.Manager[JobTag]] = models.Manager()
 
     class Meta:
         db_table = "job_tag"

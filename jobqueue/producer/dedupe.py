@@ -13,6 +13,7 @@ from functools import partial
 from django.db import IntegrityError, connections
 from django.db.models import F, Q
 
+from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
@@ -109,6 +110,8 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
         with bounded_wait(until, using) if attempt else nullcontext():
             found = holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
         if found is not None:
+            if job.replaces and not replace_waiting(found, job, using, until):
+                continue  # it was claimed meanwhile: it may hold its key no longer
             return found
         try:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
@@ -118,10 +121,37 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
         except IntegrityError:
             continue
         return job_id
+    if found is not None:
+        return found
     raise DedupeConflict(
         f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
         "see. Nothing was written; retry the transaction, or use READ COMMITTED."
     )
+
+
+def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
+    """Give the waiting job of that id the payload, priority, run_at and expires_at of `job`. Others stay as they are.
+
+    False if it was waiting and was claimed before it could be written.
+    """
+    rows = Job.objects.using(using).filter(pk=job_id)
+    found = rows.values_list("status", "task", "gate", "fence").first()
+    if found is None or found[:2] != (Job.Status.READY, job.task):
+        return True
+    changes = {
+        "payload": job.payload,
+        "priority": job.priority,
+        "run_at": job.run_at or UtcNow(),
+        "expires_at": job.expires_at,
+        "updated_at": UtcNow(),
+        **({} if found[2] else {"wait_reason": job.wait_reason}),
+    }
+    with bounded_wait(until, using):
+        row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found[3])
+        written = bool(row.update(**changes))
+    if written and job.run_at is None:
+        wakeup.notify(job.queue, using)
+    return written
 
 
 def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
@@ -133,7 +163,16 @@ def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int,
 
 def add_many(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
     """Jobs with dedupe keys: those whose key is free in one INSERT; one by one only after a lost race."""
+    if jobs[0].replaces:
+        # The last one of a key is what the job is to have.
+        last = {job.dedupe_key: job for job in jobs}
+        jobs = [last[job.dedupe_key] if job.dedupe_key else job for job in jobs]
     known = holders(jobs[0].queue, [job.dedupe_key for job in jobs if job.dedupe_key], using=using)
+    if jobs[0].replaces and known:
+        taken = {key: add(job, using, until, added) for key, job in last.items() if key in known}
+        rest = [job for job in jobs if job.dedupe_key not in known]
+        others = iter(add_many(rest, using, until, added) if rest else [])
+        return [taken[job.dedupe_key] if job.dedupe_key in known else next(others) for job in jobs]
     fresh, seen = [], set(known)
     for job in jobs:
         if job.dedupe_key is None or job.dedupe_key not in seen:

@@ -22,7 +22,7 @@ from jobqueue.failures import FailureCause
 from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job, LaneEntry
-from jobqueue.models.job import HELD_GATE
+from jobqueue.models.job import HELD_GATE, WAITING
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.first_due import begins_again
@@ -162,7 +162,8 @@ def make_due(job: Job, using: str) -> bool:
         return _begin_now(job, using)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
-    keys: dict[str, object] = {}
+    # A key that was for the wait does not come back.
+    keys: dict[str, object] = {"dedupe_key": None} if job.unique_mode == WAITING else {}
     if job.released_key is not None:
         if not _take_key_back(job, using):
             return False
