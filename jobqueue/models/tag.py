@@ -8,8 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.fields import JobIdField, NameField
-
-TAG_CHARS = 64
+from jobqueue.validation import TAG_CHARS
 
 
 class JobTag(models.Model):

@@ -144,7 +144,8 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
         "run_at": job.run_at or UtcNow(),
         "expires_at": job.expires_at,
         "updated_at": UtcNow(),
-        **({} if found[2] else {"wait_reason": job.wait_reason}),
+        # A job behind a gate goes on to say what it waits for there.
+        "wait_reason": F("wait_reason") if found[2] else job.wait_reason,
     }
     with bounded_wait(until, using):
         row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found[3])

@@ -20,8 +20,8 @@ def enqueue_many(task: AnyTask, calls: Iterable[Any]) -> list[TaskResult[Any]]:
     """The results of `calls`. A backend that is not ours gets them one by one."""
     backend: Any = task.get_backend()
     given = checked_calls(task, calls)
-    if (at_once := getattr(backend, "enqueue_many", None)) is not None:
-        found: list[TaskResult[Any]] = at_once(task, given)
+    if (together := getattr(backend, "enqueue_many", None)) is not None:
+        found: list[TaskResult[Any]] = together(task, given)
         return found
     return [backend.enqueue(task, list(call.args), dict(call.kwargs)) for call in given]
 
@@ -30,8 +30,8 @@ async def aenqueue_many(task: AnyTask, calls: Iterable[Any]) -> list[TaskResult[
     """enqueue_many() on an event loop."""
     backend: Any = task.get_backend()
     given = checked_calls(task, calls)
-    if (at_once := getattr(backend, "aenqueue_many", None)) is not None:
-        found: list[TaskResult[Any]] = await at_once(task, given)
+    if (together := getattr(backend, "aenqueue_many", None)) is not None:
+        found: list[TaskResult[Any]] = await together(task, given)
         return found
     return [await backend.aenqueue(task, list(call.args), dict(call.kwargs)) for call in given]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, JobAttempt
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
-from jobqueue.tasks.results import new_result, result_of
+from jobqueue.tasks.results import JobTaskResult, new_result, result_of
 
 logger = logging.getLogger("jobqueue.results")
 #: ids in one statement
@@ -49,11 +50,32 @@ def results_of(
         if in_callers_transaction(connections[using]):
             raise
         logger.warning("%d jobs were enqueued but cannot be read: %s", len(ids), error)
+    if not ids:
+        return []
     now = datetime.now(UTC)
+    first = new_result(ids[0], now, task, payloads[0], alias=alias)
+    names = [field.name for field in fields(first)]
+    shared = {name: getattr(first, name) for name in names}
     return [
-        found.get(job_id) or new_result(job_id, created.get(job_id, now), task, payload, alias=alias)
+        found.get(job_id) or _like(shared, job_id, payload, created.get(job_id, now))
         for job_id, payload in zip(ids, payloads, strict=True)
     ]
+
+
+def _like(shared: Mapping[str, Any], job_id: int, payload: Any, created_at: datetime) -> TaskResult[Any]:
+    """A new result: copied, because the constructor walks through the arguments, as long as the rest takes."""
+    made = object.__new__(JobTaskResult)
+    own = {
+        "id": str(job_id),
+        "args": payload["args"],
+        "kwargs": payload["kwargs"],
+        "enqueued_at": created_at,
+        "errors": [],
+        "worker_ids": [],
+    }
+    for name, value in {**shared, **own}.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _created(ids: Sequence[int], using: str) -> dict[int, datetime]:

@@ -9,11 +9,12 @@ from jobqueue.compat import AnyTask
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
+from jobqueue.validation import check_tag
 
 #: the values of unique, and what a row stores for them (models.job); None: 0
 MODES = {"waiting": 1, "unfinished": 2}
 ON_CONFLICT = ("keep", "replace")
-TAG_CHARS, TAGS_MAX = 64, 16
+TAGS_MAX = 16
 #: no limit: the payload has been measured
 _ANY_BYTES = 1 << 62
 
@@ -51,18 +52,6 @@ def checked_tags(tags: object) -> tuple[str, ...]:
     for tag in found:
         check_tag(tag)
     return found
-
-
-def check_tag(tag: object) -> str:
-    """`tag` if it can be stored. Raises InvalidType and InvalidValue."""
-    if not isinstance(tag, str):
-        raise InvalidType(f"a tag must be a str, got {type(tag).__name__}. Nothing was written.")
-    if not 1 <= len(tag) <= TAG_CHARS or not tag.isprintable() or tag != tag.strip():
-        raise InvalidValue(
-            f"the tag {tag[:80]!r} is refused. Nothing was written; a tag has 1 to {TAG_CHARS} printable characters, "
-            "and no space at its ends."
-        )
-    return tag
 
 
 def has_own_key(task: AnyTask) -> bool:

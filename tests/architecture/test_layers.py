@@ -23,7 +23,7 @@ ROOMS = [
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "checks",
     "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
-    "allocate", "bulk", "operations", "counter", "fencing", "transactions", "backends",
+    "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

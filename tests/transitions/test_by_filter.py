@@ -9,8 +9,8 @@ from jobqueue import enqueue, task
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
 from jobqueue.models import Job
-from jobqueue.operations import CHUNK, cancel_many, discard_many, retry_many, run_again
-from jobqueue.transitions import ack, cancel, fail
+from jobqueue.transitions import ack, cancel, cancel_many, discard_many, fail, retry_many, run_again
+from jobqueue.transitions.by_filter import CHUNK
 from tests.factories import claim_one, lease_with, make_job, make_jobs, row, set_columns, state
 
 pytestmark = pytest.mark.django_db
