@@ -138,21 +138,20 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
     found = rows.values_list("status", "task", "gate", "fence").first()
     if found is None or found[:2] != (Job.Status.READY, job.task):
         return True
-    changes = {
-        "payload": job.payload,
-        "priority": job.priority,
-        "run_at": job.run_at or UtcNow(),
-        "expires_at": job.expires_at,
-        "updated_at": UtcNow(),
-        # A job behind a gate goes on to say what it waits for there.
-        "wait_reason": F("wait_reason") if found[2] else job.wait_reason,
-    }
     with bounded_wait(until, using):
         row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found[3])
-        written = bool(row.update(**changes))
-    if written and job.run_at is None:
+        changed = row.update(
+            payload=job.payload,
+            priority=job.priority,
+            run_at=job.run_at or UtcNow(),
+            expires_at=job.expires_at,
+            updated_at=UtcNow(),
+            # A job behind a gate goes on to say what it waits for there.
+            wait_reason=F("wait_reason") if found[2] else job.wait_reason,
+        )
+    if changed and job.run_at is None:
         wakeup.notify(job.queue, using)
-    return written
+    return bool(changed)
 
 
 def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:

@@ -68,8 +68,8 @@ class JobTaskResult(_Base):
         """Read the job again and again until it has ended; this result, with its state, return_value and errors.
 
         None waits for ever, 0 looks once. Raises WaitTimeout when the job has not ended after `timeout_seconds`: it
-        goes on, and wait() may be called again. Raises InsideTransaction in an open transaction, in which the end could not
-        be seen, and InvalidValue, InvalidType.
+        goes on, and wait() may be called again. Raises InsideTransaction in an open transaction, in which the end could
+        not be seen, and InvalidValue, InvalidType.
         """
         wait_for(self, timeout_seconds)
         return self
