@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -21,10 +21,13 @@ from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
-from jobqueue.tasks.definition import Expires, JobTask
+from jobqueue.tasks.calls import Call
+from jobqueue.tasks.definition import JobTask
+from jobqueue.tasks.field_types import Expires
 from jobqueue.tasks.findable import misplaced, warn_if_lost
 from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
+from jobqueue.tasks.uniqueness import MODES, has_own_key, hashed_key
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
@@ -106,6 +109,22 @@ class JobQueueBackend(BaseTaskBackend):
         """
         return await sync_to_async(self._add, thread_sensitive=True)(*self._prepare(task, args, kwargs))
 
+    def enqueue_many(self, task: AnyTask, calls: Sequence[Call]) -> list[TaskResult[JSON]]:
+        """enqueue() for each call, all or none, with few statements; their TaskResults in order."""
+        prepared = self._prepare_many(task, calls)
+        try:
+            return self._add_many(task, *prepared)
+        except SynchronousOnlyOperation:
+            name = task.func.__name__
+            raise InsideCoroutine(
+                f"{name}.enqueue_many() was called inside a coroutine, and it uses the database. Nothing was written; "
+                f"write: await {name}.aenqueue_many(...)."
+            ) from None
+
+    async def aenqueue_many(self, task: AnyTask, calls: Sequence[Call]) -> list[TaskResult[JSON]]:
+        """enqueue_many() on an event loop, as aenqueue()."""
+        return await sync_to_async(self._add_many, thread_sensitive=True)(task, *self._prepare_many(task, calls))
+
     def get_result(self, result_id: str) -> TaskResult[JSON]:
         """The current TaskResult. Raises TaskResultDoesNotExist, also for ids that are not ours."""
         from jobqueue.tasks.results import id_of, load_result
@@ -136,16 +155,24 @@ class JobQueueBackend(BaseTaskBackend):
         self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
     ) -> tuple[AnyTask, dict[str, JSON], NewJob]:
         """All that needs no database: every refusal happens here."""
+        ((payload,), (job,)) = self._prepare_many(task, [Call(args, kwargs)])
+        return task, payload, job
+
+    def _prepare_many(self, task: AnyTask, calls: Sequence[Call]) -> tuple[list[dict[str, JSON]], list[NewJob]]:
+        """The payload and the job of each call; what the calls share is done once."""
         self.validate_task(task)
         if registry.find_task(task.module_path) is None:
             # A task of another backend, enqueued here with using(): only our task class registers itself.
             registry.add_task(task.module_path, task)
-        payload = payload_of(task, args, kwargs)
-        job = self._job(task, payload)
-        warn_of_own_copy(task, payload)
-        warn_of_repeated_delivery(task, keyed=job.dedupe_key is not None)
+        payloads = [payload_of(task, args, kwargs) for args, kwargs in calls]
+        if not payloads:
+            return [], []
+        jobs = self._jobs(task, payloads)
+        for payload in payloads:
+            warn_of_own_copy(task, payload)
+        warn_of_repeated_delivery(task, keyed=all(job.dedupe_key is not None for job in jobs))
         warn_if_lost(task)
-        return task, payload, job
+        return payloads, jobs
 
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
@@ -164,27 +191,49 @@ class JobQueueBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _job(self, task: AnyTask, payload: dict[str, JSON]) -> NewJob:
+    def _add_many(
+        self, task: AnyTask, payloads: Sequence[dict[str, JSON]], jobs: Sequence[NewJob]
+    ) -> list[TaskResult[JSON]]:
+        from jobqueue.producer.enqueueing import add_many
+        from jobqueue.tasks.many_results import results_of
+
+        if jobs and (expires := getattr(task, "expires", None)) is not None:
+            until = self._expires_at(expires, jobs[0].run_at)
+            jobs = [replace(job, expires_at=until) for job in jobs]
+        added: dict[int, NewJob] = {}
+        ids = add_many(jobs, using=self.database, added=added)
+        results = results_of(ids, payloads, added, task, alias=self.alias, using=self.database)
+        for result in results:
+            signals.task_enqueued.send(type(self), task_result=result)
+        return results
+
+    def _jobs(self, task: AnyTask, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:
         from jobqueue.producer.enqueueing import new_job
 
-        own = {name: getattr(task, name, None) for name in ("max_attempts", "lease_seconds")}
-        job = new_job(
+        most = load().max_payload_bytes
+        texts = [Encoded(dump(payload, max_bytes=most)) for payload in payloads]
+        first = new_job(
             task.queue_name,
-            Encoded(dump(payload, max_bytes=load().max_payload_bytes)),
+            texts[0],
             priority=int(task.priority),
             run_at=_aware(task.run_after),
-            max_attempts=own["max_attempts"],
+            max_attempts=getattr(task, "max_attempts", None),
         )
-        return replace(
-            job,
+        shared = replace(
+            first,
             task=task.module_path,
-            dedupe_key=_key(task, "dedupe_key", payload),
-            ordering_key=_key(task, "ordering_key", payload),
-            concurrency_key=_key(task, "concurrency_key", payload),
-            lease_seconds=own["lease_seconds"],
-            options=own_options(task, job.run_at),
+            lease_seconds=getattr(task, "lease_seconds", None),
+            options=own_options(task, first.run_at),
             dependency=getattr(task, "dependency", None),
+            unique_mode=MODES.get(getattr(task, "unique", None) or "", 0),
+            unique_seconds=getattr(task, "unique_seconds", None),
+            replaces=getattr(task, "on_conflict", None) == "replace",
+            tags=tuple(getattr(task, "tags", ())),
         )
+        has_keys = has_own_key(task) or any(getattr(task, name, None) is not None for name in _KEYS)
+        if not has_keys:
+            return [replace(shared, payload=text) for text in texts]
+        return [replace(shared, payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
 
     def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
@@ -197,6 +246,15 @@ class JobQueueBackend(BaseTaskBackend):
             raise InvalidValue(
                 f"expires is {after} after the job is due, beyond the year 9998. Nothing was written."
             ) from None
+
+
+_KEYS = ("dedupe_key", "ordering_key", "concurrency_key")
+
+
+def _keys(task: AnyTask, payload: dict[str, JSON]) -> dict[str, Any]:
+    """The keys of one job."""
+    keys = {name: _key(task, name, payload) for name in _KEYS}
+    return keys | {"dedupe_key": hashed_key(task, payload)} if has_own_key(task) else keys
 
 
 def _key(task: AnyTask, name: str, payload: dict[str, JSON]) -> bytes | None:

@@ -167,6 +167,10 @@ class TransactionRequired(JobQueueError):
     """The call must be made inside transaction.atomic() on its database. Nothing was written."""
 
 
+class WaitTimeout(JobQueueError, TimeoutError):
+    """result.wait() has waited for its time, and the job has not ended. The job goes on."""
+
+
 class InsideTransaction(JobQueueError, RuntimeError):
     """The call commits by itself, so it cannot be made inside an open transaction. Nothing was written."""
 

@@ -164,6 +164,21 @@ def check_text(value: object, what: str) -> str:
     return _text(value, what)
 
 
+TAG_CHARS = 64
+
+
+def check_tag(tag: object) -> str:
+    """`tag` if it can be stored. Raises InvalidType and InvalidValue."""
+    if not isinstance(tag, str):
+        raise InvalidType(f"a tag must be a str, got {type(tag).__name__}. Nothing was written.")
+    if not 1 <= len(tag) <= TAG_CHARS or not tag.isprintable() or tag != tag.strip():
+        raise InvalidValue(
+            f"the tag {tag[:80]!r} is refused. Nothing was written; a tag has 1 to {TAG_CHARS} printable characters, "
+            "and no space at its ends."
+        )
+    return tag
+
+
 def check_id(number: object, what: str = "a job id") -> int:
     """The int of an id given as int or as its decimal str."""
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 20:

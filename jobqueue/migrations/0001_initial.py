@@ -73,6 +73,8 @@ class Migration(migrations.Migration):
                 ('progress', fields.PayloadField(null=True, verbose_name='progress')),
                 ('dedupe_key', fields.KeyField(null=True, verbose_name='dedupe key')),
                 ('released_key', fields.KeyField(null=True, verbose_name='released key')),
+                ('unique_mode', fields.TinyIntegerField(db_default=0, verbose_name='unique mode')),
+                ('unique_seconds', models.FloatField(null=True, verbose_name='unique seconds')),
                 ('ordering_key', fields.KeyField(null=True, verbose_name='ordering key')),
                 ('concurrency_key', fields.KeyField(null=True, verbose_name='concurrency key')),
                 ('task', fields.NameField(max_length=255, null=True, verbose_name='task')),
@@ -463,6 +465,21 @@ class Migration(migrations.Migration):
                 'db_table': 'job_result_expiry',
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['expires_at'], name='ix_result_expiry')],
+            },
+        ),
+        migrations.CreateModel(
+            name='JobTag',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('job_id', fields.JobIdField(verbose_name='job')),
+                ('tag', fields.NameField(max_length=64, verbose_name='tag')),
+            ],
+            options={
+                'verbose_name': 'tag of a job',
+                'verbose_name_plural': 'tags of jobs',
+                'db_table': 'job_tag',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['tag', 'job_id'], name='ix_tag'), models.Index(fields=['job_id'], name='ix_tag_job')],
             },
         ),
         AddIndexWhereUpdatesStay(

@@ -27,6 +27,7 @@ from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
+from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "JobTag",
     "LaneEntry",
     "LockFinding",
     "LockRow",

@@ -22,6 +22,8 @@ from jobqueue.db.fields import (
 )
 
 DEPENDENCY_CHARS = 64
+#: unique_mode: a job holds its dedupe key for DEDUPE_SECONDS after its end, until its first claim, or until its end
+WINDOW, WAITING, UNFINISHED = 0, 1, 2
 #: the gate of a job that waits for retry() or discard() after a crash (on_crash="hold"), and its wait_reason
 HELD_GATE, HELD_REASON = 2, "held: its worker process died, or its lease ran out"
 #: the wait_reason of a held job whose run in a process of its own was interrupted, as by a deploy
@@ -49,6 +51,12 @@ class JobQuerySet(models.QuerySet[Any]):
     def leased(self) -> JobQuerySet:
         """Held by a worker."""
         return self.filter(status=1)
+
+    def tagged(self, tag: str) -> JobQuerySet:
+        """With this tag, byte for byte."""
+        from jobqueue.models.tag import JobTag
+
+        return self.filter(pk__in=JobTag.objects.using(self.db).filter(tag=tag).values("job_id"))
 
     def expired(self) -> JobQuerySet:
         """Held, but the lease has run out: reap takes these."""
@@ -103,6 +111,10 @@ class Job(models.Model):
     dedupe_key = KeyField(_("dedupe key"), null=True)
     # The key a newer job took over; retry must not bring this job back while that one lives.
     released_key = KeyField(_("released key"), null=True)
+
+    # How long it holds its key: WINDOW, WAITING or UNFINISHED, and seconds from created_at (NULL: as the mode says).
+    unique_mode = TinyIntegerField(_("unique mode"), db_default=0)
+    unique_seconds = models.FloatField(_("unique seconds"), null=True)
 
     # Jobs of one queue with the same one run strictly one after another: models/ordering.py.
     ordering_key = KeyField(_("ordering key"), null=True)

@@ -198,7 +198,7 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
     (job,) = check_room([job], using).jobs
     created_at = None
-    if job.ordering_key is None:
+    if job.ordering_key is None and not job.tags:
         job_id, created_at = retry_transient("enqueue", dated_insertion(job, using), using=using, repeatable=False)
     else:
         (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
@@ -222,15 +222,15 @@ def _created_at(job_id: int, using: str) -> datetime:
         return datetime.now(UTC)
 
 
-def add_many(jobs: Sequence[NewJob], *, using: str | None = None) -> list[int]:
-    """Insert checked jobs in one transaction; ids in their order."""
+def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[int, NewJob] | None = None) -> list[int]:
+    """Insert checked jobs in one transaction; ids in their order. Those that are new are put into `added`."""
     alias = alias_of(using)
     if not jobs:
         return []
     room = check_room(jobs, alias)
     jobs = room.jobs
     keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
-    added: dict[int, NewJob] = {}
+    added = {} if added is None else added
     from jobqueue.producer import dedupe
 
     add_chunk = partial(dedupe.add_many if keyed else dedupe.add_plain, using=alias, until=until, added=added)

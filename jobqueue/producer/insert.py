@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import OperationalError, connections, transaction
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -38,6 +38,8 @@ _DEFAULTS = {
     "ordering_key": None,
     "concurrency_key": None,
     "dependency": None,
+    "unique_mode": 0,
+    "unique_seconds": None,
 }
 
 
@@ -58,6 +60,10 @@ class NewJob:
     ordering_key: bytes | None = None
     concurrency_key: bytes | None = None
     dependency: str | None = None
+    unique_mode: int = 0  # models.job.WINDOW
+    unique_seconds: float | None = None
+    replaces: bool = False  # it takes the place of a waiting job that holds its dedupe key
+    tags: tuple[str, ...] = ()
 
     @property
     def gate(self) -> int:
@@ -82,7 +88,29 @@ def insertion(jobs: Sequence[NewJob], using: str, until: float) -> Callable[[], 
     from jobqueue.models import Job
 
     work = partial(vendor(using).insert, connections[using], Job._meta.db_table, *_columns(jobs, using))
+    if any(job.tags for job in jobs):
+        work = partial(_tagged, work, jobs, using)
     return partial(_in_lanes, work, jobs, using, until) if any(job.ordering_key for job in jobs) else work
+
+
+def _tagged(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str) -> list[int]:
+    from jobqueue.models import JobTag
+
+    with transaction.atomic(using=using):
+        ids = work()
+        rows = [(job_id, tag) for job_id, job in zip(ids, jobs, strict=True) for tag in job.tags]
+        most, table = vendor(using).insert_rows_max, JobTag._meta.db_table
+        for begin in range(0, len(rows), most):
+            part = _stored_tags(rows[begin : begin + most], using)
+            vendor(using).insert(connections[using], table, ["job_id", "tag"], part)
+    return ids
+
+
+def _stored_tags(rows: Sequence[tuple[int, str]], using: str) -> list[tuple[Any, ...]]:
+    from jobqueue.models import JobTag
+
+    tags = _prepared(JobTag._meta.get_field("tag"), [tag for _, tag in rows], using)
+    return list(zip([job_id for job_id, _ in rows], tags, strict=True))
 
 
 def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str, until: float) -> list[int]:

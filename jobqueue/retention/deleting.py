@@ -18,7 +18,7 @@ from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.models import Job, JobAttempt, ResultExpiry
+from jobqueue.models import Job, JobAttempt, JobTag, ResultExpiry
 from jobqueue.retention.chosen import Chosen
 from jobqueue.retention.staying import those_that_stay
 
@@ -71,8 +71,11 @@ def _delete(ended: Mapping[int, datetime], status: int, using: str, keep: Keep |
 
 
 def _delete_beside(job_ids: Sequence[int], status: int, using: str) -> None:
-    """Delete the attempts of jobs, and their expiries."""
+    """Delete the attempts of jobs, their tags and their expiries."""
     server = vendor(using)
+    tags = server.force_index(JobTag.objects.using(using).filter(job_id__in=job_ids), "ix_tag_job")
+    if ids := list(tags.values_list("pk", flat=True)):
+        server.delete_by_key(JobTag.objects.using(using), ids)
     own = server.force_index(JobAttempt.objects.using(using).filter(job_id__in=job_ids), "ix_attempt_job")
     if ids := list(own.values_list("pk", flat=True)):
         server.delete_by_key(JobAttempt.objects.using(using), ids)

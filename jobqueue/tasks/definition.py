@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import (
@@ -14,21 +14,21 @@ from typing import (
     Literal,
     ParamSpec,
     Self,
-    TypeAlias,
-    TypedDict,
     TypeVar,
     Unpack,
     overload,
 )
 
 from jobqueue.backoff import Wait
-from jobqueue.compat import Task, task_backends
+from jobqueue.compat import Task, TaskResult, task_backends
 from jobqueue.conf.result_ttl import declare_ttl
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.failures.crash_policies import set_on_crash
 from jobqueue.failures.project import read_causes, set_task_causes
 from jobqueue.gates.declared import declare
 from jobqueue.tasks import registry
+from jobqueue.tasks.calls import aenqueue_many, enqueue_many
+from jobqueue.tasks.field_types import DedupeKey, Errors, Expires, OrderingKey, TaskFields, UsingFields
 from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
 from jobqueue.tasks.habits import method_advice
 from jobqueue.tasks.policy import check_own_queue, checked_policy
@@ -55,57 +55,6 @@ else:
 
 DEFAULT_BACKEND, DEFAULT_QUEUE = "default", "default"
 
-#: a key, or a function of the task's arguments that returns one (or None: no key)
-DedupeKey: TypeAlias = str | bytes | Callable[..., str | bytes | None]
-OrderingKey: TypeAlias = DedupeKey
-#: seconds from the moment it is due, or an instant
-Expires: TypeAlias = float | timedelta | datetime
-Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
-
-
-class _Fields(TypedDict, total=False):
-    max_attempts: int | None
-    backoff: Wait | None
-    retry_on: Errors | None
-    no_retry_on: Errors | None
-    retry_until_seconds: float | timedelta | str | None
-    move_after: int | None
-    move_to: str | None
-    dependency: str | None
-    result_ttl_seconds: float | timedelta | str | None
-    lease_seconds: float | None
-    timeout_seconds: float | None
-    hard_timeout_seconds: float | None
-    dedupe_key: DedupeKey | None
-    ordering_key: OrderingKey | None
-    concurrency_key: DedupeKey | None
-    expires: Expires | None
-
-
-class UsingFields(_Fields, total=False):
-    """The fields of using(); None leaves a field unchanged."""
-
-    priority: int | None
-    queue_name: str | None
-    run_after: datetime | None
-    backend: str | None
-    ack_each: bool | None
-
-
-class TaskFields(_Fields, total=False):
-    """The fields of @task besides takes_context."""
-
-    queue_name: str
-    priority: int
-    backend: str
-    ack_each: bool
-    on_crash: Literal["retry", "fail", "hold"]
-    concurrency_limit: int | None
-    rate_limit: str | None
-    version: int
-    aliases: Sequence[str]
-    causes: Mapping[str, str]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTask(_Base[P, T], Generic[P, T]):
@@ -123,6 +72,11 @@ class JobTask(_Base[P, T], Generic[P, T]):
     timeout_seconds: SoftTimeout is raised inside the task after this long (None: JOBQUEUE's, no limit).
     hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
     dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; enqueue returns the job that holds the key.
+    unique: "waiting": the key is held until the claim; "unfinished": until the end (None: DEDUPE_SECONDS longer).
+    unique_seconds: the key is held for so long after the enqueue at most; with unique=None for exactly so long.
+        Without a dedupe_key, either of them makes a hash of the task and its arguments the key.
+    on_conflict: what enqueue does with a job that waits and holds the key: "keep" it (None), or "replace" its contents.
+    tags: names by which jobs are found: Job.objects.tagged("billing").
     ordering_key: likewise; jobs of a queue with equal keys run strictly one after another, in the order of enqueue.
     concurrency_limit: so many of its jobs run at once in a queue; with a concurrency_key, of each key (None: no limit).
     concurrency_key: as dedupe_key; jobs of a queue with equal keys share their limits.
@@ -149,6 +103,10 @@ class JobTask(_Base[P, T], Generic[P, T]):
     timeout_seconds: float | None = None
     hard_timeout_seconds: float | None = None
     dedupe_key: DedupeKey | None = None
+    unique: Literal["waiting", "unfinished"] | None = None
+    unique_seconds: float | timedelta | str | None = None
+    on_conflict: Literal["keep", "replace"] | None = None
+    tags: Sequence[str] = ()
     ordering_key: OrderingKey | None = None
     concurrency_key: DedupeKey | None = None
     concurrency_limit: int | None = None
@@ -194,6 +152,19 @@ class JobTask(_Base[P, T], Generic[P, T]):
         refuse_unknown(given, UsingFields.__annotations__, "using()")
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes)
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[TaskResult[Any]]:
+        """Add one job for each call, all or none; their TaskResults in order, on every database.
+
+        A call is a tuple or list of positional arguments, or a dict of keyword arguments. Keys that are functions are
+        called for each; one that is held, or comes twice, gives the result of the job that holds it. Raises as
+        enqueue() does, and InvalidType for anything but calls, before anything is written.
+        """
+        return enqueue_many(self, calls)
+
+    async def aenqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[TaskResult[Any]]:
+        """enqueue_many() on an event loop: arguments are checked there, the rest is one call in Django's thread."""
+        return await aenqueue_many(self, calls)
 
     def upcaster(self, from_version: int) -> Callable[[U], U]:
         """Decorator for a function that converts (args, kwargs) of `from_version` to those of the next version."""

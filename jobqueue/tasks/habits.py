@@ -15,7 +15,7 @@ _OPTIONS = {
     **dict.fromkeys(["retries", "max_retries", "retry", "max_tries"], _TRIES),
     **dict.fromkeys(["retry_backoff", "retry_delay", "default_retry_delay", "min_backoff"], _WAIT),
     **dict.fromkeys(["soft_time_limit", "timeout", "job_timeout"], _LIMIT),
-    **dict.fromkeys(["task_id", "job_id", "queueing_lock", "unique"], _ONCE),
+    **dict.fromkeys(["task_id", "job_id", "queueing_lock"], _ONCE),
     "time_limit": "hard_timeout_seconds=60",
     "autoretry_for": "retry_on=[SomeError]",
     "dont_autoretry_for": "no_retry_on=[SomeError]",
@@ -30,7 +30,7 @@ _OF_THE_TASK = {
 }
 _COMMIT = "{name}.enqueue(...) inside the transaction: the job is added if and only if it commits"
 _CHAIN = "{name}.enqueue(...) at the end of the task before it"
-_EACH = "{name}.enqueue(...) for each, in one transaction"
+_EACH = "{name}.enqueue_many([(1,), (2,)]), with the arguments of each job"
 #: method of a task of another queue -> what to write
 _METHODS = {
     **dict.fromkeys(["delay", "send", "defer"], "{name}.enqueue(...)"),
@@ -41,7 +41,7 @@ _METHODS = {
     **dict.fromkeys(["delay_on_commit", "apply_async_on_commit"], _COMMIT),
     **dict.fromkeys(["apply", "call_local", "run", "fn"], "{name}.call(...), which runs the function here and now"),
     **dict.fromkeys(["s", "si", "signature", "subtask", "then", "message"], _CHAIN),
-    **dict.fromkeys(["map", "starmap", "chunks", "enqueue_many"], _EACH),
+    **dict.fromkeys(["map", "starmap", "chunks"], _EACH),
     "AsyncResult": "{name}.get_result(result_id)",
     "retry": "raise in the function: every error is retried, up to max_attempts",
 }

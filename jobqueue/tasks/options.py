@@ -19,7 +19,7 @@ from jobqueue.tasks import registry
 from jobqueue.validation import check_int, check_queue, check_seconds
 
 _BYTES_MAX = 8192
-_RETRY = "retry"
+_RETRY, WAITING = "retry", "waiting"
 #: exceptions as classes, or as the names of classes that a row stores
 Errors: TypeAlias = Sequence[type[BaseException] | str]
 
@@ -49,18 +49,21 @@ RunOptions: TypeAlias = AnyTask | JobOptions | None
 def own_options(task: AnyTask, due: datetime | None = None) -> Encoded | None:
     """The options to store with a job of `task` that falls `due` then (None: at once).
 
-    None for a task as its decorator made it, unless it has on_crash or retry_until_seconds. Raises InvalidType for a
-    backoff function, which a row cannot store: it belongs to @task.
+    None for a task as its decorator made it, unless it has on_crash, retry_until_seconds or unique="waiting". Raises
+    InvalidType for a backoff function, which a row cannot store: it belongs to @task.
     """
-    known = registry.find_task(task.module_path)
+    known, waits = registry.find_task(task.module_path), getattr(task, "unique", None) == WAITING
     on_crash, limit = getattr(task, "on_crash", _RETRY), getattr(task, "retry_until_seconds", None)
-    if known is task and on_crash == _RETRY and limit is None:
+    if known is task and on_crash == _RETRY and limit is None and not waits:
         return None
     differing = [n for n in FIELDS if hasattr(task, n) and getattr(task, n) != getattr(known, n, None)]
     own = {name: _to_json(name, getattr(task, name)) for name in differing}
     if on_crash != _RETRY:
         # Always on the row: a reaper need not know the task.
         own["on_crash"] = on_crash
+    if waits:
+        # As transitions.claiming.first_claim reads it: a claim reads the options anyway.
+        own["unique"] = WAITING
     if limit is not None:
         # As transitions.first_due reads it: crashes and parking move run_at.
         own["first_due"] = [None if due is None else due.isoformat(), 0]

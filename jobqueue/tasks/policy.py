@@ -15,6 +15,7 @@ from jobqueue.durations import parse_rate, to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.tasks import registry
+from jobqueue.tasks.uniqueness import checked_uniqueness
 from jobqueue.validation import check_int, check_queue
 
 #: what happens to a job whose process died or whose lease ran out
@@ -95,6 +96,7 @@ def _values(task: Any) -> dict[str, object]:
         parse_rate(task.rate_limit, "rate_limit")
     if task.on_crash not in ON_CRASH:
         raise InvalidValue(f"on_crash must be one of {', '.join(ON_CRASH)}, got {task.on_crash!r:.40}.")
+    found |= checked_uniqueness(task)
     for name in ("retry_on", "no_retry_on"):
         # A tuple: isinstance() needs one, and tasks are hashable.
         found[name] = _classes(getattr(task, name), name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import Error, connections
 
@@ -30,6 +30,7 @@ from jobqueue.failures import FailureCause, describe, dotted_path
 from jobqueue.models import Job, JobAttempt
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
+from jobqueue.tasks.waiting import wait_for
 from jobqueue.transitions import Lease
 from jobqueue.validation import check_id
 
@@ -62,6 +63,16 @@ class JobTaskResult(_Base):
     async def arefresh(self) -> None:
         """Read the job again."""
         self._copy(await self.task.get_backend().aget_result(self.id))
+
+    def wait(self, timeout_seconds: float | timedelta | str | None = None) -> Self:
+        """Read the job again and again until it has ended; this result, with its state, return_value and errors.
+
+        None waits for ever, 0 looks once. Raises WaitTimeout when the job has not ended after `timeout_seconds`: it
+        goes on, and wait() may be called again. Raises InsideTransaction in an open transaction, in which the end could
+        not be seen, and InvalidValue, InvalidType.
+        """
+        wait_for(self, timeout_seconds)
+        return self
 
     def _copy(self, newer: Any) -> None:
         for name in (*TASK_REFRESH_ATTRS, "progress"):

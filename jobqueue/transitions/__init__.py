@@ -2,12 +2,13 @@
 
 The states are models.Job.Status. A job becomes PROCESSING in claiming/. The holder of its lease keeps it in renewing,
 and ends it in acking (DONE), failing (READY or FAILED) or releasing (given back, without an attempt). reaping takes it
-from a holder whose lease ran out. operator has what people do: cancel, discard, retry, resume. Every verb runs through
-verb.run_verb(). Imported by context, tasks, workers, maintenance, admin and commands; runs in the process that calls
-it.
+from a holder whose lease ran out. operator has what people do: cancel, discard, retry,
+resume; by_filter does that to many jobs. Every verb runs through verb.run_verb(). Imported by context, tasks, workers,
+maintenance, admin and commands; runs in the process that calls it.
 """
 
 from jobqueue.transitions.acking import ack, ack_many
+from jobqueue.transitions.by_filter import cancel_many, discard_many, retry_many
 from jobqueue.transitions.claiming.claimer import claim
 from jobqueue.transitions.failing import fail, fail_many
 from jobqueue.transitions.leases import Lease, held_by
@@ -15,6 +16,7 @@ from jobqueue.transitions.operator import cancel, discard, release_held, resume,
 from jobqueue.transitions.reaping import Reaped, reap
 from jobqueue.transitions.releasing import cancel_held, release, release_many, snooze, snooze_many
 from jobqueue.transitions.renewing import heartbeat, heartbeat_many
+from jobqueue.transitions.running_again import run_again
 
 __all__ = [
     "Lease",
@@ -23,8 +25,10 @@ __all__ = [
     "ack_many",
     "cancel",
     "cancel_held",
+    "cancel_many",
     "claim",
     "discard",
+    "discard_many",
     "fail",
     "fail_many",
     "heartbeat",
@@ -36,6 +40,8 @@ __all__ = [
     "release_many",
     "resume",
     "retry",
+    "retry_many",
+    "run_again",
     "snooze",
     "snooze_many",
 ]

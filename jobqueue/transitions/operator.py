@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
@@ -19,14 +17,14 @@ from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.failures import FailureCause
-from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job, LaneEntry
-from jobqueue.models.job import HELD_GATE
+from jobqueue.models.job import HELD_GATE, WAITING
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
+from jobqueue.transitions.operating import Change, operate, rows_of
 from jobqueue.transitions.releasing import release
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
 from jobqueue.validation import INT_MAX, check_id, check_key, check_queue
@@ -52,7 +50,22 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     holds the dedupe key this job once had. A job with an ordering key runs at its old place in the order if that still
     waits for it, else after those that are there now.
     """
-    return _operate("retry", job_id, using, lambda job, alias: "run_at" if make_due(job, alias) else None)
+    return _operate("retry", job_id, using, _retry)
+
+
+def cancel_each(job_ids: Sequence[int], *, using: str) -> int:
+    """cancel() of each, in one transaction; how many were canceled or asked."""
+    return operate("cancel", job_ids, _cancel, using=using)
+
+
+def discard_each(job_ids: Sequence[int], *, using: str) -> int:
+    """discard() of each, in one transaction; how many were."""
+    return operate("discard", job_ids, _discard, using=using)
+
+
+def retry_each(job_ids: Sequence[int], *, using: str) -> int:
+    """retry() of each, in one transaction; how many were."""
+    return operate("retry", job_ids, _retry, using=using)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
@@ -61,7 +74,7 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
     False if the job is not running, or its lease ended meanwhile.
     """
     alias = alias_of(using)
-    running = _rows(check_id(job_id), alias).filter(status=Job.Status.PROCESSING)
+    running = rows_of([check_id(job_id)], alias).filter(status=Job.Status.PROCESSING)
     with explain_missing_table(alias):
         job: Job | None = retry_transient("release", running.first, using=alias)
     if job is None:
@@ -91,54 +104,9 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
     return bool(run_verb("resume", [Portion(alias, write)], {}).written)
 
 
-@dataclass(slots=True)
-class _Change:
-    """The last try's write: the column that holds its instant, and that instant.
-
-    No other write of the job has both, so a try after a lost answer recognizes its own work by them.
-    """
-
-    column: str = ""
-    instant: datetime | None = None
-    key: bytes | None = None  # the job's concurrency key
-
-
-def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[[Job, str], str | None]) -> bool:
-    """Let `change` write one row, found by its id and locked; whether it did. It returns the column of its instant."""
-    number, alias = check_id(job_id), alias_of(using)
-    done = _Change()
-
-    def write(tries: int) -> Written:
-        with vendor(alias).transaction(connections[alias]):
-            job: Job | None = _rows(number, alias).select_for_update().first()
-            if job is None:
-                return {}
-            if not (done.instant and getattr(job, done.column) == done.instant):
-                done.column, done.instant, done.key = change(job, alias) or "", None, job.concurrency_key
-                if not done.column:
-                    return {}
-                done.instant = _rows(number, alias).values_list(done.column, flat=True).get()
-            return {_STATUS_OF[done.column]: [JobRef(job.pk, job.queue, job.task, job.ordering_key, alias)]}
-
-    written = run_verb(verb, [Portion(alias, write)], {}).written
-    for job in written.get(Job.Status.READY, ()):
-        wakeup.notify(job.queue, alias)
-    for job in written.get(Job.Status.CANCELED, ()):
-        # It may have been opened for a slot or a token.
-        ended_unstarted([(job.task, done.key)], job.queue, using=alias)
-    return bool(written)
-
-
-#: the new status, by the column that holds the instant of the write
-_STATUS_OF = {
-    "finished_at": Job.Status.CANCELED,
-    "run_at": Job.Status.READY,
-    "cancel_requested_at": Job.Status.PROCESSING,
-}
-
-
-def _rows(job_id: int, using: str) -> QuerySet[Job]:
-    return Job.objects.using(using).filter(pk=job_id).defer("payload", "result", "last_error")
+def _operate(verb: Verb, job_id: int | str, using: str | None, change: Change) -> bool:
+    """Let `change` write one row; whether it did."""
+    return bool(operate(verb, [check_id(job_id)], change, using=alias_of(using)))
 
 
 def _cancel(job: Job, using: str) -> str | None:
@@ -146,6 +114,10 @@ def _cancel(job: Job, using: str) -> str | None:
         asked = _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow())
         return "cancel_requested_at" if asked else None
     return _end(job, using) if job.status == Job.Status.READY else None
+
+
+def _retry(job: Job, using: str) -> str | None:
+    return "run_at" if make_due(job, using) else None
 
 
 def _discard(job: Job, using: str) -> str | None:
@@ -162,7 +134,8 @@ def make_due(job: Job, using: str) -> bool:
         return _begin_now(job, using)
     if job.status not in (Job.Status.FAILED, Job.Status.CANCELED):
         return False
-    keys: dict[str, object] = {}
+    # A key that was for the wait does not come back.
+    keys: dict[str, object] = {"dedupe_key": None} if job.unique_mode == WAITING else {}
     if job.released_key is not None:
         if not _take_key_back(job, using):
             return False

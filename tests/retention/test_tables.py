@@ -14,6 +14,7 @@ from jobqueue.models import (
     GateWait,
     Job,
     JobAttempt,
+    JobTag,
     LaneEntry,
     LockRow,
     MutexRow,
@@ -24,6 +25,7 @@ from jobqueue.models import (
 SWEPT = {
     Job: "retention.deleting",
     JobAttempt: "retention.deleting, retention.attempts",
+    JobTag: "retention.deleting",
     ResultExpiry: "retention.results",
     LaneEntry: "maintenance.ordering_sweep",
     GateWait: "maintenance.gate_sweep",

@@ -27,6 +27,7 @@ from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.aging import aged_levels
 from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
 from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expired
+from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
 from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
 
@@ -63,6 +64,7 @@ def select_then_update(request: Request) -> Taken:
             request.ended.extend(ended_now(late, using=using))
         start, found = _admitted(live, request) if request.gated else (live[: request.limit], Admitted())
         leases = stamp([request.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, request)
+        free_keys(with_waiting_keys(leases))
         if room is not None:
             room.use(len(leases), using)
         passed = len(free) < len(rows)

@@ -23,6 +23,7 @@ from jobqueue.models import Job
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.expiring import end_expired, expired
+from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
 from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
 from jobqueue.validation import SECONDS_MAX
@@ -67,7 +68,18 @@ def update_returning(request: Request) -> Taken:
             raise
         logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
         retry.count_error("claim", error, using=request.using)
+    _free_keys([lease for _, lease in found])
     return _without_late(found, from_top=bool(found) and level is None)
+
+
+def _free_keys(leases: list[Lease]) -> None:
+    """Free the keys that were for the wait. If that fails, the next enqueue of the key takes it."""
+    if not (keyed := with_waiting_keys(leases)):
+        return
+    try:
+        retry_transient("claim", partial(free_keys, keyed), using=keyed[0].using)
+    except (Error, DatabaseBusy) as error:
+        logger.warning("the dedupe keys of %d claimed jobs could not be freed yet: %s", len(keyed), error)
 
 
 def _leased(rows: list[tuple[Any, ...]], request: Request, token: bytes) -> list[tuple[Row, Lease]]:

@@ -215,14 +215,14 @@ GUARDS = [
     _mutant(
         "a dedupe key is free as soon as its job has ended",
         "producer/dedupe.py",
-        "return ended & Q(finished_at__lt=UtcNowPlus(-seconds))",
-        "return ended",
+        "unique_seconds__isnull=True) & ended & in_window)",
+        "unique_seconds__isnull=True) & ended)",
         "tests/producer/test_dedupe.py",
     ),
     _mutant(
         "an enqueue takes a dedupe key from a job that was retried meanwhile",
         "producer/dedupe.py",
-        "row = in_state([job_id], status, using=using).filter(dedupe_key=key)",
+        "row = in_state([job_id], status, using=using).filter(dedupe_key=key, fence=fence)",
         "row = Job.objects.using(using).filter(pk=job_id)",
         WITHOUT_LOCKS,
         database="mysql",

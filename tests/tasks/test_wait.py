@@ -1,0 +1,52 @@
+"""result.wait(): until the job has ended, or the time is over."""
+
+import pytest
+from django.db import transaction
+
+from jobqueue import task
+from jobqueue.compat import TaskResultStatus
+from jobqueue.exceptions import InsideTransaction, InvalidValue, WaitTimeout
+from jobqueue.transitions import ack, fail
+from tests.factories import claim_one, lease_with
+from tests.marks import committed
+from tests.races.actors import Actor
+
+
+@task(queue_name="q")
+def double(number):
+    return 2 * number
+
+
+@committed
+def test_it_returns_when_another_connection_has_finished_the_job():
+    result = double.enqueue(4)
+    waiter = Actor(lambda: result.wait(60).return_value)
+    ack(claim_one(), result=8)
+    assert waiter.result() == 8
+
+
+@committed
+def test_a_failed_job_has_ended_too():
+    result = double.enqueue(4)
+    fail(lease_with(claim_one(), max_attempts=1), error="no")
+    assert result.wait("1m").status == TaskResultStatus.FAILED
+
+
+@committed
+def test_it_gives_up_after_the_time_and_the_job_goes_on():
+    result = double.enqueue(4)
+    with pytest.raises(WaitTimeout, match="It goes on") as late:
+        result.wait(0.05)
+    assert isinstance(late.value, TimeoutError)
+    ack(claim_one(), result=8)
+    assert result.wait(0).return_value == 8
+
+
+@committed
+def test_it_is_refused_in_a_transaction_that_could_not_see_the_end():
+    with transaction.atomic():
+        result = double.enqueue(4)
+        with pytest.raises(InsideTransaction, match="after the commit"):
+            result.wait(60)
+    with pytest.raises(InvalidValue):
+        result.wait(-1)
