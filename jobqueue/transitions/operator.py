@@ -28,7 +28,7 @@ from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.releasing import release
-from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
+from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_again_in_groups, run_verb
 from jobqueue.validation import INT_MAX, check_id, check_key, check_queue
 
 
@@ -117,6 +117,7 @@ def _operate(verb: Verb, job_id: int | str, using: str | None, change: Callable[
                 done.column, done.instant, done.key = change(job, alias) or "", None, job.concurrency_key
                 if not done.column:
                     return {}
+                end_in_groups([(job.pk, job.options, _STATUS_OF[done.column])], alias)
                 done.instant = _rows(number, alias).values_list(done.column, flat=True).get()
             return {_STATUS_OF[done.column]: [JobRef(job.pk, job.queue, job.task, job.ordering_key, alias)]}
 
@@ -182,6 +183,8 @@ def make_due(job: Job, using: str) -> bool:
             done = _write(job, using, **changes)
             if not done:
                 transaction.set_rollback(True, using=using)
+            else:
+                run_again_in_groups([job], using)
             return done
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.
