@@ -96,18 +96,17 @@ def _end(group: JobGroup, using: str) -> bool:
     wrong = (State.FAILED, State.CANCELED)
     bad = any(members.filter(state=state).order_by("job_id").select_for_update()[:1] for state in wrong)
     counts = dict(members.order_by().values_list("state").annotate(jobs=Count("pk")))
-    columns = {
-        "total": sum(counts.values()),
-        "done": counts.get(State.DONE, 0),
-        "failed": counts.get(State.FAILED, 0),
-        "canceled": counts.get(State.CANCELED, 0),
-    }
+    done, failed, canceled = (counts.get(state, 0) for state in (State.DONE, *wrong))
+    total = sum(counts.values())
     sealed = JobGroup.objects.using(using).filter(pk=group.pk, state=JobGroup.State.SEALED)
     # The state again in the WHERE: not every database keeps the row locked.
-    if not sealed.update(state=JobGroup.State.ENDED, ended_at=UtcNow(), **columns):
+    if not sealed.update(
+        state=JobGroup.State.ENDED, ended_at=UtcNow(), total=total, done=done, failed=failed, canceled=canceled
+    ):
         return False
     add_unlimited(jobs_of(group, succeeded=not bad, using=using), using=using)
-    tell = partial(send, group_ended, JobGroup, group_id=group.pk, name=group.name, using=using, **columns)
+    facts = {"total": total, "done": done, "failed": failed, "canceled": canceled, "using": using}
+    tell = partial(send, group_ended, JobGroup, group_id=group.pk, name=group.name, **facts)
     transaction.on_commit(tell, using=using, robust=True)
     return True
 

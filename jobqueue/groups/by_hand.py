@@ -57,7 +57,7 @@ def seal(group_id: int | str, *, using: str | None = None) -> bool:
 
     Its running members may still add others. Raises InvalidValue if there is no such group.
     """
-    return _change(group_id, {}, alias_of(using))
+    return _seal(group_id, alias_of(using), cancels=False)
 
 
 def cancel(group_id: int | str, *, using: str | None = None) -> bool:
@@ -67,13 +67,13 @@ def cancel(group_id: int | str, *, using: str | None = None) -> bool:
     dies leaves undone is done by workers. Raises InvalidValue if there is no such group.
     """
     alias, number = alias_of(using), check_id(group_id)
-    changed = _change(number, {"canceled_at": UtcNow()}, alias)
+    changed = _seal(number, alias, cancels=True)
     if changed:
         cancel_members(number, using=alias)
     return changed
 
 
-def _change(group_id: int | str, columns: Mapping[str, object], using: str) -> bool:
+def _seal(group_id: int | str, using: str, *, cancels: bool) -> bool:
     number = check_id(group_id)
 
     def work() -> bool:
@@ -81,12 +81,12 @@ def _change(group_id: int | str, columns: Mapping[str, object], using: str) -> b
             group = JobGroup.objects.using(using).filter(pk=number).select_for_update().first()
             if group is None:
                 raise _unknown(number)
-            if group.state == State.ENDED or (group.canceled_at if columns else group.state == State.SEALED):
+            if group.state == State.ENDED or (group.canceled_at if cancels else group.state == State.SEALED):
                 return False
-            changes = dict(columns)
-            if group.state == State.OPEN:
-                changes |= {"state": State.SEALED, "sealed_at": UtcNow()}
-            JobGroup.objects.using(using).filter(pk=number).exclude(state=State.ENDED).update(**changes)
+            row = JobGroup.objects.using(using).filter(pk=number)
+            if cancels:
+                row.update(canceled_at=UtcNow())
+            row.filter(state=State.OPEN).update(state=State.SEALED, sealed_at=UtcNow())
             end_if_last(number, using)
             return True
 

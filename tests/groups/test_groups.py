@@ -111,9 +111,13 @@ def test_the_callbacks_of_an_empty_group_are_enqueued_at_once():
 
 
 def test_all_members_are_added_or_none():
-    with pytest.raises(PayloadError), group("import", on_success=tasks.group_done) as g:
-        g.add(tasks.add, 1, 2)
-        g.add(tasks.add, object(), 1)
+    def make():
+        with group("import", on_success=tasks.group_done) as g:
+            g.add(tasks.add, 1, 2)
+            g.add(tasks.add, object(), 1)
+
+    with pytest.raises(PayloadError):
+        make()
     assert not Job.objects.exists()
     assert not JobGroup.objects.exists()
     assert not GroupMember.objects.exists()
@@ -220,9 +224,14 @@ def test_chunks_are_committed_and_their_members_run_meanwhile():
 
 
 def test_a_chunked_block_that_raises_leaves_the_group_open():
-    with pytest.raises(RuntimeError), group("big", on_failure=tasks.group_failed, chunk_size=1) as g:
-        g.add(tasks.add, 1, 2)
-        raise RuntimeError
+    def make():
+        with group("big", on_failure=tasks.group_failed, chunk_size=1) as g:
+            g.add(tasks.add, 1, 2)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        make()
+    g = JobGroup.objects.get()
     assert groups.get(g.id).state == "open"
     transitions.ack_many(claimed(1))
     assert callbacks() == []
