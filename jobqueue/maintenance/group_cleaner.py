@@ -22,7 +22,7 @@ def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Deleted:
     if seconds is None:
         return Deleted(0)
     old = JobGroup.objects.using(using).filter(ended_at__lt=UtcNowPlus(-seconds)).order_by("ended_at")
-    read = partial(list, old.values_list("pk", flat=True)[:_GROUPS])
+    read: partial[list[int]] = partial(list, old.values_list("pk", flat=True)[:_GROUPS])
     deleted, batches = 0, 0
     for group_id in retry_transient("housekeeping", read, using=using):
         while gone := retry_transient("housekeeping", partial(_members, group_id, limit, using), using=using):

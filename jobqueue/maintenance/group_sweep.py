@@ -60,7 +60,8 @@ class GroupSweep:
         live = JobGroup.objects.using(using).filter(
             state__in=(JobGroup.State.OPEN, JobGroup.State.SEALED), pk__gt=self._after
         )
-        read = partial(list, live.order_by("pk").values_list("pk", "state", "canceled_at")[:_GROUPS])
+        rows = live.order_by("pk").values_list("pk", "state", "canceled_at")[:_GROUPS]
+        read: partial[list[tuple[int, int, object]]] = partial(list, rows)
         groups = retry_transient("housekeeping", read, using=using)
         self._after = groups[-1][0] if len(groups) == _GROUPS else 0
         done = GroupsSwept()
@@ -85,14 +86,14 @@ class GroupSweep:
         if group_id in self._looked:
             rows = rows.filter(job_id__lt=self._looked[group_id])
         some = rows.values_list("job_id", flat=True)[:_MEMBERS]
-        ids = retry_transient("housekeeping", partial(list, some), using=using)
+        ids: list[int] = retry_transient("housekeeping", partial(list, some), using=using)
         if len(ids) == _MEMBERS:
             self._looked[group_id] = ids[-1]
         else:
             self._looked.pop(group_id, None)
         live = (Job.Status.READY, Job.Status.PROCESSING)
         states = Job.objects.using(using).filter(pk__in=ids).values_list("pk", "status")
-        known = dict(retry_transient("housekeeping", partial(list, states), using=using))
+        known: dict[int, int] = dict(retry_transient("housekeeping", partial(list, states), using=using))
         wrong = [job_id for job_id in ids if known.get(job_id) not in live]
         if not wrong:
             return GroupsSwept()

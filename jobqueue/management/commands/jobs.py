@@ -9,7 +9,20 @@ from typing import Any, Protocol
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
-from jobqueue.cli import keys, listing, locks, notes, operations, prune, queues, redrives, retry, show, unrunnable
+from jobqueue.cli import (
+    groups,
+    keys,
+    listing,
+    locks,
+    notes,
+    operations,
+    prune,
+    queues,
+    redrives,
+    retry,
+    show,
+    unrunnable,
+)
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
@@ -36,6 +49,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "discard": operations.DISCARD,
     "release": operations.RELEASE,
     "prune": prune,
+    "groups": groups,
     "keys": keys,
     "queues": queues,
     "locks": locks,

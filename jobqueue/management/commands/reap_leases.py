@@ -16,7 +16,16 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import gate_sweep, group_cleaner, group_sweep, lock_sweeper, ordering_sweep, pruner, reaper, redriver
+from jobqueue.maintenance import (
+    gate_sweep,
+    group_cleaner,
+    group_sweep,
+    lock_sweeper,
+    ordering_sweep,
+    pruner,
+    reaper,
+    redriver,
+)
 from jobqueue.maintenance.cleaner import CLEANERS
 
 
