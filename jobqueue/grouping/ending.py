@@ -10,16 +10,17 @@ nothing is left, whatever the isolation level. A process that dies in between ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 from django.db import Error, transaction
-from django.db.models import Count, QuerySet
+from django.db.models import BigIntegerField, Count, F, IntegerField, QuerySet
 from django.db.models.lookups import Exact
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Unindexed
+from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.grouping.callbacks import jobs_of
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer.enqueueing import add_unlimited
@@ -48,18 +49,18 @@ def end_members(ends: Ends, using: str) -> None:
 
 
 def _write(by_state: Mapping[int, Sequence[int]], using: str) -> int:
-    return sum(
-        _in_state(ids, State.OUTSTANDING, using).update(state=int(state)) for state, ids in sorted(by_state.items())
-    )
+    return sum(_ending(using).change(ids=sorted(ids), state=int(state)) for state, ids in sorted(by_state.items()))
 
 
-def _in_state(ids: Sequence[int], state: int, using: str) -> QuerySet[GroupMember]:
-    """Found by their key alone, so that no other rows are locked."""
-    by_key = GroupMember.objects.using(using).filter(pk__in=sorted(ids))
-    return by_key.filter(Exact(Unindexed("state"), int(state)))
+@cache
+def _ending(using: str) -> Prepared:
+    # Found by their key alone, so that no other rows are locked.
+    by_key = GroupMember.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    rows = by_key.filter(Exact(Unindexed("state"), int(State.OUTSTANDING)))
+    return prepare_change(rows, {"state": Slot("state", IntegerField())})
 
 
-def outstanding(group_id: int, using: str) -> QuerySet[GroupMember]:
+def outstanding(group_id: int | Slot, using: str) -> QuerySet[GroupMember]:
     """The members that have not ended, the newest first: workers take the oldest."""
     rows = GroupMember.objects.using(using).filter(group_id=group_id, state=State.OUTSTANDING).order_by("-job_id")
     return vendor(using).force_index(rows, _INDEX)
@@ -67,7 +68,14 @@ def outstanding(group_id: int, using: str) -> QuerySet[GroupMember]:
 
 def _keeps_another(group_id: int, using: str) -> bool:
     """Whether another member is outstanding and nobody has locked it; this transaction locks it."""
-    return bool(vendor(using).lock_rows(outstanding(group_id, using)).values_list("pk", flat=True)[:1])
+    return bool(_free(using).rows(group_id=group_id))
+
+
+@cache
+def _free(using: str) -> Prepared:
+    rows = outstanding(Slot("group_id", BigIntegerField()), using)
+    with transaction.atomic(using=using):
+        return prepare_rows(vendor(using).lock_rows(rows).values_list("pk")[:1])
 
 
 def end_if_last(group_id: int, using: str) -> bool:
