@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jobqueue.context.job_context import current_job
+    from jobqueue.groups.making import group
     from jobqueue.producer.enqueueing import enqueue, enqueue_many
     from jobqueue.schedules.declaring import schedule
     from jobqueue.tasks.definition import task
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "handler", "schedule", "task"]
+__all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "group", "handler", "schedule", "task"]
 
 
 def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
@@ -44,6 +45,7 @@ __getattr__ = import_on_first_use(
         "current_job": "context.job_context",
         "enqueue": "producer.enqueueing",
         "enqueue_many": "producer.enqueueing",
+        "group": "groups.making",
         "handler": "tasks.registry",
         "schedule": "schedules.declaring",
         "task": "tasks.definition",

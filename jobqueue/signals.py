@@ -35,6 +35,8 @@ breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"
 # Ticks of a schedule were not fired, the first one at `tick`; reason: "late" (no worker ran), "overlap", "full" or
 # "refused". name, tick, ticks, reason, using
 schedule_missed = Signal()
+# A group has ended; sent after the commit. group_id, name, total, done, failed, canceled, using
+group_ended = Signal()
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 

@@ -31,6 +31,7 @@ from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded
+    from jobqueue.grouping.running import RunningGroup
     from jobqueue.transitions import Lease
 
 _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
@@ -88,6 +89,13 @@ class JobContext:
         options = self.lease.options
         found = options.get("tick") if isinstance(options, dict) else None
         return datetime.fromisoformat(found) if isinstance(found, str) else None
+
+    @property
+    def group(self) -> RunningGroup | None:
+        """The group that the job is a member or a callback of; None for other jobs."""
+        from jobqueue.grouping.running import group_of_job
+
+        return group_of_job(self.lease.options, self.lease.using)
 
     @property
     def should_stop(self) -> bool:

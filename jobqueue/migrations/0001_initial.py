@@ -670,4 +670,43 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('name', 'digest'), name='uq_schedule_version')],
             },
         ),
+        migrations.CreateModel(
+            name='JobGroup',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('name', fields.NameField(max_length=255, verbose_name='name')),
+                ('state', fields.TinyIntegerField(choices=[(0, 'open'), (1, 'sealed'), (2, 'ended')], db_default=0, default=0, verbose_name='state')),
+                ('callbacks', fields.PayloadField(null=True, verbose_name='callbacks')),
+                ('total', models.IntegerField(null=True, verbose_name='total')),
+                ('done', models.IntegerField(null=True, verbose_name='done')),
+                ('failed', models.IntegerField(null=True, verbose_name='failed')),
+                ('canceled', models.IntegerField(null=True, verbose_name='canceled')),
+                ('canceled_at', fields.UtcDateTimeField(null=True, verbose_name='canceled at')),
+                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
+                ('sealed_at', fields.UtcDateTimeField(null=True, verbose_name='sealed at')),
+                ('ended_at', fields.UtcDateTimeField(null=True, verbose_name='ended at')),
+            ],
+            options={
+                'verbose_name': 'group',
+                'verbose_name_plural': 'groups',
+                'db_table': 'job_group',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['state', 'id'], name='ix_group_state'), models.Index(fields=['ended_at'], name='ix_group_ended')],
+            },
+        ),
+        migrations.CreateModel(
+            name='GroupMember',
+            fields=[
+                ('job_id', fields.JobIdField(primary_key=True, serialize=False, verbose_name='job')),
+                ('group_id', models.BigIntegerField(verbose_name='group')),
+                ('state', fields.TinyIntegerField(choices=[(0, 'outstanding'), (1, 'done'), (2, 'failed'), (3, 'canceled')], db_default=0, default=0, verbose_name='state')),
+            ],
+            options={
+                'verbose_name': 'member of a group',
+                'verbose_name_plural': 'members of groups',
+                'db_table': 'job_group_member',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['group_id', 'state', 'job_id'], name='ix_group_member')],
+            },
+        ),
     ]

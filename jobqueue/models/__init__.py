@@ -18,6 +18,7 @@ from jobqueue.models.archive import ArchivedJob
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
+from jobqueue.models.group import GroupMember, JobGroup
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
@@ -41,9 +42,11 @@ __all__ = [
     "Gate",
     "GateSlot",
     "GateWait",
+    "GroupMember",
     "IdempotencyRecord",
     "Job",
     "JobAttempt",
+    "JobGroup",
     "JobTag",
     "LaneEntry",
     "LockFinding",

@@ -247,6 +247,18 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
     return ids
 
 
+def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:
+    """Insert checked jobs without dedupe keys in the open transaction, whatever waits in their queues; their ids.
+
+    For jobs that follow from others, as callbacks of groups: MAX_READY and a drain hold up producers only.
+    """
+    added: dict[int, NewJob] = {}
+    ids = [job_id for chunk in insert.chunks(jobs, using) for job_id in insertion(chunk, using, _key_wait())()]
+    added.update(zip(ids, jobs, strict=True))
+    _announce(added, ids, using)
+    return ids
+
+
 def _key_wait() -> float:
     return time.monotonic() + KEY_WAIT_SECONDS
 

@@ -7,17 +7,31 @@ from collections.abc import Collection
 from django.db.models import Max
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.models import Job, LaneEntry, Redrive, ResultExpiry
+from jobqueue.models import GroupMember, Job, JobGroup, LaneEntry, Redrive, ResultExpiry
 
 
 def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiring: bool = False) -> set[int]:
     """Which of these jobs stay. With `expiring` also those whose result_ttl_seconds has passed: results.py finds them.
 
     A FAILED job for which the others of its ordering key wait: without it they would go on by themselves. FAILED jobs
-    that a redrive under way may still bring back. DONE jobs whose result_ttl_seconds has not passed.
+    that a redrive under way may still bring back. DONE jobs whose result_ttl_seconds has not passed. Members of groups
+    that have not ended: their results are for its callbacks.
     """
     if not job_ids:
         return set()
+    return _members(job_ids, using) | _others(job_ids, status, using, expiring)
+
+
+def _members(job_ids: Collection[int], using: str) -> set[int]:
+    found = dict(GroupMember.objects.using(using).filter(pk__in=job_ids).values_list("job_id", "group_id"))
+    if not found:
+        return set()
+    live = JobGroup.objects.using(using).filter(pk__in={*found.values()}).exclude(state=JobGroup.State.ENDED)
+    groups = {*live.values_list("pk", flat=True)}
+    return {job_id for job_id, group_id in found.items() if group_id in groups}
+
+
+def _others(job_ids: Collection[int], status: int, using: str, expiring: bool) -> set[int]:
     if status == Job.Status.DONE:
         own = ResultExpiry.objects.using(using).filter(pk__in=job_ids)
         return {*(own if expiring else own.filter(expires_at__gt=UtcNow())).values_list("pk", flat=True)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,13 +15,11 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models.schedule import DIGEST_CHARS
 from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
+from jobqueue.producer.stored import from_json as value_from_json
+from jobqueue.producer.stored import job_from_json, job_to_json, read, values
+from jobqueue.producer.stored import to_json as value_to_json
 from jobqueue.schedules.timing import Timing
 
-_READERS: dict[str, Callable[[str], Any]] = {
-    "bytes": bytes.fromhex,
-    "instant": datetime.fromisoformat,
-    "json": Encoded,
-}
 _TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
@@ -81,9 +79,9 @@ def define(
 def to_json(definition: Definition) -> dict[str, JSON]:
     """The definition as a JSON document. Values that are the default are left out."""
     return {
-        "timing": _values(definition.timing, Timing()),
-        "template": _values(definition.template, NewJob(queue="", payload=Encoded(""))),
-        "expires": _to_json(definition.expires),
+        "timing": values(definition.timing, Timing()),
+        "template": job_to_json(definition.template),
+        "expires": value_to_json(definition.expires),
         **{name: getattr(definition, name) for name in _TERMS},
     }
 
@@ -92,9 +90,9 @@ def from_json(document: Any) -> Definition:
     """The definition of a document. Raises InvalidValue for one that a newer version of the package has written."""
     try:
         return Definition(
-            timing=Timing(**_read(document["timing"])),
-            template=NewJob(**_read(document["template"])),
-            expires=_from_json(document["expires"]),
+            timing=Timing(**read(document["timing"])),
+            template=job_from_json(document["template"]),
+            expires=value_from_json(document["expires"]),
             **{name: document[name] for name in _TERMS},
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -108,33 +106,3 @@ def digest_of(document: Mapping[str, JSON]) -> str:
     """A digest of the document: equal for equal definitions, in all processes."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
-
-
-def _values(one: Any, default: Any) -> dict[str, JSON]:
-    names = [each.name for each in fields(one)]
-    given = [name for name in names if getattr(one, name) != getattr(default, name)]
-    return {name: _to_json(getattr(one, name)) for name in given}
-
-
-def _read(values: Mapping[str, JSON]) -> dict[str, Any]:
-    return {name: _from_json(value) for name, value in values.items()}
-
-
-def _to_json(value: Any) -> JSON:
-    # Types that JSON has not are wrapped, so that a new field of a job needs no line here.
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    if isinstance(value, datetime):
-        return {"instant": value.isoformat()}
-    if isinstance(value, Encoded):
-        return {"json": str(value)}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    if not isinstance(value, dict):
-        return value
-    ((kind, text),) = value.items()
-    return _READERS[kind](text)

@@ -17,7 +17,7 @@ from jobqueue.db.redone import Verb
 from jobqueue.gates.opening import ended_unstarted
 from jobqueue.models import Job
 from jobqueue.transitions.leases import Lease
-from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
+from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_verb
 
 #: writes the row of a job that is locked; returns the column that holds the instant of its write, None: no write
 Change: TypeAlias = Callable[[Job, str], str | None]
@@ -47,6 +47,7 @@ def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str) -> in
 
     def write(tries: int) -> Written:
         written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
+        changed: list[tuple[int, object, Job.Status]] = []
         with vendor(using).transaction(connections[using]):
             for job in list(rows_of(ids, using).order_by("pk").select_for_update()):
                 done = made.setdefault(job.pk, _Write())
@@ -54,9 +55,11 @@ def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str) -> in
                     done.column, done.instant, done.key = change(job, using) or "", None, job.concurrency_key
                     if not done.column:
                         continue
+                    changed.append((job.pk, job.options, _STATUS_OF[done.column]))
                     done.instant = rows_of([job.pk], using).values_list(done.column, flat=True).get()
                 ref = JobRef(job.pk, job.queue, job.task, job.ordering_key, using)
                 written[_STATUS_OF[done.column]].append(ref)
+            end_in_groups(changed, using)
         return written
 
     found = run_verb(verb, [Portion(using, write)], {}).written

@@ -26,7 +26,7 @@ from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.operating import Change, operate, rows_of
 from jobqueue.transitions.releasing import release
-from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
+from jobqueue.transitions.verb import JobRef, Portion, Written, run_again_in_groups, run_verb
 from jobqueue.validation import INT_MAX, check_id, check_key, check_queue
 
 
@@ -155,6 +155,8 @@ def make_due(job: Job, using: str) -> bool:
             done = _write(job, using, **changes)
             if not done:
                 transaction.set_rollback(True, using=using)
+            else:
+                run_again_in_groups([job], using)
             return done
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.

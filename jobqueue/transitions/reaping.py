@@ -24,7 +24,7 @@ from jobqueue.signals import job_dead, job_parked, job_reaped, send
 from jobqueue.transitions.crashes import AfterCrash, after_crash, losses_in
 from jobqueue.transitions.failing import attempt_row, failed_columns, failure_of, one_more
 from jobqueue.transitions.leases import Lease, canceled, lease_of
-from jobqueue.transitions.verb import Portion, Signals, Written, charged_fences, run_verb
+from jobqueue.transitions.verb import Portion, Signals, Written, charged_fences, end_in_groups, run_verb
 from jobqueue.validation import check_int
 
 _SIGNALS: Signals = {
@@ -108,6 +108,7 @@ def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written
             ended[status] += leases
             if then is AfterCrash.HOLD:
                 ended.held += leases
+        end_in_groups(((one.job_id, one.options, status) for status, some in ended.items() for one in some), using)
         earlier.append(ended)
     return {status: before[status] + ended[status] for status in {**before, **ended}}
 

@@ -15,7 +15,7 @@ from jobqueue.models import Job
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.operator import make_due, new_life
-from jobqueue.transitions.verb import JobRef
+from jobqueue.transitions.verb import JobRef, run_again_in_groups
 
 
 def retry_locked(jobs: Sequence[Job], *, using: str) -> list[JobRef]:
@@ -26,6 +26,7 @@ def retry_locked(jobs: Sequence[Job], *, using: str) -> list[JobRef]:
     """
     plain = [job for job in jobs if _is_plain(job)]
     _retry_plain(plain, using)
+    run_again_in_groups(plain, using)
     changed = {job.pk for job in plain} | {job.pk for job in jobs if not _is_plain(job) and make_due(job, using)}
     return [JobRef(job.pk, job.queue, job.task, job.ordering_key, using) for job in jobs if job.pk in changed]
 

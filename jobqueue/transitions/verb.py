@@ -16,14 +16,18 @@ from typing import NamedTuple, TypeAlias
 from django.db import connections, transaction
 from django.dispatch import Signal
 
+from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slot_to_free
 from jobqueue.gates.opening import freed
+from jobqueue.grouping.ending import STATE_OF, end_members, outstanding_again
+from jobqueue.grouping.marks import group_of
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
+from jobqueue.payload import JSON
 from jobqueue.signals import (
     RunOutcome,
     job_canceled,
@@ -89,6 +93,8 @@ def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again
     gone: list[Lease] = []
     for using, write, leases in portions:
         tries = count(1 + again)
+        if any(group_of(lease.options) for lease in leases):
+            write = partial(_with_members, write, using)
         found = retry_transient(verb, lambda write=write, tries=tries: write(next(tries)), using=using)  # type: ignore[misc]
         # Before the next portion, whose write may fail.
         _promote(found, using)
@@ -100,6 +106,38 @@ def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again
         lost(lease, verb)
     _announce(verb, written, signals)
     return Settled(verb, written, gone)
+
+
+def _with_members(write: Callable[[int], Written], using: str, tries: int) -> Written:
+    """Write a portion whose leases have groups, and the ends of those members, in one transaction."""
+    with vendor(using).transaction(connections[using]):
+        found = write(tries)
+        leases = [(lease, status) for status, some in found.items() for lease in some if isinstance(lease, Lease)]
+        end_in_groups(((lease.job_id, lease.options, status) for lease, status in leases), using)
+        return found
+
+
+def end_in_groups(jobs: Iterable[tuple[int, JSON, Job.Status]], using: str) -> None:
+    """Write the ends of those jobs that are members of groups, in the open transaction that has ended the jobs.
+
+    `jobs`: id, options and new status of each; those that have not ended are left out. run_verb() calls it for leases.
+    """
+    ends: dict[int, dict[int, list[int]]] = {}
+    for job_id, options, status in jobs:
+        if status in STATE_OF and (group_id := group_of(options)) is not None:
+            ends.setdefault(group_id, {}).setdefault(STATE_OF[status], []).append(job_id)
+    if ends:
+        end_members(ends, using)
+
+
+def run_again_in_groups(jobs: Iterable[Job], using: str) -> None:
+    """Note, in the open transaction that has made ended jobs READY, that those of groups are outstanding again."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for job in jobs:
+        if (group_id := group_of(job.options)) is not None:
+            found[group_id].append(job.pk)
+    for group_id, ids in sorted(found.items()):
+        outstanding_again(ids, group_id, using)
 
 
 def settled(written: Written, using: str) -> None:

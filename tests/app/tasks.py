@@ -543,3 +543,39 @@ def tell_tick():
     """The tick of the schedule that has added the job."""
     tick = current_job().tick
     return tick and tick.isoformat()
+
+
+SEEN: list[object] = []
+
+
+@task()
+def group_succeeded():
+    """A callback."""
+
+
+@task()
+def group_failed():
+    """A callback."""
+
+
+@task()
+def group_done():
+    """A callback."""
+
+
+@task()
+def look_at_group():
+    g = current_job().group
+    SEEN.append(g and (g.id, g.name, g.total, g.done, g.failed, g.canceled, list(g.results())))
+
+
+@task()
+def grow(depth):
+    if depth:
+        current_job().group.add(grow, depth - 1)
+    return depth
+
+
+@task(max_attempts=1)
+def grow_late():
+    current_job().group.add(grow, 0)

@@ -17,9 +17,9 @@ PACKAGE = ROOT / "jobqueue"
 ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff",
     "db", "models",
-    "wakeup", "ordering", "gates", "producer",
+    "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "schedules",
+    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "checks",
     "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",

@@ -107,6 +107,7 @@ class TestReapLeases:
         expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
         expected |= {"workers_deleted": 0, "allocations_deleted": 0, "archived_jobs_deleted": 0}
         expected |= {"schedule_ticks_deleted": 0, "schedule_versions_deleted": 0, "schedules_deleted": 0}
+        expected |= {"groups_members_ended": 0, "groups_ended": 0, "groups_deleted": 0}
         expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    groups,
     keys,
     listing,
     locks,
@@ -49,6 +50,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "discard": operations.DISCARD,
     "release": operations.RELEASE,
     "prune": prune,
+    "groups": groups,
     "keys": keys,
     "queues": queues,
     "schedules": schedules,

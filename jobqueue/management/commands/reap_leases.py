@@ -16,7 +16,16 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import gate_sweep, lock_sweeper, ordering_sweep, pruner, reaper, redriver
+from jobqueue.maintenance import (
+    gate_sweep,
+    group_cleaner,
+    group_sweep,
+    lock_sweeper,
+    ordering_sweep,
+    pruner,
+    reaper,
+    redriver,
+)
 from jobqueue.maintenance.cleaner import CLEANERS
 
 
@@ -65,10 +74,13 @@ class Command(BaseCommand):
             facts = asdict(found) | asdict(swept) | asdict(ordering_sweep.run_once(load(), using=using))
             gates = gate_sweep.run_once(load(), using=using)
             facts |= {"gates_jobs_opened": gates.jobs_opened, "gates_rows_deleted": gates.rows_deleted}
+            groups = group_sweep.run_once(load(), using=using)
+            facts |= {"groups_members_ended": groups.members_ended, "groups_ended": groups.groups_ended}
             redriven = redriver.run_once(load(), using=using)
             facts |= asdict(redriven)
             for cleaner in CLEANERS:
                 facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
+            facts["groups_deleted"] = group_cleaner.run_once(load(), using=using).rows
             pruned = self._prune(using, given)
             facts |= {"jobs_deleted": pruned.jobs_deleted, "attempts_deleted": pruned.attempts_deleted}
             text = (

@@ -30,6 +30,7 @@ from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expir
 from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
 from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.verb import end_in_groups
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
 
@@ -61,6 +62,7 @@ def select_then_update(request: Request) -> Taken:
         live, late = expired(free)
         if late:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
+            end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), using)
             request.ended.extend(ended_now(late, using=using))
         start, found = _admitted(live, request) if request.gated else (live[: request.limit], Admitted())
         leases = stamp([request.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, request)

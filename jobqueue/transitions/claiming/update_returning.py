@@ -9,7 +9,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Expression, F, FloatField, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
@@ -19,13 +19,16 @@ from jobqueue.db.expressions import AnyOfArray, Slot
 from jobqueue.db.prepared import Prepared, prepare_change_returning
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.grouping.marks import group_of
 from jobqueue.models import Job
+from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.expiring import end_expired, expired
 from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
 from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns, row_columns
 from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.verb import end_in_groups
 from jobqueue.validation import SECONDS_MAX
 
 logger = logging.getLogger("jobqueue.transitions")
@@ -96,11 +99,20 @@ def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:
     gone, any_lease = {row.pk for row in late}, found[0][1]
     mine = in_state(gone, Job.Status.PROCESSING, using=any_lease.using).filter(lock_token=any_lease.token)
     try:
-        retry_transient("claim", partial(end_expired, mine), using=any_lease.using)
+        retry_transient("claim", partial(_end_late, mine, late, any_lease.using), using=any_lease.using)
     except (Error, DatabaseBusy) as error:
         logger.warning("%d expired jobs could not be ended: %s; their leases will run out", len(late), error)
         late = []
     return Taken(rows, [lease for row, lease in found if row.pk not in gone], late, from_top=from_top)
+
+
+def _end_late(mine: JobQuerySet, late: list[Row], using: str) -> None:
+    if not any(group_of(row.options) for row in late):
+        end_expired(mine)
+        return
+    with vendor(using).transaction(connections[using]):
+        end_expired(mine)
+        end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), using)
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,8 @@ from jobqueue.db import fault_vendor, is_lost_connection
 from jobqueue.dead_letters.alone import queues_alone
 from jobqueue.maintenance import (
     gate_sweep,
+    group_cleaner,
+    group_sweep,
     lock_sweeper,
     lock_watch,
     ordering_sweep,
@@ -234,10 +236,12 @@ class Chores:
         self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
+        self.sweepers["cleaner of job_group"] = group_cleaner.run_once
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
         self.openers: dict[str, Chore] = {
             "ordering sweep": ordering_sweep.OrderingSweep().run_once,
             "gate sweep": gate_sweep.GateSweep().run_once,
+            "group sweep": group_sweep.GroupSweep().run_if_due,
             "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
         }
         self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}

@@ -1,0 +1,127 @@
+"""The end of members, and of the group with its last member: one transaction finds that it is the last, and no other.
+
+A transaction that has ended members looks for another outstanding one that nobody has locked, and keeps it locked until
+its commit: so whoever ends that one comes later and looks itself. Only a transaction that finds none locks the row of
+the group, and looks again. A member that another transaction has locked is then taken for outstanding: that transaction
+looks after this one's commit, because it has to wait for the row of the group. So the last one to commit sees that
+nothing is left, whatever the isolation level. A process that dies in between has committed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import TypeAlias
+
+from django.db import Error, transaction
+from django.db.models import BigIntegerField, Count, F, IntegerField, QuerySet
+from django.db.models.lookups import Exact
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
+from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
+from jobqueue.grouping.callbacks import jobs_of
+from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.producer.enqueueing import add_unlimited
+from jobqueue.signals import group_ended, send
+
+State = GroupMember.State
+#: what becomes of a member whose job has this state
+STATE_OF = {
+    Job.Status.DONE: State.DONE,
+    Job.Status.FAILED: State.FAILED,
+    Job.Status.CANCELED: State.CANCELED,
+}
+#: job ids, by group and by the state in which they have ended
+Ends: TypeAlias = Mapping[int, Mapping[int, Sequence[int]]]
+_INDEX = "ix_group_member"
+
+
+def end_members(ends: Ends, using: str) -> None:
+    """Write the ends of members in the transaction that ends their jobs, and the ends of groups that have no other."""
+    changed = {group_id: _write(by_state, using) for group_id, by_state in sorted(ends.items())}
+    # After all members, and in one order: who waits for the row of a group holds no lock that its holder needs.
+    for group_id, count in changed.items():
+        # A repeated transaction has found them ended: it was committed without an answer, with all that follows.
+        if count and not _keeps_another(group_id, using):
+            end_if_last(group_id, using)
+
+
+def _write(by_state: Mapping[int, Sequence[int]], using: str) -> int:
+    return sum(_ending(using).change(ids=sorted(ids), state=int(state)) for state, ids in sorted(by_state.items()))
+
+
+@cache
+def _ending(using: str) -> Prepared:
+    # Found by their key alone, so that no other rows are locked.
+    by_key = GroupMember.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    rows = by_key.filter(Exact(Unindexed("state"), int(State.OUTSTANDING)))
+    return prepare_change(rows, {"state": Slot("state", IntegerField())})
+
+
+def outstanding(group_id: int | Slot, using: str) -> QuerySet[GroupMember]:
+    """The members that have not ended, the newest first: workers take the oldest."""
+    rows = GroupMember.objects.using(using).filter(group_id=group_id, state=State.OUTSTANDING).order_by("-job_id")
+    return vendor(using).force_index(rows, _INDEX)
+
+
+def _keeps_another(group_id: int, using: str) -> bool:
+    """Whether another member is outstanding and nobody has locked it; this transaction locks it."""
+    return bool(_free(using).rows(group_id=group_id))
+
+
+@cache
+def _free(using: str) -> Prepared:
+    rows = outstanding(Slot("group_id", BigIntegerField()), using)
+    with transaction.atomic(using=using):
+        return prepare_rows(vendor(using).lock_rows(rows).values_list("pk")[:1])
+
+
+def end_if_last(group_id: int, using: str) -> bool:
+    """End a sealed group of which no member is outstanding, in the open transaction; whether this one has ended it."""
+    group = JobGroup.objects.using(using).filter(pk=group_id).select_for_update().first()
+    if group is None or group.state != JobGroup.State.SEALED or _any_outstanding(group_id, using):
+        return False
+    return _end(group, using)
+
+
+def _any_outstanding(group_id: int, using: str) -> bool:
+    """Whether a member is outstanding, or may be: one that is locked. Reads the newest rows, in any snapshot."""
+    locks = vendor(using).locks
+    try:
+        with transaction.atomic(using=using):
+            return bool(locks.lock_own(outstanding(group_id, using), skip_locked=False, nowait=True)[:1])
+    except Error as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        return True
+
+
+def _end(group: JobGroup, using: str) -> bool:
+    members = GroupMember.objects.using(using).filter(group_id=group.pk)
+    # The first is decided by a locking read: a snapshot may be older than the ends.
+    wrong = (State.FAILED, State.CANCELED)
+    bad = any(members.filter(state=state).order_by("job_id").select_for_update()[:1] for state in wrong)
+    counts = dict(members.order_by().values_list("state").annotate(jobs=Count("pk")))
+    done, failed, canceled = (counts.get(state, 0) for state in (State.DONE, *wrong))
+    total = sum(counts.values())
+    sealed = JobGroup.objects.using(using).filter(pk=group.pk, state=JobGroup.State.SEALED)
+    # The state again in the WHERE: not every database keeps the row locked.
+    if not sealed.update(
+        state=JobGroup.State.ENDED, ended_at=UtcNow(), total=total, done=done, failed=failed, canceled=canceled
+    ):
+        return False
+    add_unlimited(jobs_of(group, succeeded=not bad, using=using), using=using)
+    facts = {"total": total, "done": done, "failed": failed, "canceled": canceled, "using": using}
+    tell = partial(send, group_ended, JobGroup, group_id=group.pk, name=group.name, **facts)
+    transaction.on_commit(tell, using=using, robust=True)
+    return True
+
+
+def outstanding_again(job_ids: Sequence[int], group_id: int, using: str) -> None:
+    """Members whose jobs are to run again, in the open transaction. A group that has ended stays as it is."""
+    groups = JobGroup.objects.using(using).filter(pk=group_id).select_for_update()
+    states = list(groups.values_list("state", flat=True))
+    if states and states[0] != JobGroup.State.ENDED:
+        GroupMember.objects.using(using).filter(pk__in=sorted(job_ids)).update(state=State.OUTSTANDING)

@@ -1,0 +1,70 @@
+"""What is known of a group. Counts of one that has not ended are read from its members, and may lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.payload import JSON
+
+_PAGE = 1000
+State = GroupMember.State
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as it was read. Instants are aware, in UTC. `state` is "open", "sealed" or "ended"."""
+
+    id: int
+    name: str
+    state: str
+    total: int
+    done: int
+    failed: int
+    canceled: int
+    created_at: datetime
+    sealed_at: datetime | None
+    canceled_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def outstanding(self) -> int:
+        """How many members have not ended."""
+        return max(0, self.total - self.done - self.failed - self.canceled)
+
+
+def read_group(row: JobGroup, using: str) -> Group:
+    """The group of a row, with its counts."""
+    counts = {name: getattr(row, name) for name in ("total", "done", "failed", "canceled")}
+    if row.state != JobGroup.State.ENDED:
+        members = GroupMember.objects.using(using).filter(group_id=row.pk)
+        found = dict(members.order_by().values_list("state").annotate(jobs=Count("pk")))
+        counts = {state.name.lower(): found.get(state, 0) for state in (State.DONE, State.FAILED, State.CANCELED)}
+        counts["total"] = sum(found.values())
+    return Group(
+        id=row.pk,
+        name=str(row.name),
+        state=JobGroup.State(row.state).name.lower(),
+        created_at=row.created_at,
+        sealed_at=row.sealed_at,
+        canceled_at=row.canceled_at,
+        ended_at=row.ended_at,
+        **counts,
+    )
+
+
+def results_of(group_id: int, using: str) -> Iterator[JSON]:
+    """The results of the members that are DONE, in the order in which they were added, read by the thousand."""
+    after = 0
+    members = GroupMember.objects.using(using).filter(group_id=group_id, state=State.DONE)
+    while True:
+        ids = list(members.filter(job_id__gt=after).order_by("job_id").values_list("job_id", flat=True)[:_PAGE])
+        found = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "result"))
+        yield from (found[job_id] for job_id in ids if job_id in found)
+        if len(ids) < _PAGE:
+            return
+        after = ids[-1]

@@ -1,0 +1,192 @@
+"""group(): the block that makes a group and adds its members.
+
+Models are imported inside the functions: `from jobqueue import group` must work before the app registry is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections
+
+from jobqueue.compat import AnyTask
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue
+from jobqueue.payload import JSON
+from jobqueue.validation import check_int, check_list, check_text
+
+if TYPE_CHECKING:
+    from jobqueue.producer.insert import NewJob
+
+CHUNK_MAX = 10_000
+#: members of one INSERT where the whole group is one transaction
+_PORTION = 1000
+
+
+def group(
+    name: str,
+    *,
+    on_success: AnyTask | None = None,
+    on_failure: AnyTask | None = None,
+    on_done: AnyTask | None = None,
+    chunk_size: int | None = None,
+    using: str | None = None,
+) -> GroupMaker:
+    """A `with` block that makes a group of jobs: add() and add_many() of what it gives add members.
+
+    Callbacks are tasks that need no arguments. Each is enqueued once, in the commit that ends the group, after its last
+    member: on_success if all are DONE, on_failure if any is FAILED or CANCELED, on_done always. The callbacks of a
+    group without members are enqueued at once.
+
+    The block is one transaction, or part of the caller's: all members are added, or none. With `chunk_size` (1 to
+    10,000) members are committed by so many, run meanwhile, and the group is sealed at the end of the block; if the
+    block raises, the group stays open: groups.seal() or groups.cancel() ends it. The block raises InsideTransaction
+    then, if a transaction is open.
+
+    `name`: 1 to 255 characters, need not be unique. Raises InvalidValue, InvalidType and WrongDatabase, for callbacks
+    too, before anything is written.
+    """
+    words = check_text(name, "name").strip()
+    if not 1 <= len(words) <= 255 or not words.isprintable():
+        raise InvalidValue(
+            f"the name of a group has 1 to 255 printable characters, got {words!r:.60}. Nothing was written."
+        )
+    if chunk_size is not None:
+        check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
+    callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
+    return GroupMaker(words, callbacks, chunk_size, using)
+
+
+class GroupMaker:
+    """The block of group(). `id` is the group's id, from the beginning of the block on."""
+
+    def __init__(
+        self, name: str, callbacks: Mapping[str, AnyTask | None], chunk_size: int | None, using: str | None
+    ) -> None:
+        self._name, self._callbacks, self._chunk_size = name, callbacks, chunk_size
+        self._given = using
+        self._using = ""
+        self._id: int | None = None
+        self._open = False
+        self._block: AbstractContextManager[object] | None = None
+        self._waiting: list[NewJob] = []
+
+    @property
+    def id(self) -> int:
+        """The id of the group. Raises InvalidValue before the block has begun."""
+        if self._id is None:
+            raise InvalidValue(f"the group {self._name!r} has no id before its `with` block has begun.")
+        return self._id
+
+    def __enter__(self) -> GroupMaker:
+        from jobqueue.groups.by_hand import insert_group
+
+        if self._id is not None:
+            raise InvalidValue(
+                f"the block of the group {self._name!r} has begun before. Nothing was written; call group() again."
+            )
+        self._using = alias_of(self._given)
+        if self._chunk_size is not None and in_open_transaction(self._using):
+            raise InsideTransaction(
+                f"the group {self._name!r} has a chunk_size, and its chunks cannot be committed one by one inside "
+                f"transaction.atomic() on {self._using!r}. Nothing was written; leave it out, or move the block."
+            )
+        try:
+            if self._chunk_size is None:
+                self._block = vendor(self._using).transaction(connections[self._using])
+            self._id = insert_group(self._name, self._callbacks, self._using, self._begin)
+        except SynchronousOnlyOperation:
+            raise InsideCoroutine(
+                "group() was called inside a coroutine, and it uses the database. Nothing was written; put the block "
+                "into a function, and write: await sync_to_async(function)()."
+            ) from None
+        self._open = True
+        return self
+
+    def _begin(self) -> None:
+        if self._block is not None:
+            self._block.__enter__()
+
+    def add(self, task: AnyTask, *args: JSON, **kwargs: JSON) -> None:
+        """Add a member: a job of `task` with these arguments.
+
+        Raises what enqueue() raises, InvalidValue after the end of the block or if the dedupe key of the job is held,
+        WrongDatabase if the jobs of the task are in another database. Nothing was written then.
+        """
+        self._add([self._template(task, list(args), dict(kwargs))])
+
+    def add_many(self, task: AnyTask, calls: Iterable[tuple[JSON, ...] | list[JSON] | Mapping[str, JSON]]) -> None:
+        """Add a member for each of `calls`: a tuple of positional arguments, or a dict of keyword arguments.
+
+        Without chunk_size all or none are added; with it, `calls` is read chunk by chunk. Otherwise as add().
+        """
+        check_list(calls, "calls", Iterable)
+        jobs = (self._template(task, *_arguments(call, index)) for index, call in enumerate(calls))
+        if self._chunk_size is None:
+            self._add(list(jobs))
+            return
+        while some := list(islice(jobs, self._chunk_size)):
+            self._add(some)
+
+    def _template(self, task: AnyTask, args: list[JSON], kwargs: dict[str, JSON]) -> NewJob:
+        from jobqueue.grouping.callbacks import template
+
+        if not self._open:
+            raise InvalidValue(
+                f"the block of the group {self._name!r} is over, or has not begun. Nothing was written; call add() "
+                "inside the block, or current_job().group.add() in one of its jobs."
+            )
+        return template(task, args, kwargs, self._using)
+
+    def _add(self, jobs: list[NewJob]) -> None:
+        self._waiting += jobs
+        size = self._chunk_size or _PORTION
+        if self._chunk_size is None:
+            # At once, so that what the database refuses is raised by this call.
+            self._flush(len(self._waiting))
+        else:
+            self._flush(len(self._waiting) // size * size)
+
+    def _flush(self, count: int) -> None:
+        from jobqueue.grouping.members import add_members
+
+        size = self._chunk_size or max(1, count)
+        done, self._waiting = self._waiting[:count], self._waiting[count:]
+        for begin in range(0, len(done), size):
+            add_members(self.id, done[begin : begin + size], using=self._using)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        from jobqueue.groups.by_hand import seal
+
+        self._open = False
+        if self._block is None:
+            if kind is None:
+                self._flush(len(self._waiting))
+                seal(self.id, using=self._using)
+            return
+        if kind is not None:
+            self._block.__exit__(kind, error, trace)
+            return
+        try:
+            seal(self.id, using=self._using)
+        except BaseException as wrong:
+            self._block.__exit__(type(wrong), wrong, wrong.__traceback__)
+            raise
+        self._block.__exit__(None, None, None)
+
+
+def _arguments(call: object, index: int) -> tuple[list[JSON], dict[str, JSON]]:
+    if isinstance(call, Mapping):
+        return [], dict(call)
+    if isinstance(call, (tuple, list)):
+        return list(call), {}
+    raise InvalidType(
+        f"calls[{index}] must be a tuple of positional or a dict of keyword arguments, got {type(call).__name__}. "
+        "Nothing of this call was written; one argument is written as (value,)."
+    )

@@ -1,0 +1,136 @@
+"""Repairs groups: members whose jobs ended without them, cancels that broke off, ends that nobody has written.
+
+Our own verbs leave nothing of the kind, but a program that speaks plain SQL knows no groups, and may end or delete a
+member's job.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from django.db import connections
+
+from jobqueue.conf import Settings
+from jobqueue.db import vendor
+from jobqueue.db.retry import retry_transient
+from jobqueue.grouping.ending import STATE_OF, end_if_last, end_members, outstanding
+from jobqueue.models import Job, JobGroup
+from jobqueue.transitions.canceling import cancel_members
+
+#: between two sweeps of a worker
+INTERVAL_SECONDS = 10.0
+#: groups of one pass, and members of one look; the rest follows in the next passes
+_GROUPS, _MEMBERS = 100, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSwept:
+    """What one pass did."""
+
+    members_ended: int = 0
+    groups_ended: int = 0
+
+    def __add__(self, other: GroupsSwept) -> GroupsSwept:
+        return GroupsSwept(self.members_ended + other.members_ended, self.groups_ended + other.groups_ended)
+
+
+class GroupSweep:
+    """Looks at groups that have not ended, oldest first, and at a thousand outstanding members of each per pass.
+
+    Reads that lock nothing, unless there is something to repair; any number of processes may sweep.
+    """
+
+    def __init__(self) -> None:
+        self._after = 0
+        self._next = 0.0
+        #: by group: the member down to which its members were looked at
+        self._looked: dict[int, int] = {}
+
+    def run_if_due(self, settings: Settings, *, using: str) -> GroupsSwept:
+        """run_once(), but not more often than each INTERVAL_SECONDS."""
+        if time.monotonic() < self._next:
+            return GroupsSwept()
+        self._next = time.monotonic() + INTERVAL_SECONDS
+        return self.run_once(settings, using=using)
+
+    def run_once(self, settings: Settings, *, using: str) -> GroupsSwept:
+        """Sweep the next groups."""
+        live = JobGroup.objects.using(using).filter(
+            state__in=(JobGroup.State.OPEN, JobGroup.State.SEALED), pk__gt=self._after
+        )
+        rows = live.order_by("pk").values_list("pk", "state", "canceled_at")[:_GROUPS]
+        read: partial[list[tuple[int, int, object]]] = partial(list, rows)
+        groups = retry_transient("housekeeping", read, using=using)
+        self._after = groups[-1][0] if len(groups) == _GROUPS else 0
+        done = GroupsSwept()
+        for group_id, state, canceled_at in groups:
+            done += self._sweep(group_id, using)
+            if canceled_at is not None:
+                cancel_members(group_id, using=using)
+            if state == JobGroup.State.SEALED and self._end(group_id, using):
+                done += GroupsSwept(groups_ended=1)
+        if not self._after:
+            present = {group_id for group_id, _, _ in groups}
+            self._looked = {group_id: at for group_id, at in self._looked.items() if group_id in present}
+        return done
+
+    @property
+    def more(self) -> bool:
+        """Whether the last pass has left groups or members for the next one."""
+        return bool(self._after or self._looked)
+
+    def _sweep(self, group_id: int, using: str) -> GroupsSwept:
+        rows = outstanding(group_id, using)
+        if group_id in self._looked:
+            rows = rows.filter(job_id__lt=self._looked[group_id])
+        some = rows.values_list("job_id", flat=True)[:_MEMBERS]
+        ids: list[int] = retry_transient("housekeeping", partial(list, some), using=using)
+        if len(ids) == _MEMBERS:
+            self._looked[group_id] = ids[-1]
+        else:
+            self._looked.pop(group_id, None)
+        live = (Job.Status.READY, Job.Status.PROCESSING)
+        states = Job.objects.using(using).filter(pk__in=ids).values_list("pk", "status")
+        known: dict[int, int] = dict(retry_transient("housekeeping", partial(list, states), using=using))
+        wrong = [job_id for job_id in ids if known.get(job_id) not in live]
+        if not wrong:
+            return GroupsSwept()
+        return retry_transient("housekeeping", partial(_repair, group_id, wrong, using), using=using)
+
+    def _end(self, group_id: int, using: str) -> bool:
+        if retry_transient("housekeeping", outstanding(group_id, using).exists, using=using):
+            return False
+
+        def end() -> bool:
+            with vendor(using).transaction(connections[using]):
+                return end_if_last(group_id, using)
+
+        return retry_transient("housekeeping", end, using=using)
+
+
+def _repair(group_id: int, job_ids: list[int], using: str) -> GroupsSwept:
+    """End members as their jobs have ended; one whose job was deleted is CANCELED."""
+    before = JobGroup.objects.using(using).filter(pk=group_id, state=JobGroup.State.ENDED)
+    with vendor(using).transaction(connections[using]):
+        # Locked: a retry would make the job READY again.
+        rows = Job.objects.using(using).filter(pk__in=job_ids).order_by("pk").select_for_update()
+        known = dict(rows.values_list("pk", "status"))
+        ends: dict[int, list[int]] = {}
+        for job_id in job_ids:
+            if (status := known.get(job_id, Job.Status.CANCELED)) in STATE_OF:
+                ends.setdefault(STATE_OF[Job.Status(status)], []).append(job_id)
+        end_members({group_id: ends}, using)
+        ended = sum(map(len, ends.values()))
+    return GroupsSwept(ended, int(bool(ended) and before.exists()))
+
+
+def run_once(settings: Settings, *, using: str) -> GroupsSwept:
+    """Sweep all groups that have not ended, and up to _GROUPS thousand outstanding members of each."""
+    sweep, done = GroupSweep(), GroupsSwept()
+    for _ in range(_GROUPS):
+        done += sweep.run_once(settings, using=using)
+        if not sweep.more:
+            break
+    return done

@@ -1,0 +1,122 @@
+"""What workers repair and delete: the sweep, the cleaner, and members that are not pruned."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue import group, groups, transitions
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.maintenance import group_cleaner, group_sweep
+from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.retention.staying import those_that_stay
+from jobqueue.signals import group_ended
+from jobqueue.testing import drain
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def made(count=2):
+    with group("import", on_done=tasks.group_done) as g:
+        g.add_many(tasks.add, [(number, 1) for number in range(count)])
+    return g.id
+
+
+def swept():
+    done = group_sweep.run_once(load(), using="default")
+    return done.members_ended, done.groups_ended
+
+
+def callbacks():
+    return Job.objects.filter(task="tests.app.tasks.group_done").count()
+
+
+def test_the_sweep_leaves_a_group_alone_whose_members_run():
+    made()
+    transitions.claim("default", 1, worker="w")
+    assert swept() == (0, 0)
+    assert callbacks() == 0
+
+
+def test_the_sweep_ends_members_whose_jobs_plain_sql_has_ended():
+    number = made()
+    Job.objects.update(status=Job.Status.DONE, finished_at=UtcNowPlus(0))
+    assert swept() == (2, 1)
+    assert (callbacks(), groups.get(number).done) == (1, 2)
+    assert swept() == (0, 0)
+
+
+def test_a_member_whose_job_was_deleted_counts_as_canceled():
+    number = made()
+    Job.objects.all().delete()
+    assert swept() == (2, 1)
+    assert groups.get(number).canceled == 2
+
+
+def test_the_sweep_ends_a_group_whose_last_member_has_ended():
+    number = made()
+    GroupMember.objects.update(state=GroupMember.State.DONE)
+    assert swept() == (0, 1)
+    assert (callbacks(), groups.get(number).state) == (1, "ended")
+
+
+def test_the_sweep_leaves_an_open_group_open():
+    with pytest.raises(RuntimeError), group("open", chunk_size=1):
+        raise RuntimeError
+    assert swept() == (0, 0)
+
+
+def test_the_sweep_goes_on_with_a_cancel_that_broke_off():
+    number = made()
+    JobGroup.objects.update(canceled_at=UtcNowPlus(0))
+    swept()
+    assert groups.get(number).canceled == 2
+    assert callbacks() == 1
+
+
+def test_members_beyond_one_look_are_found_in_the_next(monkeypatch):
+    monkeypatch.setattr(group_sweep, "_MEMBERS", 2)
+    made(5)
+    Job.objects.order_by("pk").first().delete()
+    assert swept() == (1, 0)
+
+
+def test_members_of_a_group_that_has_not_ended_are_not_pruned():
+    made()
+    transitions.ack(transitions.claim("default", 1, worker="w")[0])
+    (ended,) = Job.objects.filter(status=Job.Status.DONE).values_list("pk", flat=True)
+    assert those_that_stay([ended], Job.Status.DONE, "default") == {ended}
+    transitions.ack(transitions.claim("default", 1, worker="w")[0])
+    assert those_that_stay([ended], Job.Status.DONE, "default") == set()
+
+
+def test_ended_groups_are_deleted_with_their_members_when_they_are_old():
+    number, live = made(3), made(1)
+    transitions.ack_many(transitions.claim("default", 3, worker="w"))
+    assert group_cleaner.run_once(load(), using="default").rows == 0
+    JobGroup.objects.filter(pk=number).update(ended_at=UtcNowPlus(-31 * 86400))
+    assert group_cleaner.run_once(load(), using="default", limit=2).rows == 1
+    assert [*JobGroup.objects.values_list("pk", flat=True)] == [live]
+    assert GroupMember.objects.count() == 1
+
+
+def test_drain_runs_members_and_callbacks():
+    number = made(3)
+    assert drain().ok == 4
+    assert groups.get(number).state == "ended"
+
+
+def test_a_signal_says_that_a_group_has_ended(django_capture_on_commit_callbacks):
+    heard = []
+
+    def hear(**values):
+        heard.append((values["group_id"], values["name"], values["total"], values["done"], values["using"]))
+
+    group_ended.connect(hear)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            number = made(0)
+    finally:
+        group_ended.disconnect(hear)
+    assert heard == [(number, "import", 0, 0, "default")]
