@@ -4,12 +4,14 @@ A call is made outside of every transaction unless it says otherwise, on a queue
 which the queue's database must then have rows.
 """
 
+import uuid
 from datetime import timedelta
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
+from django.utils import timezone
 
 import jobqueue
 from jobqueue import idempotency, inspect, locks, models, outbox, testing, transitions
@@ -18,6 +20,7 @@ from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
 from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
+from jobqueue.schedules.declaring import withdraw
 from jobqueue.transactions import forbid_outside_calls, lock_rows, retry_transaction
 from tests.app import tasks
 from tests.app.models import Account, Ticket
@@ -148,6 +151,48 @@ def reap():
     a_lease(lock_until=UtcNowPlus(-60))
     assert transitions.reap() == transitions.Reaped(1, 0, 0)
     return (models.Job,)
+
+
+@walks(
+    "jobqueue.transitions.cancel_many",
+    "jobqueue.transitions.discard_many",
+    "jobqueue.transitions.retry_many",
+    "jobqueue.transitions.run_again",
+)
+def many():
+    a_job("many")
+    assert transitions.cancel_many(queue="many") == 1
+    assert transitions.retry_many(queue="many") == 1
+    assert transitions.discard_many(queue="many") == 1
+    transitions.run_again(a_lease_that_ended())
+    return (models.Job,)
+
+
+def a_lease_that_ended():
+    """The id of a job that is DONE."""
+    lease = a_lease()
+    transitions.ack(lease)
+    return lease.job_id
+
+
+@walks("jobqueue.schedule", "jobqueue.testing.fire", "jobqueue.testing.ticks")
+def schedule():
+    name = f"walk {uuid.uuid4()}"
+    jobqueue.schedule(every=60, name=name, args=(1, 2))(tasks.add)
+    try:
+        now = timezone.now()
+        assert len(testing.ticks(name, now, now + timedelta(minutes=2))) == 2
+        testing.fire(name)
+    finally:
+        withdraw(name)
+    return (models.Job,)
+
+
+@walks("jobqueue.group")
+def group():
+    with jobqueue.group("walk") as made:
+        made.add(tasks.add, 1, 2)
+    return models.Job, models.JobGroup, models.GroupMember
 
 
 @walks("jobqueue.transitions.cancel", "jobqueue.transitions.discard")
