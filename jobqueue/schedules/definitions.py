@@ -1,4 +1,4 @@
-"""What a schedule is: its terms and the template of its jobs, as one JSON document that any process can fire."""
+"""The definition of a schedule: its terms and the template of its jobs, as one JSON document for all processes."""
 
 from __future__ import annotations
 

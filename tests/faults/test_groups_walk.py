@@ -1,4 +1,4 @@
-"""Whoever seals a group, or ends its last member, dies or loses its session at any moment: callbacks come once."""
+"""A process that seals a group or ends its last member is killed at any moment: callbacks are added once."""
 
 from __future__ import annotations
 

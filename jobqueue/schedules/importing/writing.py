@@ -79,7 +79,7 @@ def _planned(row: Row, mapping: Mapping[str, str], taken: set[str], now: datetim
         terms = _terms(row, now)
         check_arguments(check_name(row.name), task, row.args, row.kwargs)
     except JobQueueError as error:
-        # What they say of a schedule is true of a row as well, but for the end.
+        # The message is about a schedule; for a row only its last sentence is wrong.
         return skipped(str(error).replace(" Nothing was written.", "").partition(" Nothing was written;")[0])
     next_at = None if row.disabled else terms.timing.after(now)
     words = terms.timing.words

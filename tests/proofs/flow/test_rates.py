@@ -123,7 +123,7 @@ def test_many_keys_with_a_limit_of_one_keep_a_part_of_the_speed_without_limits(
 def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, observer, full, figure):
     """From the end of a body to the start of the next one of its limit, while 8 processes work off a backlog."""
     total, workers, backlog = (400, 4, 60_000) if full else (30, 1, 300)
-    # What the tests before it have deleted is purged meanwhile, which takes a part of the server's time.
+    # The purge of rows that earlier tests have deleted would take a part of the server's time.
     wait_for_purge()
     # Older, so they begin first; those behind the backlog wait for their slot, and not for it. With shorter jobs, the
     # processes and a server would use up two cores, and the times were those of a machine that is too busy.

@@ -85,7 +85,7 @@ def older_and_younger(table):
 
 @contextmanager
 def writer(table):
-    """Somebody who archives one job after another; a list with the seconds of the longest INSERT."""
+    """Archive one job after another in a thread; yield a list with the seconds of the longest INSERT."""
     longest, ending, begun, failed = [0.0], threading.Event(), threading.Event(), []
     at = ago(YOUNG_DAYS)
 
