@@ -48,16 +48,16 @@ def test_a_queue_list_that_means_nothing_is_refused(words):
 
 
 def test_a_connection_budget_that_cannot_hold_is_refused_with_what_would_fit():
-    assert options("--max-connections", "23", "--processes", "2", "--concurrency", "4").connections_max == 23
-    with pytest.raises(CommandError, match=r"may open 23 connections.*--concurrency 1 fits"):
-        options("--max-connections", "17", "--processes", "2", "--concurrency", "4")
+    assert options("--max-connections", "24", "--processes", "2", "--concurrency", "4").connections_max == 24
+    with pytest.raises(CommandError, match=r"may open 24 connections.*--concurrency 1 fits"):
+        options("--max-connections", "18", "--processes", "2", "--concurrency", "4")
     with pytest.raises(CommandError, match="--processes 1 at most"):
-        options("--max-connections", "10", "--processes", "8")
-    with pytest.raises(CommandError, match="may open 11 connections"):
-        options("--max-connections", "5", "--once")
+        options("--max-connections", "11", "--processes", "8")
+    with pytest.raises(CommandError, match="may open 12 connections"):
+        options("--max-connections", "6", "--once")
 
 
-@pytest.mark.parametrize(("in_workers", "most"), [(True, 27), (False, 23)])
+@pytest.mark.parametrize(("in_workers", "most"), [(True, 28), (False, 24)])
 def test_a_worker_that_relays_counts_the_connections_of_its_relays(in_workers, most):
     with override_settings(JOBQUEUE={"OUTBOX": {"IN_WORKERS": in_workers}}):
         assert options("--processes", "2", "--concurrency", "4").connections_max == most
