@@ -16,9 +16,18 @@ from tests.proofs import audit
 
 def add(task, count, *arguments):
     """`count` jobs of a task, committed in few transactions; with its key if it has one."""
+    add_many([_job(task, arguments)] * count)
+
+
+def add_each(task, calls):
+    """A job of a task for each of the tuples of arguments, as add()."""
+    add_many([_job(task, arguments) for arguments in calls])
+
+
+def _job(task, arguments):
     job = new_job("default", {"args": list(arguments), "kwargs": {}}, max_attempts=task.max_attempts)
     key = task.concurrency_key(*arguments).encode() if task.concurrency_key else None
-    add_many([replace(job, task=task.module_path, concurrency_key=key)] * count)
+    return replace(job, task=task.module_path, concurrency_key=key)
 
 
 def members(worker):

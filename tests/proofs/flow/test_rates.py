@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
+from random import uniform
 from statistics import median
 
 import pytest
@@ -13,7 +15,7 @@ from jobqueue.models import Job
 from tests.marks import committed
 from tests.matrix import enough_on
 from tests.patience import patient
-from tests.proofs.flow.crowd import Crowd, add, left, percentile
+from tests.proofs.flow.crowd import Crowd, add, add_each, left, percentile
 from tests.proofs.running import unended, wait_for
 from tests.purge import wait_for_purge
 
@@ -120,19 +122,29 @@ def test_many_keys_with_a_limit_of_one_keep_a_part_of_the_speed_without_limits(
     figure("share", round(share, 2))
 
 
+def processor_seconds():
+    """How long the cores of this machine have been busy and idle, in ticks: proc(5)."""
+    ticks = [int(text) for text in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, idle
+
+
 def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, observer, full, figure):
-    """From the end of a body to the start of the next one of its limit, while 8 processes work off a backlog."""
-    total, workers, backlog = (400, 4, 60_000) if full else (30, 1, 300)
+    """From the end of a body to the start of the next one of its limit, while 32 threads work off a backlog."""
+    total, workers, backlog = (400, 2, 20_000) if full else (30, 1, 300)
     # The purge of rows that earlier tests have deleted would take a part of the server's time.
     wait_for_purge()
-    # Older, so they begin first; those behind the backlog wait for their slot, and not for it. With shorter jobs, the
-    # processes and a server would use up two cores, and the times were those of a machine that is too busy.
+    # Older, so they begin first; those behind the backlog wait for their slot, and not for it. The jobs of the backlog
+    # are so long that the cores are not used up: the times would be those of the machine's scheduler. Their lengths
+    # differ: equal ones would keep the threads of a process in step, and all but one of them busy for as long.
     add(jobs.single, total, observer.address, "single", 0.02)
-    add(jobs.free, backlog, observer.address, "backlog", 0.05)
-    crowd = Crowd(run_worker, workers, "--processes", "2", "--concurrency", "4", "--lease", "60s")
+    add_each(jobs.free, [(observer.address, "backlog", round(uniform(0.1, 0.3), 3)) for _ in range(backlog)])
+    before = processor_seconds()
+    crowd = Crowd(run_worker, workers, *OPTIONS)
     seen = observer.of("single")
     wait_for(lambda: len(seen.starts) == total, 600, lambda: unended(crowd.workers))
     under = left()
+    busy, idle = (late - early for late, early in zip(processor_seconds(), before, strict=True))
     gaps = [begun - ended for begun, ended in zip(seen.starts[1:], seen.ends, strict=False)]
     half, most = percentile(gaps, 0.5), percentile(gaps, 0.99)
     assert half <= (0.1 if full else patient(0.1))
@@ -142,3 +154,4 @@ def test_what_opens_again_starts_soon_even_under_a_backlog(run_worker, jobs, obs
     figure("p50 in ms", round(1000 * half))
     figure("p99 in ms", round(1000 * most))
     figure("jobs of the backlog that were left", under)
+    figure("use of the cores in %", round(100 * busy / (busy + idle)))
