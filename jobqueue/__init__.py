@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobqueue.context.job_context import current_job
     from jobqueue.groups.making import group
+    from jobqueue.groups.workflows import workflow
     from jobqueue.producer.enqueueing import enqueue, enqueue_many
     from jobqueue.schedules.declaring import schedule
     from jobqueue.tasks.definition import task
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "group", "handler", "schedule", "task"]
+__all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "group", "handler", "schedule", "task", "workflow"]
 
 
 def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
@@ -49,5 +50,6 @@ __getattr__ = import_on_first_use(
         "handler": "tasks.registry",
         "schedule": "schedules.declaring",
         "task": "tasks.definition",
+        "workflow": "groups.workflows",
     },
 )

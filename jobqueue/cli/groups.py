@@ -1,4 +1,4 @@
-"""jobs groups: list groups, newest first, or show, seal or cancel one."""
+"""jobs groups: list groups and workflows, newest first, or show, seal, cancel or resume one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def declare(parser: ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="VERB ID",
-        help="show, seal or cancel the group ID; without a verb, or with list, list groups",
+        help="show, seal or cancel the group ID, or resume the workflow ID; without a verb, or with list, list groups",
     )
+    parser.add_argument("--dry-run", action="store_true", help="with resume: only say which nodes would run again")
     parser.add_argument("--limit", type=count(10_000), default=20, metavar="N", help="number of groups (default 20)")
     parser.add_argument("--live", action="store_true", help="only groups that have not ended")
     add_json(parser)
@@ -43,8 +44,12 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             if not found:
                 out.write("no group matches")
         return 0
-    if verb not in ("show", "seal", "cancel") or len(ids) != 1:
-        raise InvalidValue("jobs groups takes: list, show ID, seal ID or cancel ID. Nothing was changed.")
+    if verb not in ("show", "seal", "cancel", "resume") or len(ids) != 1:
+        raise InvalidValue("jobs groups takes: list, show ID, seal ID, cancel ID or resume ID. Nothing was changed.")
+    if given["dry_run"] and verb != "resume":
+        raise InvalidValue(f"--dry-run belongs to resume, not to {verb}. Nothing was changed.")
+    if verb == "resume":
+        return _resume(ids[0], out, using, given)
     return _one(verb, ids[0], out, using, given)
 
 
@@ -59,6 +64,21 @@ def _one(verb: str, group_id: str, out: OutputWrapper, using: str, given: dict[s
     elif given["verbosity"] > 0:
         out.write(_line(group) if changed else f"{_line(group)}; nothing was changed")
     return 0 if changed else FOUND
+
+
+def _resume(group_id: str, out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    found = groups.resume(group_id, dry_run=given["dry_run"], using=using)
+    if given["json"]:
+        out.write(json.dumps({"version": 1, **asdict(found)}))
+    elif given["verbosity"] > 0:
+        would = "would run" if found.dry_run else "run"
+        for name in found.runs:
+            out.write(one_line(f"{name}: {would} again now"))
+        for name in found.waits:
+            out.write(one_line(f"{name}: {would} again after its parents"))
+        if not found.runs and not found.waits:
+            out.write("no node has failed or was canceled; nothing was changed")
+    return 0 if found.runs or found.waits else FOUND
 
 
 def _line(one: Group) -> str:

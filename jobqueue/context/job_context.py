@@ -31,6 +31,7 @@ from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded
+    from jobqueue.grouping.parents import Parents
     from jobqueue.grouping.running import RunningGroup
     from jobqueue.transitions import Lease
 
@@ -96,6 +97,13 @@ class JobContext:
         from jobqueue.grouping.running import group_of_job
 
         return group_of_job(self.lease.options, self.lease.using)
+
+    @property
+    def parents(self) -> Parents:
+        """The results of the parents of a node of a workflow, by the names of the nodes; empty for other jobs."""
+        from jobqueue.grouping.parents import Parents
+
+        return Parents(self.lease.job_id, self.lease.using)
 
     @property
     def should_stop(self) -> bool:

@@ -9,6 +9,7 @@ from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
 from jobqueue.explain.ordering_keys import ordering_key_of
+from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
@@ -53,7 +54,7 @@ def explain_row(job: ReadJob, using: str) -> list[Explanation]:
 
 def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
     """What a READY job itself waits for, besides what holds for its whole queue."""
-    found = [*pause_of_task(place, job.task), *ordering_key_of(job, place)]
+    found = [*pause_of_task(place, job.task), *ordering_key_of(job, place), *parents_of(job, place.using)]
     if later := not_due(job):
         # What is open or shut now says nothing about that time.
         return found + later

@@ -11,6 +11,7 @@ from jobqueue.explain.reading import ReadJob
 from jobqueue.explain.words import reason_in_words
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
+from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
 from jobqueue.ordering import KEY_GATE, SCHEDULED
 from jobqueue.payload import JSON
@@ -128,7 +129,7 @@ def not_due(job: ReadJob) -> list[Explanation]:
 def at_a_gate(job: ReadJob) -> Explanation:
     """Of a job whose gate is closed, although nothing is found that it waits for: by the code of its wait_reason."""
     code = (job.wait_reason or "").partition(" ")[0]
-    known = job.gate in (KEY_GATE, FLOW_GATE)
+    known = job.gate in (KEY_GATE, FLOW_GATE, PARENTS_GATE)
     facts = {"id": job.pk, "gate": job.gate, "reason": reason_in_words(job.wait_reason, job.gate) or "-"}
     if known:
         text = gettext("Job %(id)d waits at a gate (%(reason)s), but nothing holds it there any more.")
@@ -136,7 +137,7 @@ def at_a_gate(job: ReadJob) -> Explanation:
     else:
         text = gettext("Job %(id)d waits at gate %(gate)d, which this release does not know. Wait reason: %(reason)s")
         step = gettext("Ask who has set it. Cancel the job if nobody will open it.")
-    if code not in ("key", "slot", "rate", "breaker", "paused"):
+    if code not in ("key", "slot", "rate", "breaker", "paused", "parents"):
         code = "key" if job.gate == KEY_GATE else "held"
     evidence: dict[str, JSON] = {"job_id": job.pk, "gate": job.gate, "wait_reason": job.wait_reason}
     return Explanation(code, text % facts, evidence, step)

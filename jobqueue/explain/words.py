@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext
 
 from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.models.group import HELD_BY_PARENTS, WAITS_FOR_PARENTS
 from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
 from jobqueue.ordering import HALTED, WAITS
 
@@ -44,6 +45,10 @@ def _fixed(wait_reason: str) -> str:
         return gettext("held: its worker process died, or its lease ran out")
     if wait_reason == ALONE_REASON:
         return gettext("held: it is to run in a process of its own")
+    if wait_reason == WAITS_FOR_PARENTS:
+        return gettext("waits for its parents in the workflow")
+    if wait_reason == HELD_BY_PARENTS:
+        return gettext("held: a parent did not end well; resume the workflow, or retry the parent")
     if wait_reason == QUARANTINED:
         return gettext("quarantined: it may have killed its workers")
     return ""

@@ -22,6 +22,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.grouping.callbacks import jobs_of
+from jobqueue.grouping.nodes import parents_again
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer.enqueueing import add_unlimited
 from jobqueue.signals import group_ended, send
@@ -125,3 +126,4 @@ def outstanding_again(job_ids: Sequence[int], group_id: int, using: str) -> None
     states = list(groups.values_list("state", flat=True))
     if states and states[0] != JobGroup.State.ENDED:
         GroupMember.objects.using(using).filter(pk__in=sorted(job_ids)).update(state=State.OUTSTANDING)
+        parents_again(job_ids, using)

@@ -1,8 +1,9 @@
-"""Adds members: their jobs and their rows in one transaction, in which the row of the group is locked."""
+"""Adds members and nodes: their jobs and their rows in one transaction, in which the row of the group is locked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from django.db import connections
@@ -10,11 +11,21 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.marks import MEMBER, group_of, marked
-from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.grouping.marks import MEMBER, PARENT, group_of, marked, with_option, without_option
+from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
+from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
 from jobqueue.producer.dedupe import holders
 from jobqueue.producer.enqueueing import add_many
 from jobqueue.producer.insert import NewJob
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node of a workflow to add. `parents`: the places of its parents in the list that is added, all before it."""
+
+    name: str
+    job: NewJob
+    parents: Sequence[int]
 
 
 def add_members(group_id: int, jobs: Sequence[NewJob], *, using: str) -> list[int]:
@@ -25,11 +36,35 @@ def add_members(group_id: int, jobs: Sequence[NewJob], *, using: str) -> list[in
     """
     if not jobs:
         return []
-    work = partial(_add, group_id, [marked(job, MEMBER, group_id) for job in jobs], using)
+    work = partial(_add, group_id, [marked(job, MEMBER, group_id) for job in jobs], None, using)
     return retry_transient("enqueue", work, using=using, repeatable=False)
 
 
-def _add(group_id: int, jobs: Sequence[NewJob], using: str) -> list[int]:
+def add_nodes(group_id: int, nodes: Sequence[NewNode], *, using: str) -> list[int]:
+    """Add the nodes of a workflow, as add_members(): those with parents wait for them."""
+    wanted = {place for node in nodes for place in node.parents}
+    jobs = [_node_job(node, place in wanted, group_id) for place, node in enumerate(nodes)]
+    ids = _add(group_id, jobs, [node.name for node in nodes], using)
+    pairs = [
+        GroupParent(group_id=group_id, child_id=child, parent_id=ids[place])
+        for child, node in zip(ids, nodes, strict=True)
+        for place in node.parents
+    ]
+    GroupParent.objects.using(using).bulk_create(pairs, batch_size=vendor(using).insert_rows_max)
+    return ids
+
+
+def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
+    job = marked(node.job, MEMBER, group_id)
+    if is_parent:
+        job = with_option(job, PARENT, True)
+    if not node.parents:
+        return job
+    # The time within which it may be retried begins when its parents have ended, which is its run_at then.
+    return replace(without_option(job, "first_due"), waits=(PARENTS_GATE, WAITS_FOR_PARENTS))
+
+
+def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, using: str) -> list[int]:
     with vendor(using).transaction(connections[using]):
         group = JobGroup.objects.using(using).filter(pk=group_id).select_for_update().first()
         if group is None:
@@ -44,7 +79,10 @@ def _add(group_id: int, jobs: Sequence[NewJob], using: str) -> list[int]:
         ids = add_many(jobs, using=using)
         if any(job.dedupe_key is not None for job in jobs):
             _refuse_others(group_id, ids, using)
-        rows = [GroupMember(job_id=job_id, group_id=group_id) for job_id in ids]
+        named = names or [None] * len(ids)
+        rows = [
+            GroupMember(job_id=job_id, group_id=group_id, name=name) for job_id, name in zip(ids, named, strict=True)
+        ]
         GroupMember.objects.using(using).bulk_create(rows, batch_size=vendor(using).insert_rows_max)
         return ids
 

@@ -17,7 +17,10 @@ State = GroupMember.State
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as it was read. Instants are aware, in UTC. `state` is "open", "sealed" or "ended"."""
+    """A group as it was read. Instants are aware, in UTC. `state` is "open", "sealed" or "ended".
+
+    `if_failed` is that of a workflow; None: it is none.
+    """
 
     id: int
     name: str
@@ -30,6 +33,7 @@ class Group:
     sealed_at: datetime | None
     canceled_at: datetime | None
     ended_at: datetime | None
+    if_failed: str | None = None
 
     @property
     def outstanding(self) -> int:
@@ -53,6 +57,7 @@ def read_group(row: JobGroup, using: str) -> Group:
         sealed_at=row.sealed_at,
         canceled_at=row.canceled_at,
         ended_at=row.ended_at,
+        if_failed=None if row.if_failed is None else JobGroup.IfFailed(row.if_failed).name.lower(),
         **counts,
     )
 

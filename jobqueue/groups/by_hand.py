@@ -23,9 +23,16 @@ from jobqueue.validation import check_id, check_int
 State = JobGroup.State
 
 
-def insert_group(name: str, callbacks: Mapping[str, AnyTask | None], using: str, begin: Callable[[], None]) -> int:
-    """Check the callbacks, call `begin`, and insert an open group; its id."""
-    group = JobGroup(name=name, state=State.OPEN, callbacks=stored(callbacks, using))
+def insert_group(
+    name: str,
+    callbacks: Mapping[str, AnyTask | None],
+    using: str,
+    begin: Callable[[], None],
+    *,
+    if_failed: JobGroup.IfFailed | None = None,
+) -> int:
+    """Check the callbacks, call `begin`, and insert an open group, or a workflow with `if_failed`; its id."""
+    group = JobGroup(name=name, state=State.OPEN, callbacks=stored(callbacks, using), if_failed=if_failed)
     begin()
     with explain_missing_table(using):
         retry_transient("enqueue", partial(group.save, using=using, force_insert=True), using=using, repeatable=False)

@@ -52,15 +52,21 @@ def group(
     `name`: 1 to 255 characters, need not be unique. Raises InvalidValue, InvalidType and WrongDatabase, for callbacks
     too, before anything is written.
     """
-    words = check_text(name, "name").strip()
-    if not 1 <= len(words) <= 255 or not words.isprintable():
-        raise InvalidValue(
-            f"the name of a group has 1 to 255 printable characters, got {words!r:.60}. Nothing was written."
-        )
+    words = check_name(name, "group")
     if chunk_size is not None:
         check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
     return GroupMaker(words, callbacks, chunk_size, using)
+
+
+def check_name(name: str, what: str) -> str:
+    """The name of a group, a workflow or a node, without spaces around it. Raises InvalidValue, InvalidType."""
+    words = check_text(name, "name").strip()
+    if not 1 <= len(words) <= 255 or not words.isprintable():
+        raise InvalidValue(
+            f"the name of a {what} has 1 to 255 printable characters, got {words!r:.60}. Nothing was written."
+        )
+    return words
 
 
 class GroupMaker:

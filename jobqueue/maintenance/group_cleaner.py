@@ -1,4 +1,4 @@
-"""Deletes groups that have ended long ago: first their members, in transactions of a thousand, then the group."""
+"""Deletes groups that have ended long ago: first their members and pairs, in transactions of a thousand, then the group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.maintenance.cleaner import BATCHES_MAX, Deleted
-from jobqueue.models import GroupMember, JobGroup
+from jobqueue.models import GroupMember, GroupParent, JobGroup
 
 _GROUPS = 100
 
@@ -25,12 +25,13 @@ def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Deleted:
     read: partial[list[int]] = partial(list, old.values_list("pk", flat=True)[:_GROUPS])
     deleted, batches = 0, 0
     for group_id in retry_transient("housekeeping", read, using=using):
-        while gone := retry_transient("housekeeping", partial(_members, group_id, limit, using), using=using):
-            batches += 1
-            if batches >= BATCHES_MAX:
-                return Deleted(deleted)
-            if gone < limit:
-                break
+        for some in (_members, _pairs):
+            while gone := retry_transient("housekeeping", partial(some, group_id, limit, using), using=using):
+                batches += 1
+                if batches >= BATCHES_MAX:
+                    return Deleted(deleted)
+                if gone < limit:
+                    break
         row = JobGroup.objects.using(using).filter(pk=group_id)
         deleted += retry_transient("housekeeping", row.delete, using=using)[0]
     return Deleted(deleted)
@@ -43,3 +44,11 @@ def _members(group_id: int, limit: int, using: str) -> int:
         # By state too, as the index has them: no sort.
         ids = list(rows.order_by("group_id", "state", "job_id").values_list("pk", flat=True)[:limit])
         return server.delete_by_key(GroupMember.objects.using(using), ids) if ids else 0
+
+
+def _pairs(group_id: int, limit: int, using: str) -> int:
+    server = vendor(using)
+    with server.transaction(connections[using]):
+        rows = GroupParent.objects.using(using).filter(group_id=group_id).order_by("group_id", "pk")
+        ids = list(server.force_index(rows, "ix_group_of_parent").values_list("pk", flat=True)[:limit])
+        return server.delete_by_key(GroupParent.objects.using(using), ids) if ids else 0

@@ -1,4 +1,4 @@
-"""Repairs groups: members whose jobs ended without them, cancels that broke off, ends that nobody has written.
+"""Repairs groups: members whose jobs ended without them, nodes that nobody has decided, and ends that nobody has written.
 
 Our own verbs leave nothing of the kind, but a program that speaks plain SQL knows no groups, and may end or delete a
 member's job.
@@ -16,8 +16,10 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.grouping.ending import STATE_OF, end_if_last, end_members, outstanding
-from jobqueue.models import Job, JobGroup
+from jobqueue.grouping.nodes import undecided
+from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions.canceling import cancel_members
+from jobqueue.transitions.dependants import decide_dependants, decide_nodes
 
 #: between two sweeps of a worker
 INTERVAL_SECONDS = 10.0
@@ -94,10 +96,12 @@ class GroupSweep:
         live = (Job.Status.READY, Job.Status.PROCESSING)
         states = Job.objects.using(using).filter(pk__in=ids).values_list("pk", "status")
         known: dict[int, int] = dict(retry_transient("housekeeping", partial(list, states), using=using))
-        wrong = [job_id for job_id in ids if known.get(job_id) not in live]
-        if not wrong:
-            return GroupsSwept()
-        return retry_transient("housekeeping", partial(_repair, group_id, wrong, using), using=using)
+        done = GroupsSwept()
+        if wrong := [job_id for job_id in ids if known.get(job_id) not in live]:
+            done += retry_transient("housekeeping", partial(_repair, group_id, wrong, using), using=using)
+        if late := retry_transient("housekeeping", partial(undecided, ids, using), using=using):
+            done += retry_transient("housekeeping", partial(_decide, group_id, late, using), using=using)
+        return done
 
     def _end(self, group_id: int, using: str) -> bool:
         if retry_transient("housekeeping", outstanding(group_id, using).exists, using=using):
@@ -121,9 +125,17 @@ def _repair(group_id: int, job_ids: list[int], using: str) -> GroupsSwept:
         for job_id in job_ids:
             if (status := known.get(job_id, Job.Status.CANCELED)) in STATE_OF:
                 ends.setdefault(STATE_OF[Job.Status(status)], []).append(job_id)
-        end_members({group_id: ends}, using)
+        end_members(decide_dependants({group_id: ends}, {*job_ids}, using), using)
         ended = sum(map(len, ends.values()))
     return GroupsSwept(ended, int(bool(ended) and before.exists()))
+
+
+def _decide(group_id: int, nodes: list[int], using: str) -> GroupsSwept:
+    """Decide nodes whose parents have all ended, as after a cancel of very many, or a retry in that moment."""
+    with vendor(using).transaction(connections[using]):
+        canceled = decide_nodes(group_id, nodes, using)
+        end_members({group_id: {GroupMember.State.CANCELED: canceled}} if canceled else {}, using)
+    return GroupsSwept(len(canceled))
 
 
 def run_once(settings: Settings, *, using: str) -> GroupsSwept:

@@ -676,6 +676,7 @@ class Migration(migrations.Migration):
                 ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
                 ('name', fields.NameField(max_length=255, verbose_name='name')),
                 ('state', fields.TinyIntegerField(choices=[(0, 'open'), (1, 'sealed'), (2, 'ended')], db_default=0, default=0, verbose_name='state')),
+                ('if_failed', fields.TinyIntegerField(choices=[(0, 'cancel'), (1, 'continue'), (2, 'hold')], null=True, verbose_name='if failed')),
                 ('callbacks', fields.PayloadField(null=True, verbose_name='callbacks')),
                 ('total', models.IntegerField(null=True, verbose_name='total')),
                 ('done', models.IntegerField(null=True, verbose_name='done')),
@@ -700,6 +701,7 @@ class Migration(migrations.Migration):
                 ('job_id', fields.JobIdField(primary_key=True, serialize=False, verbose_name='job')),
                 ('group_id', models.BigIntegerField(verbose_name='group')),
                 ('state', fields.TinyIntegerField(choices=[(0, 'outstanding'), (1, 'done'), (2, 'failed'), (3, 'canceled')], db_default=0, default=0, verbose_name='state')),
+                ('name', fields.NameField(max_length=255, null=True, verbose_name='name')),
             ],
             options={
                 'verbose_name': 'member of a group',
@@ -707,6 +709,23 @@ class Migration(migrations.Migration):
                 'db_table': 'job_group_member',
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['group_id', 'state', 'job_id'], name='ix_group_member')],
+            },
+        ),
+        migrations.CreateModel(
+            name='GroupParent',
+            fields=[
+                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
+                ('group_id', models.BigIntegerField(verbose_name='group')),
+                ('child_id', models.BigIntegerField(verbose_name='child')),
+                ('parent_id', models.BigIntegerField(verbose_name='parent')),
+                ('state', fields.TinyIntegerField(choices=[(0, 'outstanding'), (1, 'done'), (2, 'failed'), (3, 'canceled')], db_default=0, default=0, verbose_name='state')),
+            ],
+            options={
+                'verbose_name': 'parent of a node',
+                'verbose_name_plural': 'parents of nodes',
+                'db_table': 'job_group_parent',
+                'default_permissions': ('view',),
+                'indexes': [models.Index(fields=['child_id', 'state', 'id'], name='ix_group_child'), models.Index(fields=['parent_id'], name='ix_group_parent'), models.Index(fields=['group_id'], name='ix_group_of_parent')],
             },
         ),
     ]

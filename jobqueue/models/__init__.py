@@ -18,7 +18,7 @@ from jobqueue.models.archive import ArchivedJob
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
-from jobqueue.models.group import GroupMember, JobGroup
+from jobqueue.models.group import GroupMember, GroupParent, JobGroup
 from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
@@ -43,6 +43,7 @@ __all__ = [
     "GateSlot",
     "GateWait",
     "GroupMember",
+    "GroupParent",
     "IdempotencyRecord",
     "Job",
     "JobAttempt",

@@ -1,4 +1,7 @@
-"""Groups of jobs: the group, and a row for each member, from which it is decided whether the group has ended."""
+"""Groups of jobs: the group, and a row for each member, from which it is decided whether the group has ended.
+
+A workflow is a group whose members, its nodes, have names, and a row for each pair of a parent and a child.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ from jobqueue.db.fields import (
 )
 
 GROUP_CHARS = 255
+#: the gate of a node that waits for its parents
+PARENTS_GATE = 4
+#: the wait_reason of such a node, and of one whose parent failed in a workflow with if_failed="hold"
+WAITS_FOR_PARENTS, HELD_BY_PARENTS = "parents", "parents failed"
 
 
 class JobGroup(models.Model):
@@ -28,9 +35,18 @@ class JobGroup(models.Model):
         SEALED = 1, _("sealed")
         ENDED = 2, _("ended")
 
+    class IfFailed(models.IntegerChoices):
+        """What becomes of a node whose parents have ended, one of them not DONE."""
+
+        CANCEL = 0, _("cancel")
+        CONTINUE = 1, _("continue")
+        HOLD = 2, _("hold")
+
     id = UnsignedBigAutoField(primary_key=True)
     name = NameField(_("name"), max_length=GROUP_CHARS)
     state = TinyIntegerField(_("state"), choices=State.choices, default=State.OPEN, db_default=0)
+    # NULL: not a workflow.
+    if_failed = TinyIntegerField(_("if failed"), choices=IfFailed.choices, null=True)
     # The jobs that its end adds: producer.stored; by on_success, on_failure, on_done.
     callbacks = PayloadField(_("callbacks"), null=True)
     # Written once, when it ends.
@@ -73,6 +89,8 @@ class GroupMember(models.Model):
     job_id = JobIdField(_("job"), primary_key=True)
     group_id = models.BigIntegerField(_("group"))
     state = TinyIntegerField(_("state"), choices=State.choices, default=State.OUTSTANDING, db_default=0)
+    # Of a node.
+    name = NameField(_("name"), max_length=GROUP_CHARS, null=True)
 
     class Meta:
         db_table = "job_group_member"
@@ -86,3 +104,30 @@ class GroupMember(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.job_id} of group {self.group_id}"
+
+
+class GroupParent(models.Model):
+    """A parent of a node, with the state of the parent: the node is decided when none is OUTSTANDING."""
+
+    id = UnsignedBigAutoField(primary_key=True)
+    group_id = models.BigIntegerField(_("group"))
+    child_id = models.BigIntegerField(_("child"))
+    parent_id = models.BigIntegerField(_("parent"))
+    state = TinyIntegerField(_("state"), choices=GroupMember.State.choices, default=0, db_default=0)
+
+    class Meta:
+        db_table = "job_group_parent"
+        verbose_name = _("parent of a node")
+        verbose_name_plural = _("parents of nodes")
+        default_permissions = ("view",)
+        indexes = [
+            # grouping.nodes: whether a parent is outstanding
+            models.Index(fields=["child_id", "state", "id"], name="ix_group_child"),
+            # grouping.nodes: the children of a node that has ended
+            models.Index(fields=["parent_id"], name="ix_group_parent"),
+            # maintenance.group_cleaner, groups.resuming
+            models.Index(fields=["group_id"], name="ix_group_of_parent"),
+        ]
+
+    def __str__(self) -> str:
+        return f"parent {self.parent_id} of node {self.child_id}"

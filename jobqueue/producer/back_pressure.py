@@ -128,7 +128,8 @@ def _checked(jobs: Sequence[NewJob], using: str) -> Room:
     known, settings = rules(using), load().queues
     if not known.queues and not settings:
         return Room(jobs, {})
-    for queue in {job.queue for job in jobs}:
+    # A job that waits for others follows from them, as a retry does.
+    for queue in {job.queue for job in jobs if job.waits is None}:
         if known.of_queue(queue).draining:
             raise QueueFull(
                 f"queue {queue!r} is draining: what is in it is worked off, and new jobs are refused. Nothing was "
@@ -137,7 +138,8 @@ def _checked(jobs: Sequence[NewJob], using: str) -> Room:
             )
     # By this host's clock: whether a job for later counts is no question of milliseconds.
     now = datetime.now(UTC)
-    counts = Counter(job.queue for job in jobs if job.run_at is None or job.run_at <= now)
+    due = (job for job in jobs if job.waits is None and (job.run_at is None or job.run_at <= now))
+    counts = Counter(job.queue for job in due)
     limited = {queue: own for queue in counts if (own := settings.get(queue)) is not None and own.max_ready is not None}
     within = _within(jobs, counts, limited, using) if limited else jobs
     return Room(within, {queue: counts[queue] for queue in limited})
@@ -179,7 +181,7 @@ def _delayed(jobs: Sequence[NewJob], delays: dict[str, float], using: str) -> Se
 
 
 def _delayed_by(seconds: float | None, job: NewJob, now: datetime) -> NewJob:
-    if seconds is None or (job.run_at is not None and job.run_at > now):
+    if seconds is None or job.waits is not None or (job.run_at is not None and job.run_at > now):
         return job
     return replace(job, run_at=now + timedelta(seconds=seconds))
 

@@ -64,15 +64,20 @@ class NewJob:
     unique_seconds: float | None = None
     replaces: bool = False  # it takes the place of a waiting job that holds its dedupe key
     tags: tuple[str, ...] = ()
+    waits: tuple[int, str] | None = None  # the gate at which it waits for other jobs, and its wait_reason
 
     @property
     def gate(self) -> int:
         """KEY_GATE while other jobs with its ordering key may come first."""
+        if self.waits is not None:
+            return self.waits[0]
         return 0 if self.ordering_key is None else KEY_GATE
 
     @property
     def wait_reason(self) -> str | None:
         """Why the job waits; None if it does not."""
+        if self.waits is not None:
+            return self.waits[1]
         if self.ordering_key is not None:
             return WAITS
         # Also for an instant that has passed: only the database's clock could tell. The claim removes the reason.
@@ -163,11 +168,21 @@ def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[
     from jobqueue.models import Job
 
     given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
-    given += ["gate"] * ("ordering_key" in given)
-    given += ["wait_reason"] * ("ordering_key" in given or "run_at" in given)
+    gated = "ordering_key" in given or any(job.waits for job in jobs)
+    given += ["gate"] * gated
+    given += ["wait_reason"] * (gated or "run_at" in given)
     columns = ["queue", "payload", *given]
-    values = [_prepared(Job._meta.get_field(name), [getattr(job, name) for job in jobs], using) for name in columns]
+    values = [_prepared(Job._meta.get_field(name), _values(name, jobs, using), using) for name in columns]
     return columns, list(zip(*values, strict=True))
+
+
+def _values(name: str, jobs: Sequence[NewJob], using: str) -> list[Any]:
+    found = [getattr(job, name) for job in jobs]
+    if name == "run_at" and None in found:
+        # A statement leaves the column out for all of its jobs, or for none.
+        now = read_now(using)
+        return [instant or now for instant in found]
+    return found
 
 
 def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:

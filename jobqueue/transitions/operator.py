@@ -18,7 +18,9 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.failures import FailureCause
 from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.grouping.nodes import outstanding_parents
 from jobqueue.models import Job, LaneEntry
+from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
 from jobqueue.models.job import HELD_GATE, WAITING
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
@@ -146,6 +148,7 @@ def make_due(job: Job, using: str) -> bool:
         "epoch": job.epoch + 1,
         # Nobody opens the gate of a job that has ended; the next claim closes it again, if it has to.
         **({"gate": 0} if job.gate in (HELD_GATE, FLOW_GATE) else {}),
+        **(_gate_of_node(job, using) if job.gate == PARENTS_GATE else {}),
         **keys,
     }
     try:
@@ -161,6 +164,13 @@ def make_due(job: Job, using: str) -> bool:
     except IntegrityError:
         # An enqueue of the same key was committed since we looked.
         return False
+
+
+def _gate_of_node(job: Job, using: str) -> dict[str, object]:
+    """Of a node that was canceled while it waited for its parents: it waits for those that have not ended."""
+    # Should the last one end at this moment, a sweep opens the gate.
+    waits = outstanding_parents(job.pk, using).exists()
+    return {"wait_reason": WAITS_FOR_PARENTS} if waits else {"gate": 0}
 
 
 def new_life(job: Job) -> dict[str, object]:

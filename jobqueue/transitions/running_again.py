@@ -8,7 +8,7 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.marks import CALLBACK, MEMBER
+from jobqueue.grouping.marks import CALLBACK, MEMBER, PARENT
 from jobqueue.models import Job, JobTag
 from jobqueue.payload import JSON, encode
 from jobqueue.producer.enqueueing import add
@@ -45,7 +45,7 @@ def _copy(job: Job, tags: tuple[str, ...]) -> NewJob:
     options: JSON = job.options
     if isinstance(options, dict):
         # The copy is no member of a group.
-        options = {name: value for name, value in options.items() if name not in (MEMBER, CALLBACK)} or None
+        options = {name: value for name, value in options.items() if name not in (MEMBER, CALLBACK, PARENT)} or None
     if isinstance(options, dict) and "first_due" in options:
         # The time within which it may be retried begins anew.
         options = options | {"first_due": [None, 0]}

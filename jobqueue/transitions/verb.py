@@ -24,7 +24,7 @@ from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slot_to_free
 from jobqueue.gates.opening import freed
 from jobqueue.grouping.ending import STATE_OF, end_members, outstanding_again
-from jobqueue.grouping.marks import group_of
+from jobqueue.grouping.marks import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON
@@ -38,6 +38,7 @@ from jobqueue.signals import (
     job_snoozed,
     send,
 )
+from jobqueue.transitions.dependants import decide_dependants
 from jobqueue.transitions.leases import Lease, lost
 
 #: signals about a run, which also say which attempt it was and in which worker
@@ -123,11 +124,14 @@ def end_in_groups(jobs: Iterable[tuple[int, JSON, Job.Status]], using: str) -> N
     `jobs`: id, options and new status of each; those that have not ended are left out. run_verb() calls it for leases.
     """
     ends: dict[int, dict[int, list[int]]] = {}
+    parents: set[int] = set()
     for job_id, options, status in jobs:
         if status in STATE_OF and (group_id := group_of(options)) is not None:
             ends.setdefault(group_id, {}).setdefault(STATE_OF[status], []).append(job_id)
+            if is_parent(options):
+                parents.add(job_id)
     if ends:
-        end_members(ends, using)
+        end_members(decide_dependants(ends, parents, using) if parents else ends, using)
 
 
 def run_again_in_groups(jobs: Iterable[Job], using: str) -> None:

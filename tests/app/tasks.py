@@ -545,6 +545,12 @@ def tell_tick():
     return tick and tick.isoformat()
 
 
+@task
+def tell_parents():
+    """The results of the parents, by the names of the nodes."""
+    return dict(current_job().parents)
+
+
 SEEN: list[object] = []
 
 

@@ -17,19 +17,9 @@ from jobqueue.exceptions import (
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks
+from tests.groups.helpers import callbacks, claimed
 
 pytestmark = pytest.mark.django_db
-
-
-def claimed(count=1, queue="default"):
-    """Leases as of a worker."""
-    return transitions.claim(queue, count, worker="w")
-
-
-def callbacks():
-    """The tasks of the callbacks that were enqueued, in order."""
-    rows = Job.objects.order_by("pk").values_list("task", "options")
-    return [task.rpartition(".")[2] for task, options in rows if (options or {}).get("callback_of")]
 
 
 def made(count=2, **given):

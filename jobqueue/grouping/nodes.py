@@ -1,0 +1,127 @@
+"""Nodes of workflows: each is decided once, when none of its parents is outstanding any more.
+
+As in ending.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and keeps
+it locked until its commit; whoever ends that one comes later and looks itself. Only a transaction that finds none locks
+the job of the node, and looks again. A parent that another transaction has locked then counts as outstanding: that
+transaction has to wait for the job, and looks after this one's commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from django.db import Error, transaction
+from django.db.models import Case, F, QuerySet, Value, When
+
+from jobqueue import wakeup
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
+from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE, WAITS_FOR_PARENTS
+from jobqueue.models.job import JobQuerySet
+from jobqueue.models.rows import in_state
+from jobqueue.ordering import SCHEDULED
+
+State = GroupMember.State
+IfFailed = JobGroup.IfFailed
+_INDEX = "ix_group_child"
+_COLUMNS = ("pk", "queue", "task", "ordering_key", "options", "status", "gate")
+
+
+def note_ends(by_state: Mapping[int, Collection[int]], using: str) -> list[int]:
+    """Note that these nodes have ended so, in the open transaction that ends them; the ids of their children."""
+    children: set[int] = set()
+    for state, parents in sorted(by_state.items()):
+        # The pairs never change, so any snapshot shows them; they are written by their key, which locks no others.
+        rows = GroupParent.objects.using(using).filter(parent_id__in=sorted(parents))
+        pairs = list(rows.values_list("pk", "child_id"))
+        if pairs:
+            by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
+            vendor(using).update_by_key(by_key.filter(state=State.OUTSTANDING), {"state": state})
+        children |= {child for _, child in pairs}
+    return sorted(children)
+
+
+def outstanding_parents(child_id: int, using: str) -> QuerySet[GroupParent]:
+    """The parents of a node that have not ended, as rows of pairs; the newest first."""
+    rows = GroupParent.objects.using(using).filter(child_id=child_id, state=State.OUTSTANDING).order_by("-pk")
+    return vendor(using).force_index(rows, _INDEX)
+
+
+def decide(group_id: int, nodes: Iterable[int], using: str) -> list[Job]:
+    """Open those of the nodes that wait and whose parents have all ended, in the open transaction.
+
+    One whose parent failed stays held with if_failed="hold". With "cancel", and in a group that was canceled, it is
+    returned with its row locked: the caller cancels it.
+    """
+    group = JobGroup.objects.using(using).filter(pk=group_id).values_list("if_failed", "canceled_at").first()
+    free = [node for node in nodes if not vendor(using).lock_rows(outstanding_parents(node, using))[:1]]
+    if group is None or not free:
+        return []
+    rows = Job.objects.using(using).filter(pk__in=free).order_by("pk").only(*_COLUMNS).select_for_update()
+    waiting = [job for job in rows if job.status == Job.Status.READY and job.gate == PARENTS_GATE]
+    opened, held, canceled = [], [], []
+    for job in waiting:
+        states = _states_of_parents(job.pk, using)
+        if State.OUTSTANDING in states:
+            continue
+        well = states <= {State.DONE} or group[0] == IfFailed.CONTINUE
+        if group[1] is not None or (not well and group[0] != IfFailed.HOLD):
+            canceled.append(job)
+        else:
+            (opened if well else held).append(job)
+    _open(opened, using)
+    _waiting(held, using).update(wait_reason=HELD_BY_PARENTS, updated_at=UtcNow())
+    return canceled
+
+
+def _states_of_parents(child_id: int, using: str) -> set[int]:
+    """The states of the parents of a node; one that another transaction has locked is OUTSTANDING, or may be."""
+    locks = vendor(using).locks
+    rows = vendor(using).force_index(GroupParent.objects.using(using).filter(child_id=child_id), _INDEX)
+    try:
+        with transaction.atomic(using=using):
+            # A locking read: a snapshot may be older than the ends.
+            return {row.state for row in locks.lock_own(rows.order_by("state", "pk"), skip_locked=False, nowait=True)}
+    except Error as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        return {State.OUTSTANDING}
+
+
+def _open(jobs: Sequence[Job], using: str) -> None:
+    later = When(run_at__gt=UtcNow(), then=Value(SCHEDULED))
+    _waiting(jobs, using).update(
+        gate=0,
+        wait_reason=Case(later, output_field=Job._meta.get_field("wait_reason")),
+        # It falls due now: how long it has waited for its parents says nothing about the workers.
+        run_at=Case(When(run_at__gt=UtcNow(), then=F("run_at")), default=UtcNow()),
+        updated_at=UtcNow(),
+    )
+    for queue in {job.queue for job in jobs}:
+        wakeup.notify(queue, using)
+
+
+def _waiting(jobs: Sequence[Job], using: str) -> JobQuerySet:
+    return in_state([job.pk for job in jobs], Job.Status.READY, using=using).filter(gate=PARENTS_GATE)
+
+
+def parents_again(job_ids: Collection[int], using: str) -> None:
+    """Nodes that are to run again, in the open transaction: their children wait for them again."""
+    pairs = list(GroupParent.objects.using(using).filter(parent_id__in=sorted(job_ids)).values_list("pk", "child_id"))
+    if not pairs:
+        return
+    by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
+    vendor(using).update_by_key(by_key, {"state": State.OUTSTANDING})
+    children = in_state(sorted({child for _, child in pairs}), Job.Status.READY, using=using)
+    children.filter(gate=PARENTS_GATE).update(wait_reason=WAITS_FOR_PARENTS)
+
+
+def undecided(nodes: Collection[int], using: str) -> list[int]:
+    """Those of the nodes that wait although no parent is outstanding; a reader that locks nothing may err."""
+    rows = in_state(sorted(nodes), Job.Status.READY, using=using).filter(gate=PARENTS_GATE)
+    waiting = {*rows.exclude(wait_reason=HELD_BY_PARENTS).values_list("pk", flat=True)}
+    if not waiting:
+        return []
+    pairs = GroupParent.objects.using(using).filter(child_id__in=sorted(waiting), state=State.OUTSTANDING)
+    return sorted(waiting - {*pairs.values_list("child_id", flat=True)})

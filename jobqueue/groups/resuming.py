@@ -1,0 +1,104 @@
+"""resume(): a workflow goes on from the nodes that did not end well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from django.db import connections
+
+from jobqueue import wakeup
+from jobqueue.db import vendor
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InvalidValue
+from jobqueue.grouping.nodes import parents_again
+from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.transitions.operator import make_due
+from jobqueue.validation import check_id
+
+State = GroupMember.State
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What resume() did, or would do: names of nodes, in the order in which they were added."""
+
+    workflow_id: int
+    runs: tuple[str, ...]  # at once
+    waits: tuple[str, ...]  # for the others
+    dry_run: bool
+
+
+def resume(workflow_id: int | str, *, dry_run: bool = False, using: str | None = None) -> Resumed:
+    """Run the FAILED and CANCELED nodes of a workflow again, each after its parents; what is DONE stays.
+
+    Each has a fresh allowance of attempts, as after retry(). A workflow that has ended ends again, and its callbacks are
+    enqueued again then. In one transaction or the caller's. `dry_run`: only tell. Nothing is done if all went well.
+    Raises InvalidValue if there is no such workflow, if it is being canceled, or if a node cannot run again because its
+    job was deleted or its dedupe key is held. Nothing was written then.
+    """
+    alias, number = alias_of(using), check_id(workflow_id)
+    with explain_missing_table(alias):
+        found, queues = retry_transient("retry", partial(_resume, number, dry_run, alias), using=alias)
+    for queue in queues:
+        wakeup.notify(queue, alias)
+    return found
+
+
+def _resume(number: int, dry_run: bool, using: str) -> tuple[Resumed, set[str]]:
+    with vendor(using).transaction(connections[using]):
+        group = JobGroup.objects.using(using).filter(pk=number, if_failed__isnull=False).select_for_update().first()
+        if group is None:
+            raise InvalidValue(f"there is no workflow {number}. Nothing was written; `jobs groups` lists them.")
+        if group.canceled_at is not None and group.state != JobGroup.State.ENDED:
+            raise InvalidValue(
+                f"the workflow {number} is being canceled, and jobs of it still run. Nothing was written; resume it when "
+                "it has ended."
+            )
+        wrong = GroupMember.objects.using(using).filter(group_id=number, state__in=(State.FAILED, State.CANCELED))
+        names = dict(wrong.order_by("pk").values_list("pk", "name"))
+        again = [job_id for job_id, name in names.items() if name is not None]
+        waits = _waiting(again, using)
+        told = Resumed(
+            number,
+            runs=tuple(names[job_id] for job_id in again if job_id not in waits),
+            waits=tuple(names[job_id] for job_id in again if job_id in waits),
+            dry_run=dry_run,
+        )
+        if dry_run or not again:
+            return told, set()
+        return told, _run_again(group, again, waits, using)
+
+
+def _waiting(again: Sequence[int], using: str) -> set[int]:
+    """Those of the nodes that have a parent that has not ended, or runs again too."""
+    pairs = GroupParent.objects.using(using).filter(child_id__in=again).values_list("child_id", "parent_id", "state")
+    rerun = {*again}
+    return {child for child, parent, state in pairs if parent in rerun or state == State.OUTSTANDING}
+
+
+def _run_again(group: JobGroup, again: Sequence[int], waits: set[int], using: str) -> set[str]:
+    """The queues in which jobs are due now."""
+    jobs = list(Job.objects.using(using).filter(pk__in=again).order_by("pk").select_for_update())
+    if gone := {*again} - {job.pk for job in jobs}:
+        raise InvalidValue(
+            f"job {min(gone)} of the workflow {group.pk} was deleted, so it cannot run again. Nothing was written; make "
+            "another workflow."
+        )
+    open_again = {"state": JobGroup.State.SEALED, "ended_at": None, "canceled_at": None}
+    counts = dict.fromkeys(("total", "done", "failed", "canceled"))
+    JobGroup.objects.using(using).filter(pk=group.pk).update(**open_again, **counts)
+    parents_again(again, using)
+    for job in jobs:
+        if job.pk in waits and job.gate != PARENTS_GATE:
+            Job.objects.using(using).filter(pk=job.pk).update(gate=PARENTS_GATE)
+            job.gate = PARENTS_GATE
+        if not make_due(job, using):
+            raise InvalidValue(
+                f"job {job.pk} of the workflow {group.pk} cannot run again: its dedupe key is held by another job. "
+                "Nothing was written; wait for the end of that one, or cancel it."
+            )
+    return {job.queue for job in jobs if job.pk not in waits}

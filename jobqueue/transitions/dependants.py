@@ -1,0 +1,57 @@
+"""What the ends of nodes do to the nodes that wait for them: some are opened, and some are canceled in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from django.db import transaction
+
+from jobqueue.grouping.ending import Ends
+from jobqueue.grouping.marks import is_parent
+from jobqueue.grouping.nodes import decide, note_ends
+from jobqueue.models import GroupMember, Job
+from jobqueue.models.rows import in_state
+from jobqueue.signals import job_canceled, send
+from jobqueue.transitions.leases import canceled
+
+#: nodes that one transaction cancels because of others, so that it stays short; a sweep goes on with the rest
+CANCELED_MAX = 1000
+_CANCELED = GroupMember.State.CANCELED
+
+
+def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
+    """Decide the nodes that wait for those of `ends` that are in `parents`, in the open transaction that ends them.
+
+    Returns `ends` with the nodes that are canceled because of them.
+    """
+    found = {group_id: {state: [*ids] for state, ids in by_state.items()} for group_id, by_state in ends.items()}
+    for group_id, by_state in sorted(ends.items()):
+        mine = {state: [job_id for job_id in ids if job_id in parents] for state, ids in by_state.items()}
+        if nodes := note_ends({state: ids for state, ids in mine.items() if ids}, using):
+            if gone := decide_nodes(group_id, nodes, using):
+                found[group_id].setdefault(_CANCELED, []).extend(gone)
+    return found
+
+
+def decide_nodes(group_id: int, nodes: Iterable[int], using: str) -> list[int]:
+    """Decide nodes of which no parent may be outstanding, and what follows from that; the ids of the canceled ones.
+
+    Call it in an open transaction, and end_members() for those that it returns.
+    """
+    gone: list[int] = []
+    while jobs := decide(group_id, nodes, using):
+        _cancel(jobs, using)
+        gone += [job.pk for job in jobs]
+        nodes = note_ends({_CANCELED: [job.pk for job in jobs if is_parent(job.options)]}, using)
+        if len(gone) >= CANCELED_MAX:
+            break
+    return gone
+
+
+def _cancel(jobs: Sequence[Job], using: str) -> None:
+    in_state([job.pk for job in jobs], Job.Status.READY, using=using).update(**canceled())
+    if job_canceled.receivers:
+        for job in jobs:
+            about = {"job_id": job.pk, "queue": job.queue, "task": job.task, "using": using}
+            transaction.on_commit(partial(send, job_canceled, Job, **about), using=using, robust=True)
