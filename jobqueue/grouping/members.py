@@ -79,7 +79,7 @@ def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, usi
         ids = add_many(jobs, using=using)
         if any(job.dedupe_key is not None for job in jobs):
             _refuse_others(group_id, ids, using)
-        named = names or [None] * len(ids)
+        named: Sequence[str | None] = names or [None] * len(ids)
         rows = [
             GroupMember(job_id=job_id, group_id=group_id, name=name) for job_id, name in zip(ids, named, strict=True)
         ]

@@ -1,9 +1,9 @@
 """Nodes of workflows: each is decided once, when none of its parents is outstanding any more.
 
-As in ending.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and keeps
-it locked until its commit; whoever ends that one comes later and looks itself. Only a transaction that finds none locks
-the job of the node, and looks again. A parent that another transaction has locked then counts as outstanding: that
-transaction has to wait for the job, and looks after this one's commit.
+As in ending.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and
+keeps it locked until its commit; whoever ends that one comes later and looks itself. Only a transaction that finds none
+locks the job of the node, and looks again. A parent that another transaction has locked then counts as outstanding:
+that transaction has to wait for the job, and looks after this one's commit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def decide(group_id: int, nodes: Iterable[int], using: str) -> list[Job]:
         return []
     rows = Job.objects.using(using).filter(pk__in=free).order_by("pk").only(*_COLUMNS).select_for_update()
     waiting = [job for job in rows if job.status == Job.Status.READY and job.gate == PARENTS_GATE]
-    opened, held, canceled = [], [], []
+    opened: list[Job] = []
+    held: list[Job] = []
+    canceled: list[Job] = []
     for job in waiting:
         states = _states_of_parents(job.pk, using)
         if State.OUTSTANDING in states:

@@ -50,7 +50,7 @@ class Parents(Mapping[str, JSON]):
             nodes = {}
             if ids:
                 rows = GroupMember.objects.using(self._using).filter(pk__in=ids).values_list("pk", "name", "state")
-                nodes = {job_id: (name, State(state).name.lower()) for job_id, name, state in rows}
+                nodes = {job_id: (str(name), State(state).name.lower()) for job_id, name, state in rows}
             done = [job_id for job_id, (_, state) in nodes.items() if state == "done"]
             if done:
                 jobs = Job.objects.using(self._using).filter(pk__in=done)

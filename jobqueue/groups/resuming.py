@@ -35,8 +35,8 @@ class Resumed:
 def resume(workflow_id: int | str, *, dry_run: bool = False, using: str | None = None) -> Resumed:
     """Run the FAILED and CANCELED nodes of a workflow again, each after its parents; what is DONE stays.
 
-    Each has a fresh allowance of attempts, as after retry(). A workflow that has ended ends again, and its callbacks are
-    enqueued again then. In one transaction or the caller's. `dry_run`: only tell. Nothing is done if all went well.
+    Each has a fresh allowance of attempts, as after retry(). A workflow that has ended ends again, and its callbacks
+    are enqueued again then. In one transaction or the caller's. `dry_run`: only tell. Nothing is done if all went well.
     Raises InvalidValue if there is no such workflow, if it is being canceled, or if a node cannot run again because its
     job was deleted or its dedupe key is held. Nothing was written then.
     """
@@ -55,12 +55,14 @@ def _resume(number: int, dry_run: bool, using: str) -> tuple[Resumed, set[str]]:
             raise InvalidValue(f"there is no workflow {number}. Nothing was written; `jobs groups` lists them.")
         if group.canceled_at is not None and group.state != JobGroup.State.ENDED:
             raise InvalidValue(
-                f"the workflow {number} is being canceled, and jobs of it still run. Nothing was written; resume it when "
-                "it has ended."
+                f"the workflow {number} is being canceled, and jobs of it still run. Nothing was written; resume it "
+                "when it has ended."
             )
         wrong = GroupMember.objects.using(using).filter(group_id=number, state__in=(State.FAILED, State.CANCELED))
-        names = dict(wrong.order_by("pk").values_list("pk", "name"))
-        again = [job_id for job_id, name in names.items() if name is not None]
+        # Jobs that a running node has added to the group have no name, and are no nodes.
+        rows = wrong.filter(name__isnull=False).order_by("pk").values_list("pk", "name")
+        names = {job_id: str(name) for job_id, name in rows}
+        again = [*names]
         waits = _waiting(again, using)
         told = Resumed(
             number,
@@ -85,8 +87,8 @@ def _run_again(group: JobGroup, again: Sequence[int], waits: set[int], using: st
     jobs = list(Job.objects.using(using).filter(pk__in=again).order_by("pk").select_for_update())
     if gone := {*again} - {job.pk for job in jobs}:
         raise InvalidValue(
-            f"job {min(gone)} of the workflow {group.pk} was deleted, so it cannot run again. Nothing was written; make "
-            "another workflow."
+            f"job {min(gone)} of the workflow {group.pk} was deleted, so it cannot run again. Nothing was written; "
+            "make another workflow."
         )
     open_again = {"state": JobGroup.State.SEALED, "ended_at": None, "canceled_at": None}
     counts = dict.fromkeys(("total", "done", "failed", "canceled"))

@@ -43,8 +43,8 @@ def workflow(
     """A workflow: add() adds nodes, each of which runs after its parents, and start() writes them all.
 
     `if_failed` says what becomes of a node whose parents have ended, one of them FAILED or CANCELED: "cancel" cancels
-    it, "continue" lets it run, "hold" keeps it until groups.resume() or a retry of the parent. Callbacks are as those of
-    group(). Nothing is written before start(). Raises InvalidValue and InvalidType.
+    it, "continue" lets it run, "hold" keeps it until groups.resume() or a retry of the parent. Callbacks are as those
+    of group(). Nothing is written before start(). Raises InvalidValue and InvalidType.
     """
     words = check_name(name, "workflow")
     if if_failed not in _IF_FAILED:
@@ -181,12 +181,13 @@ class Workflow:
             return parent
         if not isinstance(parent, Node):
             raise InvalidType(
-                f"after has nodes that add() returned, or their names, got {type(parent).__name__}. Nothing was written."
+                f"after has nodes that add() returned, or their names, got {type(parent).__name__}. "
+                "Nothing was written."
             )
         if parent.workflow is not self:
             raise InvalidValue(
-                f"{parent!r} is an unknown parent: it belongs to another workflow. Nothing was written; add a node for it "
-                "here, or start the other workflow from a node."
+                f"{parent!r} is an unknown parent: it belongs to another workflow. Nothing was written; add a node "
+                "for it here, or start the other workflow from a node."
             )
         return parent.name
 

@@ -1,4 +1,4 @@
-"""Deletes groups that have ended long ago: first their members and pairs, in transactions of a thousand, then the group."""
+"""Deletes groups that have ended long ago: members and pairs first, in transactions of a thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs groups: members whose jobs ended without them, nodes that nobody has decided, and ends that nobody has written.
+"""Repairs groups: members whose jobs ended without them, nodes that nobody has decided, ends that nobody has written.
 
 Our own verbs leave nothing of the kind, but a program that speaks plain SQL knows no groups, and may end or delete a
 member's job.

@@ -28,9 +28,9 @@ def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
     found = {group_id: {state: [*ids] for state, ids in by_state.items()} for group_id, by_state in ends.items()}
     for group_id, by_state in sorted(ends.items()):
         mine = {state: [job_id for job_id in ids if job_id in parents] for state, ids in by_state.items()}
-        if nodes := note_ends({state: ids for state, ids in mine.items() if ids}, using):
-            if gone := decide_nodes(group_id, nodes, using):
-                found[group_id].setdefault(_CANCELED, []).extend(gone)
+        nodes = note_ends({state: ids for state, ids in mine.items() if ids}, using)
+        if gone := decide_nodes(group_id, nodes, using):
+            found[group_id].setdefault(_CANCELED, []).extend(gone)
     return found
 
 
