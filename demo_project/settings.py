@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "demo_project.demo",
     "demo_project.orders",
     "demo_project.packing",
+    "demo_project.billing",
     "demo_project.payments",
     "demo_project.serials",
     "demo_project.sources",
@@ -93,6 +94,17 @@ JOBQUEUE = {
     },
     # The service that the demo switches off: few failures open its breaker, and probes come often, so that it is short.
     "DEPENDENCIES": {"payment-service": {"FAILURES": 3, "PROBE": "500ms"}},
+    # Every worker fires all schedules, so only the stage of the demo that shows one has it.
+    "SCHEDULES": {
+        "month end": {
+            "TASK": "demo_project.billing.tasks.close_month",
+            "EVERY": "1s",
+            "OVERLAP": "skip",
+            "ARGS": [env.str("DEMO_MONTH")],
+        }
+    }
+    if env.str("DEMO_MONTH", default="")
+    else {},
 }
 
 ROOT_URLCONF = "demo_project.urls"

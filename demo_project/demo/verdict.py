@@ -6,7 +6,14 @@ from demo_project.demo.proof import Proof
 
 #: stage -> what was killed in it; what could have been lost
 _KILLED = {"files": "a worker process", "orders": "a relay"}
-_THINGS = {"files": "job", "orders": "order", "numbers": "serial number", "parcels": "parcel", "outage": "payment"}
+_THINGS = {
+    "files": "job",
+    "orders": "order",
+    "numbers": "serial number",
+    "parcels": "parcel",
+    "outage": "payment",
+    "month": "invoice",
+}
 
 NEXT = """What to try next:
   make serve                           200 jobs in the admin; it prints the address and the login

@@ -53,10 +53,11 @@ def test_a_bar_fits_into_a_narrow_terminal(monkeypatch):
 
 
 def test_the_verdict_is_two_sentences():
-    told = verdict(["files", "orders", "numbers", "parcels", "outage"], [Proof("x", 1, 1)], ".demo/demo.sqlite3")
-    assert told == (
-        "No job, order, serial number, parcel or payment was lost or done twice, although a worker process and a relay "
-        "were killed with SIGKILL. The rows are in .demo/demo.sqlite3, where you can look at them until the next run."
+    stages = ["files", "orders", "numbers", "parcels", "outage", "month"]
+    assert verdict(stages, [Proof("x", 1, 1)], ".demo/demo.sqlite3") == (
+        "No job, order, serial number, parcel, payment or invoice was lost or done twice, although a worker process "
+        "and a relay were killed with SIGKILL. The rows are in .demo/demo.sqlite3, where you can look at them until "
+        "the next run."
     )
     assert verdict(["numbers"], [], "x").startswith("No serial number was lost or done twice. The rows")
     told = verdict(["orders"], [Proof("orders committed", 437, 436)], "x")

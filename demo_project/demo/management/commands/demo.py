@@ -12,8 +12,10 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import connection
 
+from demo_project.billing.tasks import CUSTOMERS as CUSTOMERS_BILLED
 from demo_project.demo.files_stage import FilesStage
 from demo_project.demo.giving_up import GaveUp, TimeUp, start_timer, stop_timer
+from demo_project.demo.month_stage import WORKERS, MonthStage
 from demo_project.demo.orders_stage import CUSTOMERS, ORDERS, OrdersStage
 from demo_project.demo.outage_stage import AFTER, CANARY, GUARDED, OutageStage
 from demo_project.demo.own_database import own_database
@@ -29,7 +31,7 @@ from demo_project.serials.strategies import STRATEGIES
 from jobqueue.cli.arguments import count, duration
 from jobqueue.db import vendor_of
 
-STAGES = ("files", "orders", "numbers", "parcels", "outage")
+STAGES = ("files", "orders", "numbers", "parcels", "outage", "month")
 GIVE_UP_AFTER = "240s"
 #: half of what race_serials sends
 REQUESTS = 2500
@@ -40,7 +42,8 @@ class Command(BaseCommand):
 
     help = (
         "Run real jobs and relay real events, kill a worker and a relay, race for serial numbers, limit and pause a "
-        "queue, bring the dead letters of an outage back, and prove that nothing was lost or doubled."
+        "queue, bring the dead letters of an outage back, close a month by a schedule, and prove that nothing was lost "
+        "or doubled."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -85,7 +88,9 @@ class Command(BaseCommand):
             return self._orders(number, orders)
         if stage == "numbers":
             return self._race(number)
-        return self._parcels(number) if stage == "parcels" else self._outage(number)
+        if stage == "parcels":
+            return self._parcels(number)
+        return self._outage(number) if stage == "outage" else self._month(number)
 
     def _end(self, proofs: list[Proof], began: float, told: str) -> None:
         if proofs:
@@ -170,6 +175,18 @@ class Command(BaseCommand):
             "have another fingerprint, and a retry would not help them.\n"
             f"In the second outage a few failures opened the circuit breaker: all {GUARDED} payments waited, and none "
             f"became a dead letter. {stage.seconds:.1f} s in all."
+        )
+        return stage.proofs()
+
+    def _month(self, number: int) -> list[Proof]:
+        stage = MonthStage(self.stdout)
+        many = CUSTOMERS_BILLED
+        self._head(f"{number}. A schedule closes a month: {many} invoices in a group, a report, a prune")
+        stage.work()
+        self.stdout.write(
+            f"A schedule ticks each second, and {WORKERS} workers fire it, each tick once. The first job made a group "
+            f"of {many} jobs, whose callback ran once, after the last of them. When the jobs were a month old, a prune "
+            f"deleted them. {stage.seconds:.1f} s in all."
         )
         return stage.proofs()
 
