@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers import provide
@@ -96,8 +97,21 @@ class Server:
         record = self._live()
         send(family(record.pid), signal.SIGCONT)
 
-    def start(self) -> None:
-        """Start the stopped server with the same port, data and settings; wait until it is ready."""
+    @property
+    def base(self) -> Path:
+        """The directory of the server's data, its log and its settings."""
+        return Path(self._owned().base)
+
+    def inner(self, path: Path) -> str:
+        """The name that a path below `base` has for the server, which may run in a system tree of its own."""
+        command = self._owned().command
+        return f"/{path.relative_to(command[1])}" if command[0] == "chroot" else str(path)
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the stopped server with the same port, data and settings; wait until it is ready.
+
+        `environment` is only for the server itself, and for this start.
+        """
         record = self._owned()
         if is_server(record.pid, record.marker):
             raise RuntimeError(f"the {self.kind} server is running already")
@@ -106,7 +120,12 @@ class Server:
         base = Path(record.base)
         for lock in [base / "data/postmaster.pid", *base.glob(".s.PGSQL.*"), *base.glob("server.sock*")]:
             lock.unlink(missing_ok=True)
-        provide.start(self._state, record)
+        command = list(record.command)
+        if environment:
+            # Behind chroot, whose own programs would not find a library of the tree.
+            place = 2 if command[0] == "chroot" else 0
+            command[place:place] = ["/usr/bin/env", *(f"{name}={value}" for name, value in environment.items())]
+        provide.start(self._state, record, command=command)
 
     def restart(self) -> None:
         """Stop the server in order and start it again."""

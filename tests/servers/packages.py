@@ -51,6 +51,15 @@ def install(kind: str, log: Path, cancel: Event) -> Program:
     return program
 
 
+def install_package(name: str, log: Path, cancel: Event) -> None:
+    """Install a package that holds no server."""
+    if not can_install():
+        raise StepFailed(f"only root of Debian or Ubuntu can have {name} installed from here")
+    with file_lock(cache_dir() / "packages.lock"):
+        _refresh_lists(log, cancel)
+        _apt(["install", name], log, cancel)
+
+
 def _apt(arguments: list[str], log: Path, cancel: Event) -> None:
     # --no-remove: the MySQL and MariaDB packages of Ubuntu exclude each other.
     options = ["-y", "--no-install-recommends", "--no-remove", "-o", "DPkg::Lock::Timeout=300"]

@@ -173,10 +173,10 @@ def _end(record: Record) -> None:
     kill_family(record.pid, record.marker)
 
 
-def start(state: StateDir, record: Record, cancel: Event | None = None) -> None:
-    """Start a server by its record's command, save its process id and wait until it is ready."""
+def start(state: StateDir, record: Record, cancel: Event | None = None, *, command: list[str] | None = None) -> None:
+    """Start a server by its record's command, or another one; save its process id and wait until it is ready."""
     log_size = _size(record.log)
-    record.pid = launch(record.command, record.log, record.base, record.user)
+    record.pid = launch(command or record.command, record.log, record.base, record.user)
     state.save(record)
 
     def settled() -> bool:
