@@ -2,7 +2,7 @@
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
 # after a death, their queries beside ours), locks, outbox, tasks, failures (causes, outcomes, redrives, the budget of
-# retries), flow (limits, rates, breakers, pauses, full queues), schedules (the deletion of ended jobs), demo (its races,
+# retries), flow (limits, rates, breakers, pauses, full queues), schedules (schedules, groups, workflows, bulk, the deletion of ended jobs), demo (its races,
 # whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
 # the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix) and mutants (the code
 # broken on purpose); the last two take all databases. Outbox and the last seven go on where a run was broken off. Figures
@@ -75,8 +75,9 @@ failures | flow | schedules)
         ;;
     schedules)
         base=
-        parts="pruning partitions walk"
-        walk=tests/faults/test_retention_walk.py
+        parts="cron unique firing server_clock groups dag bulk pruning partitions walk"
+        walk="tests/faults/test_retention_walk.py tests/faults/test_schedules_walk.py"
+        walk="$walk tests/faults/test_groups_walk.py tests/faults/test_workflows_walk.py"
         ;;
     esac
     export JOBQUEUE_PROVE=1 JOBQUEUE_TEST_FULL=1
