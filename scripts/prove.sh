@@ -2,8 +2,8 @@
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
 # after a death, their queries beside ours), locks, outbox, tasks, failures (causes, outcomes, redrives, the budget of
-# retries), flow (limits, rates, breakers, pauses, full queues), schedules (schedules, groups, workflows, bulk, the deletion of ended jobs), demo (its races,
-# whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
+# retries), flow (limits, rates, breakers, pauses, full queues), schedules (also groups, workflows, bulk, and the deletion of
+# ended jobs), demo (its races, whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
 # the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix) and mutants (the code
 # broken on purpose); the last two take all databases. Outbox and the last seven go on where a run was broken off. Figures
 # of speed: make bench.
@@ -50,6 +50,8 @@ core)
     proofs="$proofs --ignore=tests/proofs/failures --ignore=tests/faults/test_redrive_walk.py --ignore=tests/proofs/demo"
     proofs="$proofs --ignore=tests/proofs/flow --ignore=tests/faults/test_flow_walk.py"
     proofs="$proofs --ignore=tests/proofs/schedules --ignore=tests/faults/test_retention_walk.py"
+    proofs="$proofs --ignore=tests/faults/test_schedules_walk.py --ignore=tests/faults/test_groups_walk.py"
+    proofs="$proofs --ignore=tests/faults/test_workflows_walk.py"
     proofs="$proofs --ignore=tests/proofs/test_recovery.py --ignore=tests/proofs/test_monitoring.py"
     ;;
 operations) proofs="tests/proofs/test_recovery.py tests/proofs/test_monitoring.py" ;;
