@@ -16,6 +16,7 @@ from tests.marks import committed
 from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.flow.crowd import Crowd, add, add_each, left, percentile
+from tests.proofs.flow.test_pause import registered
 from tests.proofs.running import unended, wait_for
 from tests.purge import wait_for_purge
 
@@ -37,8 +38,10 @@ def excess(instants, per_second, bucket):
 def test_starts_never_pass_the_rate(run_worker, jobs, observer, full, figure):
     """A rate of 20/s, and 8 processes that could start much more: starts as the observer sees them in any window."""
     total, workers = (1_200, 4) if full else (60, 2)
-    add(jobs.paced, total, observer.address, "paced", 0.0)
     crowd = Crowd(run_worker, workers, *OPTIONS)
+    # Processes that start use up the cores, and a job would start long after its token was drawn.
+    wait_for(lambda: registered() == 2 * workers, 60, lambda: unended(crowd.workers))
+    add(jobs.paced, total, observer.address, "paced", 0.0)
     wait_for(lambda: not left(), 60 + total / jobs.PER_SECOND, lambda: unended(crowd.workers))
     claimed = [at / timedelta(seconds=1) for at in since_the_first()]
     by_claims, from_outside = (excess(found, jobs.PER_SECOND, jobs.PER_SECOND) for found in (claimed, observer.starts))
