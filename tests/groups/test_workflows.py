@@ -221,6 +221,34 @@ def test_resume_of_a_held_workflow():
     assert drain().ok == 6
 
 
+def test_resume_keeps_a_node_that_was_retried_by_hand_after_the_end_and_is_done():
+    number = diamond()
+    finish()
+    fail("left")
+    finish()
+    assert transitions.retry(job("left").pk)
+    finish()
+    assert (groups.get(number).state, states()["left"]) == ("ended", "DONE")
+    assert groups.resume(number) == groups.Resumed(number, ("bottom",), (), False)
+    drain()
+    assert states()["bottom"] == "DONE"
+    assert (groups.get(number).done, callbacks()[2:]) == (4, ["group_succeeded", "group_done"])
+
+
+def test_resume_waits_for_a_node_that_was_retried_by_hand_after_the_end_and_runs():
+    number = diamond()
+    finish()
+    fail("left")
+    finish()
+    assert transitions.retry(job("left").pk)
+    (lease,) = claimed()
+    assert groups.resume(number) == groups.Resumed(number, ("left",), ("bottom",), False)
+    assert (groups.get(number).outstanding, job("bottom").gate) == (2, 4)
+    transitions.ack(lease)
+    drain()
+    assert (groups.get(number).done, groups.get(number).state) == (4, "ended")
+
+
 def test_resume_refuses_what_it_cannot_do():
     with pytest.raises(InvalidValue, match="there is no workflow 9"):
         groups.resume(9)
