@@ -227,7 +227,9 @@ def test_the_public_names_can_be_imported_before_apps_are_ready():
     import subprocess
     import sys
 
-    code = "from jobqueue import current_job, enqueue, enqueue_many, handler, task; print(current_job())"
+    import jobqueue
+
+    code = f"from jobqueue import {', '.join(jobqueue.__all__)}; print(current_job())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={"PATH": "/usr/bin"}
     )
