@@ -11,7 +11,7 @@ from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
-from jobqueue.explain import explain_job
+from jobqueue.explain import explain_job, explain_queue
 from jobqueue.grouping.parents import Parents
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
@@ -388,6 +388,14 @@ def test_a_waiting_node_is_explained_by_its_parents():
     (found, *_) = explain_job(job("left").pk)
     assert (found.code, found.evidence["held"]) == ("parents", True)
     assert "top (" in found.text
+
+
+def test_a_queue_is_explained_by_its_first_node_that_waits():
+    wf = workflow("two queues")
+    top = wf.add(tasks.add, 1, 1, name="top")
+    wf.add(tasks.add.using(queue_name="mail"), 1, 1, after=[top])
+    wf.start()
+    assert [found.code for found in explain_queue("mail")] == ["parents", "no_worker"]
 
 
 def test_a_sweep_decides_nodes_whose_parents_were_ended_by_plain_sql():
