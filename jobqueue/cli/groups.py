@@ -34,6 +34,8 @@ def declare(parser: ArgumentParser) -> None:
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     verb, *ids = given["words"] or ["list"]
+    if given["dry_run"] and verb != "resume":
+        raise InvalidValue(f"--dry-run belongs to resume, not to {verb}. Nothing was changed.")
     if verb == "list" and not ids:
         found = groups.known(limit=given["limit"], ended=not given["live"], using=using)
         if given["json"]:
@@ -46,8 +48,6 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         return 0
     if verb not in ("show", "seal", "cancel", "resume") or len(ids) != 1:
         raise InvalidValue("jobs groups takes: list, show ID, seal ID, cancel ID or resume ID. Nothing was changed.")
-    if given["dry_run"] and verb != "resume":
-        raise InvalidValue(f"--dry-run belongs to resume, not to {verb}. Nothing was changed.")
     if verb == "resume":
         return _resume(ids[0], out, using, given)
     return _one(verb, ids[0], out, using, given)

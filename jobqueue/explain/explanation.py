@@ -11,7 +11,7 @@ from jobqueue.payload import JSON
 
 #: what `code` may be, in the order of docs/reference/explain.md
 CODES = (
-    "paused", "draining", "held", "expired", "key", "unknown_task", "not_due", "breaker", "slot", "rate",
+    "paused", "draining", "held", "expired", "key", "parents", "unknown_task", "not_due", "breaker", "slot", "rate",
     "no_worker", "workers_busy", "running", "quarantined", "ended",
 )  # fmt: skip
 #: jobs that a text and the evidence name

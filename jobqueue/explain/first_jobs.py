@@ -13,6 +13,7 @@ from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.gates.backlog import GATES, INDEX
 from jobqueue.models import Job
+from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import JobQuerySet
 
 #: priorities of a queue that are looked at, the highest first
@@ -34,7 +35,7 @@ def first_jobs(queue: str, now: datetime, using: str) -> FirstJobs:
     Of LEVELS_MAX priorities at most; one more if no job is due.
     """
     answer, earliest = FirstJobs(), dict[int, datetime]()
-    found = _top(using).rows_of_each([{"queue": queue, "gate": gate} for gate in GATES])
+    found = _top(using).rows_of_each([{"queue": queue, "gate": gate} for gate in (*GATES, PARENTS_GATE)])
     for _ in range(LEVELS_MAX):
         levels = [{"queue": queue, "gate": gate, "level": level} for gate, level in found]
         for gate, run_at, job_id in _first(using).rows_of_each(levels):

@@ -119,6 +119,15 @@ def parents_again(job_ids: Collection[int], using: str) -> None:
     children.filter(gate=PARENTS_GATE).update(wait_reason=WAITS_FOR_PARENTS)
 
 
+def close_gates(jobs: Collection[Job], using: str) -> None:
+    """Let nodes that have ended wait for their parents, in the open transaction that makes them READY again."""
+    ids = sorted(job.pk for job in jobs if job.gate != PARENTS_GATE)
+    if ids:
+        Job.objects.using(using).filter(pk__in=ids).update(gate=PARENTS_GATE)
+    for job in jobs:
+        job.gate = PARENTS_GATE
+
+
 def undecided(nodes: Collection[int], using: str) -> list[int]:
     """Those of the nodes that wait although no parent is outstanding; a reader that locks nothing may err."""
     rows = in_state(sorted(nodes), Job.Status.READY, using=using).filter(gate=PARENTS_GATE)

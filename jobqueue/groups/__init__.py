@@ -1,10 +1,31 @@
 """Groups: jobs with callbacks that are enqueued once, when the last one has ended. Workflows: groups with an order.
 
-All functions run in the caller's transaction, and work in all processes at its commit.
+All functions run in the caller's transaction, and work in all processes at its commit. They are imported when they are
+first used: `from jobqueue import group, workflow` must work before the app registry is ready.
 """
 
-from jobqueue.grouping.reading import Group
-from jobqueue.groups.by_hand import cancel, get, known, seal
-from jobqueue.groups.resuming import Resumed, resume
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobqueue import import_on_first_use
+
+if TYPE_CHECKING:
+    from jobqueue.grouping.reading import Group
+    from jobqueue.groups.by_hand import cancel, get, known, seal
+    from jobqueue.groups.resuming import Resumed, resume
 
 __all__ = ["Group", "Resumed", "cancel", "get", "known", "resume", "seal"]
+
+__getattr__ = import_on_first_use(
+    __name__,
+    {
+        "Group": "by_hand",
+        "Resumed": "resuming",
+        "cancel": "by_hand",
+        "get": "by_hand",
+        "known": "by_hand",
+        "resume": "resuming",
+        "seal": "by_hand",
+    },
+)

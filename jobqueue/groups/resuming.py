@@ -13,13 +13,13 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.nodes import parents_again
+from jobqueue.grouping.nodes import close_gates, note_ends, parents_again
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.models.group import PARENTS_GATE
 from jobqueue.transitions.operator import make_due
 from jobqueue.validation import check_id
 
 State = GroupMember.State
+_LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Resumed:
 
 
 def resume(workflow_id: int | str, *, dry_run: bool = False, using: str | None = None) -> Resumed:
-    """Run the FAILED and CANCELED nodes of a workflow again, each after its parents; what is DONE stays.
+    """Run the FAILED and CANCELED nodes of a workflow again, each after its parents; what is DONE stays, and what runs.
 
     Each has a fresh allowance of attempts, as after retry(). A workflow that has ended ends again, and its callbacks
     are enqueued again then. In one transaction or the caller's. `dry_run`: only tell. Nothing is done if all went well.
@@ -58,21 +58,35 @@ def _resume(number: int, dry_run: bool, using: str) -> tuple[Resumed, set[str]]:
                 f"the workflow {number} is being canceled, and jobs of it still run. Nothing was written; resume it "
                 "when it has ended."
             )
-        wrong = GroupMember.objects.using(using).filter(group_id=number, state__in=(State.FAILED, State.CANCELED))
-        # Jobs that a running node has added to the group have no name, and are no nodes.
-        rows = wrong.filter(name__isnull=False).order_by("pk").values_list("pk", "name")
-        names = {job_id: str(name) for job_id, name in rows}
-        again = [*names]
-        waits = _waiting(again, using)
+        names = _nodes_that_did_not_end_well(number, using)
+        rows = Job.objects.using(using).filter(pk__in=names).order_by("pk")
+        jobs = list(rows if dry_run else rows.select_for_update())
+        if gone := {*names} - {job.pk for job in jobs}:
+            raise InvalidValue(
+                f"job {min(gone)} of the workflow {number} was deleted, so it cannot run again. Nothing was written; "
+                "make another workflow."
+            )
+        # Some may have been retried by hand after the end: the workflow has not noted how they go on.
+        again = [job for job in jobs if job.status != Job.Status.DONE]
+        waits = _waiting([job.pk for job in again], using) - {job.pk for job in again if job.status in _LIVE}
         told = Resumed(
             number,
-            runs=tuple(names[job_id] for job_id in again if job_id not in waits),
-            waits=tuple(names[job_id] for job_id in again if job_id in waits),
+            runs=tuple(names[job.pk] for job in again if job.pk not in waits),
+            waits=tuple(names[job.pk] for job in again if job.pk in waits),
             dry_run=dry_run,
         )
         if dry_run or not again:
             return told, set()
-        return told, _run_again(group, again, waits, using)
+        done = [job.pk for job in jobs if job.status == Job.Status.DONE]
+        return told, _run_again(group, again, waits, done, using)
+
+
+def _nodes_that_did_not_end_well(group_id: int, using: str) -> dict[int, str]:
+    """Their names by the ids of their jobs, in order."""
+    wrong = GroupMember.objects.using(using).filter(group_id=group_id, state__in=(State.FAILED, State.CANCELED))
+    # Jobs that a running node has added to the group have no name, and are no nodes.
+    rows = wrong.filter(name__isnull=False).order_by("pk").values_list("pk", "name")
+    return {job_id: str(name) for job_id, name in rows}
 
 
 def _waiting(again: Sequence[int], using: str) -> set[int]:
@@ -82,25 +96,22 @@ def _waiting(again: Sequence[int], using: str) -> set[int]:
     return {child for child, parent, state in pairs if parent in rerun or state == State.OUTSTANDING}
 
 
-def _run_again(group: JobGroup, again: Sequence[int], waits: set[int], using: str) -> set[str]:
-    """The queues in which jobs are due now."""
-    jobs = list(Job.objects.using(using).filter(pk__in=again).order_by("pk").select_for_update())
-    if gone := {*again} - {job.pk for job in jobs}:
-        raise InvalidValue(
-            f"job {min(gone)} of the workflow {group.pk} was deleted, so it cannot run again. Nothing was written; "
-            "make another workflow."
-        )
-    open_again = {"state": JobGroup.State.SEALED, "ended_at": None, "canceled_at": None}
-    counts = dict.fromkeys(("total", "done", "failed", "canceled"))
-    JobGroup.objects.using(using).filter(pk=group.pk).update(**open_again, **counts)
-    parents_again(again, using)
-    for job in jobs:
-        if job.pk in waits and job.gate != PARENTS_GATE:
-            Job.objects.using(using).filter(pk=job.pk).update(gate=PARENTS_GATE)
-            job.gate = PARENTS_GATE
-        if not make_due(job, using):
+def _run_again(group: JobGroup, again: Sequence[Job], waits: set[int], done: Sequence[int], using: str) -> set[str]:
+    """Open the group for nodes that run again, and note those that are DONE by now; the queues of jobs that are due."""
+    JobGroup.objects.using(using).filter(pk=group.pk).update(
+        state=JobGroup.State.SEALED, ended_at=None, canceled_at=None, total=None, done=None, failed=None, canceled=None
+    )
+    ids = [job.pk for job in again]
+    members = GroupMember.objects.using(using)
+    members.filter(pk__in=done).update(state=State.DONE)
+    members.filter(pk__in=ids).update(state=State.OUTSTANDING)
+    parents_again([*ids, *done], using)
+    note_ends({State.DONE: done}, using)
+    close_gates([job for job in again if job.pk in waits], using)
+    for job in again:
+        if job.status not in _LIVE and not make_due(job, using):
             raise InvalidValue(
                 f"job {job.pk} of the workflow {group.pk} cannot run again: its dedupe key is held by another job. "
                 "Nothing was written; wait for the end of that one, or cancel it."
             )
-    return {job.queue for job in jobs if job.pk not in waits}
+    return {job.queue for job in again if job.pk not in waits}

@@ -18,7 +18,7 @@ ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff",
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
-    "transitions.leases", "transitions.verb", "transitions.claiming", "transitions",
+    "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "checks",
@@ -127,6 +127,7 @@ def test_only_transitions_and_producer_write_job_state(path):
         "transitions",
         "ordering",
         "gates",
+        "grouping",
         "migrations",
         "maintenance",
         "locks",
@@ -226,7 +227,9 @@ def test_the_public_names_can_be_imported_before_apps_are_ready():
     import subprocess
     import sys
 
-    code = "from jobqueue import current_job, enqueue, enqueue_many, handler, task; print(current_job())"
+    import jobqueue
+
+    code = f"from jobqueue import {', '.join(jobqueue.__all__)}; print(current_job())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={"PATH": "/usr/bin"}
     )

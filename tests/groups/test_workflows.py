@@ -11,7 +11,7 @@ from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
-from jobqueue.explain import explain_job
+from jobqueue.explain import explain_job, explain_queue
 from jobqueue.grouping.parents import Parents
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
@@ -221,6 +221,34 @@ def test_resume_of_a_held_workflow():
     assert drain().ok == 6
 
 
+def test_resume_keeps_a_node_that_was_retried_by_hand_after_the_end_and_is_done():
+    number = diamond()
+    finish()
+    fail("left")
+    finish()
+    assert transitions.retry(job("left").pk)
+    finish()
+    assert (groups.get(number).state, states()["left"]) == ("ended", "DONE")
+    assert groups.resume(number) == groups.Resumed(number, ("bottom",), (), False)
+    drain()
+    assert states()["bottom"] == "DONE"
+    assert (groups.get(number).done, callbacks()[2:]) == (4, ["group_succeeded", "group_done"])
+
+
+def test_resume_waits_for_a_node_that_was_retried_by_hand_after_the_end_and_runs():
+    number = diamond()
+    finish()
+    fail("left")
+    finish()
+    assert transitions.retry(job("left").pk)
+    (lease,) = claimed()
+    assert groups.resume(number) == groups.Resumed(number, ("left",), ("bottom",), False)
+    assert (groups.get(number).outstanding, job("bottom").gate) == (2, 4)
+    transitions.ack(lease)
+    drain()
+    assert (groups.get(number).done, groups.get(number).state) == (4, "ended")
+
+
 def test_resume_refuses_what_it_cannot_do():
     with pytest.raises(InvalidValue, match="there is no workflow 9"):
         groups.resume(9)
@@ -360,6 +388,14 @@ def test_a_waiting_node_is_explained_by_its_parents():
     (found, *_) = explain_job(job("left").pk)
     assert (found.code, found.evidence["held"]) == ("parents", True)
     assert "top (" in found.text
+
+
+def test_a_queue_is_explained_by_its_first_node_that_waits():
+    wf = workflow("two queues")
+    top = wf.add(tasks.add, 1, 1, name="top")
+    wf.add(tasks.add.using(queue_name="mail"), 1, 1, after=[top])
+    wf.start()
+    assert [found.code for found in explain_queue("mail")] == ["parents", "no_worker"]
 
 
 def test_a_sweep_decides_nodes_whose_parents_were_ended_by_plain_sql():

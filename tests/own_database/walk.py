@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import idempotency, inspect, locks, models, outbox, testing, transitions
+from jobqueue import groups, idempotency, inspect, locks, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
@@ -193,6 +193,17 @@ def group():
     with jobqueue.group("walk") as made:
         made.add(tasks.add, 1, 2)
     return models.Job, models.JobGroup, models.GroupMember
+
+
+@walks("jobqueue.workflow")
+def workflow():
+    made = jobqueue.workflow("walk")
+    made.add(tasks.add, 1, 2, name="parent")
+    made.add(tasks.add, 1, 2, after=["parent"])
+    number = made.start()
+    assert groups.cancel(number)
+    assert groups.resume(number).runs == ("parent",)
+    return models.Job, models.JobGroup, models.GroupMember, models.GroupParent
 
 
 @walks("jobqueue.transitions.cancel", "jobqueue.transitions.discard")
