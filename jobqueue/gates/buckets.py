@@ -23,7 +23,7 @@ _ROUNDING = 1e-6
 TOKENS_MAX = 1_000_000
 #: less than this comes from rounding
 _SET_BACK = timedelta(milliseconds=1)
-#: a statement that took longer may have waited for a lock
+#: after so long the time of the database is read again
 _WAITED_SECONDS = 0.005
 
 
@@ -71,15 +71,23 @@ def mend(gate: Any, per_second: float, using: str) -> None:
 
 
 class Bucket:
-    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens."""
+    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens.
 
-    def __init__(self, row: Any, per_second: float) -> None:
-        self._row, self._per_second = row, per_second
+    `read_at`: when the statement began that has read the row, by time.monotonic().
+    """
+
+    def __init__(self, row: Any, per_second: float, read_at: float) -> None:
+        self._row, self._per_second, self._read_at = row, per_second, read_at
         self.left = draw(row.used_until, row.now, per_second, TOKENS_MAX)[1].tokens
 
     def write(self, tokens: int, using: str, *, waits: bool) -> None:
         """Draw so many. `waits`: jobs wait for the next one."""
-        used_until, drawn = draw(self._row.used_until, self._row.now, self._per_second, tokens)
+        now = self._row.now
+        if time.monotonic() - self._read_at > _WAITED_SECONDS:
+            # The row was read with the time at which its statement began, and that may have waited for the lock. Dated
+            # so, the tokens would be there again while the jobs that have drawn them start: too close together.
+            now = read_now(using)
+        used_until, drawn = draw(self._row.used_until, now, self._per_second, tokens)
         opens_at = drawn.opens_at if waits or self._row.opens_at is not None else None
         Gate.objects.using(using).filter(pk=self._row.pk).update(
             used_until=used_until, per_second=self._per_second, opens_at=opens_at, updated_at=UtcNow()
@@ -93,24 +101,15 @@ def lock_buckets(wanted: Mapping[int, tuple[float, str]], using: str) -> dict[in
     """
     if not wanted:
         return {}
-    subjects = sorted(wanted)
+    subjects, read_at = sorted(wanted), time.monotonic()
     rows = Gate.objects.using(using).filter(pk__in=subjects).order_by("pk")
-    found = {row.pk: row for row in _locked(rows, using)}
+    found = {row.pk: row for row in _locked(rows)}
     if missing := [subject for subject in subjects if subject not in found]:
         new = [Gate(subject=subject, wait_reason=wanted[subject][1]) for subject in missing]
         Gate.objects.using(using).bulk_create(new, ignore_conflicts=True)
-        found |= {row.pk: row for row in _locked(rows, using)}
-    return {subject: Bucket(found[subject], wanted[subject][0]) for subject in subjects}
+        found |= {row.pk: row for row in _locked(rows)}
+    return {subject: Bucket(found[subject], wanted[subject][0], read_at) for subject in subjects}
 
 
-def _locked(rows: QuerySet[Gate], using: str) -> list[Any]:
-    """The rows, locked, with the database's time as `now`."""
-    begun = time.monotonic()
-    found = list(rows.select_for_update().annotate(now=Selected(UtcNow())))
-    if time.monotonic() - begun > _WAITED_SECONDS:
-        # The time is that of the statement's start. Jobs of a claim that had to wait for the lock since would start as
-        # much later than their tokens were drawn, and so close behind each other.
-        now = read_now(using)
-        for row in found:
-            row.now = now
-    return found
+def _locked(rows: QuerySet[Gate]) -> list[Any]:
+    return list(rows.select_for_update().annotate(now=Selected(UtcNow())))
