@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from jobqueue import task
+from tests.app.tasks import note
+
+#: processes are killed all the time
+TRIES = {"max_attempts": 1000}
+
+if os.environ.get("JOBQUEUE_PROVE_NO_GROUP_SWEEP") == "1":
+    # What our own verbs would leave undone stays so, and is seen.
+    from jobqueue.maintenance import group_sweep
+
+    group_sweep.GroupSweep.run_if_due = lambda self, settings, using: group_sweep.GroupsSwept()
 
 
 @task
@@ -12,3 +24,32 @@ def brief(seconds):
     """As short as a job can be for 0, else as long as a short call of another service."""
     if seconds:
         time.sleep(seconds)
+
+
+@task(**TRIES)
+def node(seconds):
+    """A node of a workflow."""
+    note("effect")
+    time.sleep(seconds)
+
+
+@task(no_retry_on=FileNotFoundError, **TRIES)
+def broken_node(path):
+    """A node that fails for good until there is this file."""
+    note("effect")
+    Path(path).read_text()
+
+
+@task(**TRIES)
+def ended_well():
+    """A callback."""
+
+
+@task(**TRIES)
+def ended_badly():
+    """A callback."""
+
+
+@task(**TRIES)
+def ended():
+    """A callback."""
