@@ -56,8 +56,10 @@ def decide(group_id: int, nodes: Collection[int], using: str) -> list[Job]:
     returned with its row locked: the caller cancels it.
     """
     waiting = _lock_free(nodes, using) if nodes else []
+    if not waiting:
+        return []
     group = JobGroup.objects.using(using).filter(pk=group_id).values_list("if_failed", "canceled_at").first()
-    if group is None or not waiting:
+    if group is None:
         return []
     opened: list[Job] = []
     held: list[Job] = []
