@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -11,12 +10,6 @@ from tests.app.tasks import note
 
 #: processes are killed all the time
 TRIES = {"max_attempts": 1000}
-
-if os.environ.get("JOBQUEUE_PROVE_NO_GROUP_SWEEP") == "1":
-    # What our own verbs would leave undone stays so, and is seen.
-    from jobqueue.maintenance import group_sweep
-
-    group_sweep.GroupSweep.run_if_due = lambda self, settings, using: group_sweep.GroupsSwept()
 
 
 @task
