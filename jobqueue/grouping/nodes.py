@@ -9,7 +9,7 @@ locked first: so who waits for one of them keeps no parent of another node, for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from django.db import Error, transaction
 from django.db.models import Case, F, OuterRef, QuerySet, Subquery, Value, When
@@ -26,6 +26,8 @@ from jobqueue.ordering import SCHEDULED
 State = GroupMember.State
 IfFailed = JobGroup.IfFailed
 _INDEX = "ix_group_child"
+#: pairs of one UPDATE
+_PORTION = 5000
 _COLUMNS = ("pk", "queue", "task", "ordering_key", "options", "status", "gate")
 
 
@@ -36,11 +38,17 @@ def note_ends(by_state: Mapping[int, Collection[int]], using: str) -> list[int]:
         # The pairs never change, so any snapshot shows them; they are written by their key, which locks no others.
         rows = GroupParent.objects.using(using).filter(parent_id__in=sorted(parents))
         pairs = list(rows.values_list("pk", "child_id"))
-        if pairs:
-            by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
+        for by_key in _by_key((pk for pk, _ in pairs), using):
             vendor(using).update_by_key(by_key.filter(state=State.OUTSTANDING), {"state": state})
         children |= {child for _, child in pairs}
     return sorted(children)
+
+
+def _by_key(pairs: Iterable[int], using: str) -> Iterator[QuerySet[GroupParent]]:
+    """The pairs, in portions: MySQL scans the table for more keys than it has memory for in its optimizer."""
+    keys = sorted(pairs)
+    for begin in range(0, len(keys), _PORTION):
+        yield GroupParent.objects.using(using).filter(pk__in=keys[begin : begin + _PORTION])
 
 
 def outstanding_parents(child_id: int | OuterRef, using: str) -> QuerySet[GroupParent]:
@@ -140,8 +148,8 @@ def parents_again(job_ids: Collection[int], using: str) -> None:
     pairs = list(GroupParent.objects.using(using).filter(parent_id__in=sorted(job_ids)).values_list("pk", "child_id"))
     if not pairs:
         return
-    by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
-    vendor(using).update_by_key(by_key, {"state": State.OUTSTANDING})
+    for by_key in _by_key((pk for pk, _ in pairs), using):
+        vendor(using).update_by_key(by_key, {"state": State.OUTSTANDING})
     children = in_state(sorted({child for _, child in pairs}), Job.Status.READY, using=using)
     children.filter(gate=PARENTS_GATE).update(wait_reason=WAITS_FOR_PARENTS)
 
