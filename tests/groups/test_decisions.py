@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import flow, group, groups, task, transitions, wakeup, workflow
+from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidValue, QueueFull
 from jobqueue.grouping.members import add_members
 from jobqueue.grouping.nodes import decide
@@ -199,3 +200,68 @@ def test_an_empty_decision_asks_nothing():
     with CaptureQueriesContext(connection) as captured:
         assert decide(1, [], "default") == []
     assert len(captured) == 0
+
+
+def test_a_failed_parent_that_is_discarded_counts_as_failed_and_holds_its_children():
+    nodes.diamond("hold")
+    fail(claimed()[0]._replace(max_attempts=1), error="wrong")
+    top = nodes.job("top").pk
+    assert transitions.discard(top)
+    assert {*GroupParent.objects.filter(parent_id=top).values_list("state", flat=True)} == {nodes.State.FAILED}
+    assert nodes.job("left").wait_reason == "parents failed"
+
+
+@pytest.mark.parametrize("if_failed", ["cancel", "continue", "hold"])
+def test_a_parent_that_ends_cancels_its_children_where_the_cancel_of_all_has_just_begun(if_failed):
+    number = nodes.diamond(if_failed)
+    (lease,) = claimed()
+    # As between the two transactions of groups.cancel(), or where its process died there.
+    JobGroup.objects.filter(pk=number).update(canceled_at=UtcNow())
+    ack(lease)
+    assert nodes.states() == {"top": "DONE", "left": "CANCELED", "right": "CANCELED", "bottom": "CANCELED"}
+    assert nodes.ends(number) == 1
+
+
+def test_a_child_that_runs_already_is_left_alone_when_its_parent_ends_again():
+    wf = workflow("twice", if_failed="continue")
+    wf.add(tasks.add, 1, 1, name="child", after=[wf.add(tasks.add, 1, 1, name="parent")])
+    number = wf.start()
+    fail(claimed()[0]._replace(max_attempts=1), error="wrong")
+    (child,) = claimed()
+    transitions.retry(nodes.job("parent").pk)
+    ack(claimed()[0])
+    found = nodes.job("child")
+    assert (found.status, found.gate, found.lock_token) == (Job.Status.PROCESSING, 0, child.token)
+    ack(child)
+    assert nodes.ends(number) == 0  # it has no callbacks
+
+
+def test_more_pairs_than_one_statement_takes_are_written_in_portions(monkeypatch):
+    monkeypatch.setattr("jobqueue.grouping.nodes._PORTION", 2)
+    wf = workflow("wide", if_failed="hold")
+    top = wf.add(tasks.add, 1, 1)
+    for _ in range(5):
+        wf.add(tasks.add, 1, 1, after=[top])
+    number = wf.start()
+    fail(claimed()[0]._replace(max_attempts=1), error="wrong")
+    assert nodes.contradictions() == []
+    groups.resume(number)
+    assert nodes.contradictions() == []
+    nodes.run_all()
+    assert groups.get(number).done == 6
+
+
+def test_the_sweep_of_a_plain_group_asks_for_no_nodes():
+    with group("plain") as g:
+        g.add_many(tasks.add, [(1, 1), (2, 2)])
+    with CaptureQueriesContext(connection) as captured:
+        assert nodes.swept() == (0, 0)
+    plain = len(captured)
+    nodes.empty()
+    wf = workflow("two")
+    wf.add(tasks.add, 1, 1)
+    wf.add(tasks.add, 1, 1)
+    wf.start()
+    with CaptureQueriesContext(connection) as captured:
+        assert nodes.swept() == (0, 0)
+    assert len(captured) == plain + 1

@@ -109,3 +109,21 @@ def test_a_resumed_workflow_can_be_canceled_and_resumed_again():
     assert groups.resume(number).runs == ("top",)
     nodes.run_all()
     assert (nodes.ends(number), nodes.states()["bottom"]) == (3, "DONE")
+
+
+def test_a_failed_child_waits_for_its_parent_that_was_retried_and_runs():
+    wf = workflow("twice", if_failed="continue", **nodes.CALLBACKS)
+    wf.add(tasks.add, 1, 1, name="child", after=[wf.add(tasks.add, 1, 1, name="parent")])
+    wf.add(tasks.add, 1, 1, name="last", after=["child", "parent"])
+    number = wf.start()
+    fail_next()
+    (child,) = claimed()
+    assert retry(nodes.job("parent").pk)
+    (parent,) = claimed()
+    fail(child._replace(max_attempts=1), error="wrong")
+    told = groups.resume(number)
+    assert (told.runs, told.waits) == ((), ("child",))
+    assert nodes.behind_the_gate() == ["child", "last"]
+    ack(parent)
+    nodes.run_all()
+    assert (nodes.ends(number), nodes.contradictions()) == (1, [])
