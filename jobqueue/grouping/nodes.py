@@ -3,15 +3,16 @@
 As in ending.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and
 keeps it locked until its commit; whoever ends that one comes later and looks itself. Only a transaction that finds none
 locks the job of the node, and looks again. A parent that another transaction has locked then counts as outstanding:
-that transaction has to wait for the job, and looks after this one's commit.
+that transaction has to wait for the job, and looks after this one's commit. Nodes of which a plain read shows none are
+locked first: so who waits for one of them keeps no parent of another node, for which its holder may wait in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from django.db import Error, transaction
-from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models import Case, F, OuterRef, QuerySet, Subquery, Value, When
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
@@ -25,6 +26,8 @@ from jobqueue.ordering import SCHEDULED
 State = GroupMember.State
 IfFailed = JobGroup.IfFailed
 _INDEX = "ix_group_child"
+#: pairs of one UPDATE
+_PORTION = 5000
 _COLUMNS = ("pk", "queue", "task", "ordering_key", "options", "status", "gate")
 
 
@@ -35,39 +38,45 @@ def note_ends(by_state: Mapping[int, Collection[int]], using: str) -> list[int]:
         # The pairs never change, so any snapshot shows them; they are written by their key, which locks no others.
         rows = GroupParent.objects.using(using).filter(parent_id__in=sorted(parents))
         pairs = list(rows.values_list("pk", "child_id"))
-        if pairs:
-            by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
+        for by_key in _by_key((pk for pk, _ in pairs), using):
             vendor(using).update_by_key(by_key.filter(state=State.OUTSTANDING), {"state": state})
         children |= {child for _, child in pairs}
     return sorted(children)
 
 
-def outstanding_parents(child_id: int, using: str) -> QuerySet[GroupParent]:
+def _by_key(pairs: Iterable[int], using: str) -> Iterator[QuerySet[GroupParent]]:
+    """The pairs, in portions: MySQL scans the table for more keys than it has memory for in its optimizer."""
+    keys = sorted(pairs)
+    for begin in range(0, len(keys), _PORTION):
+        yield GroupParent.objects.using(using).filter(pk__in=keys[begin : begin + _PORTION])
+
+
+def outstanding_parents(child_id: int | OuterRef, using: str) -> QuerySet[GroupParent]:
     """The parents of a node that have not ended, as rows of pairs; the newest first."""
     rows = GroupParent.objects.using(using).filter(child_id=child_id, state=State.OUTSTANDING).order_by("-pk")
     return vendor(using).force_index(rows, _INDEX)
 
 
-def decide(group_id: int, nodes: Iterable[int], using: str) -> list[Job]:
+def decide(group_id: int, nodes: Collection[int], using: str) -> list[Job]:
     """Open those of the nodes that wait and whose parents have all ended, in the open transaction.
 
     One whose parent failed stays held with if_failed="hold". With "cancel", and in a group that was canceled, it is
     returned with its row locked: the caller cancels it.
     """
-    group = JobGroup.objects.using(using).filter(pk=group_id).values_list("if_failed", "canceled_at").first()
-    free = [node for node in nodes if not vendor(using).lock_rows(outstanding_parents(node, using))[:1]]
-    if group is None or not free:
+    waiting = _lock_free(nodes, using) if nodes else []
+    if not waiting:
         return []
-    rows = Job.objects.using(using).filter(pk__in=free).order_by("pk").only(*_COLUMNS).select_for_update()
-    waiting = [job for job in rows if job.status == Job.Status.READY and job.gate == PARENTS_GATE]
+    group = JobGroup.objects.using(using).filter(pk=group_id).values_list("if_failed", "canceled_at").first()
+    if group is None:
+        return []
     opened: list[Job] = []
     held: list[Job] = []
     canceled: list[Job] = []
+    states = _states_of_parents([job.pk for job in waiting], using)
     for job in waiting:
-        states = _states_of_parents(job.pk, using)
-        if State.OUTSTANDING in states:
+        if State.OUTSTANDING in states[job.pk]:
             continue
-        well = states <= {State.DONE} or group[0] == IfFailed.CONTINUE
+        well = states[job.pk] <= {State.DONE} or group[0] == IfFailed.CONTINUE
         if group[1] is not None or (not well and group[0] != IfFailed.HOLD):
             canceled.append(job)
         else:
@@ -77,18 +86,44 @@ def decide(group_id: int, nodes: Iterable[int], using: str) -> list[Job]:
     return canceled
 
 
-def _states_of_parents(child_id: int, using: str) -> set[int]:
-    """The states of the parents of a node; one that another transaction has locked is OUTSTANDING, or may be."""
+def _lock_free(nodes: Collection[int], using: str) -> list[Job]:
+    """The nodes that wait, and of which no parent is outstanding that nobody has locked; their rows are locked."""
+    # One statement for all; an old snapshot only sends more of them to the second look, or to that for their states.
+    one = outstanding_parents(OuterRef("pk"), using).values("pk")[:1]
+    rows = Job.objects.using(using).filter(pk__in=sorted(nodes)).annotate(parent=Subquery(one))
+    free = [job_id for job_id, parent in rows.values_list("pk", "parent") if parent is None]
+    found = _lock(free, using)
+    for node in sorted({*nodes} - {*free}):
+        if not vendor(using).lock_rows(outstanding_parents(node, using))[:1]:
+            found += _lock([node], using)
+    return [job for job in found if job.status == Job.Status.READY and job.gate == PARENTS_GATE]
+
+
+def _lock(nodes: Sequence[int], using: str) -> list[Job]:
+    rows = Job.objects.using(using).filter(pk__in=nodes).order_by("pk").only(*_COLUMNS)
+    return list(rows.select_for_update()) if nodes else []
+
+
+def _states_of_parents(nodes: Sequence[int], using: str) -> dict[int, set[int]]:
+    """By node, the states of its parents; one that another transaction has locked is OUTSTANDING, or may be."""
     locks = vendor(using).locks
-    rows = vendor(using).force_index(GroupParent.objects.using(using).filter(child_id=child_id), _INDEX)
+    rows = vendor(using).force_index(GroupParent.objects.using(using).filter(child_id__in=nodes), _INDEX)
+    rows = rows.order_by("child_id", "state", "pk")
+    found: dict[int, set[int]] = {node: set() for node in nodes}
     try:
         with transaction.atomic(using=using):
             # A locking read: a snapshot may be older than the ends.
-            return {row.state for row in locks.lock_own(rows.order_by("state", "pk"), skip_locked=False, nowait=True)}
+            for row in locks.lock_own(rows, skip_locked=False, nowait=True):
+                found[row.child_id].add(row.state)
     except Error as error:
         if not locks.is_lock_timeout(error):
             raise
-        return {State.OUTSTANDING}
+        if len(nodes) == 1:
+            return {nodes[0]: {State.OUTSTANDING}}
+        # Only those that are locked.
+        for node in nodes:
+            found |= _states_of_parents([node], using)
+    return found
 
 
 def _open(jobs: Sequence[Job], using: str) -> None:
@@ -113,8 +148,8 @@ def parents_again(job_ids: Collection[int], using: str) -> None:
     pairs = list(GroupParent.objects.using(using).filter(parent_id__in=sorted(job_ids)).values_list("pk", "child_id"))
     if not pairs:
         return
-    by_key = GroupParent.objects.using(using).filter(pk__in=sorted(pk for pk, _ in pairs))
-    vendor(using).update_by_key(by_key, {"state": State.OUTSTANDING})
+    for by_key in _by_key((pk for pk, _ in pairs), using):
+        vendor(using).update_by_key(by_key, {"state": State.OUTSTANDING})
     children = in_state(sorted({child for _, child in pairs}), Job.Status.READY, using=using)
     children.filter(gate=PARENTS_GATE).update(wait_reason=WAITS_FOR_PARENTS)
 

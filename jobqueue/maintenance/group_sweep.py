@@ -62,19 +62,19 @@ class GroupSweep:
         live = JobGroup.objects.using(using).filter(
             state__in=(JobGroup.State.OPEN, JobGroup.State.SEALED), pk__gt=self._after
         )
-        rows = live.order_by("pk").values_list("pk", "state", "canceled_at")[:_GROUPS]
-        read: partial[list[tuple[int, int, object]]] = partial(list, rows)
+        rows = live.order_by("pk").values_list("pk", "state", "canceled_at", "if_failed")[:_GROUPS]
+        read: partial[list[tuple[int, int, object, int | None]]] = partial(list, rows)
         groups = retry_transient("housekeeping", read, using=using)
         self._after = groups[-1][0] if len(groups) == _GROUPS else 0
         done = GroupsSwept()
-        for group_id, state, canceled_at in groups:
-            done += self._sweep(group_id, using)
+        for group_id, state, canceled_at, if_failed in groups:
+            done += self._sweep(group_id, if_failed is not None, using)
             if canceled_at is not None:
                 cancel_members(group_id, using=using)
             if state == JobGroup.State.SEALED and self._end(group_id, using):
                 done += GroupsSwept(groups_ended=1)
         if not self._after:
-            present = {group_id for group_id, _, _ in groups}
+            present = {group_id for group_id, *_ in groups}
             self._looked = {group_id: at for group_id, at in self._looked.items() if group_id in present}
         return done
 
@@ -83,7 +83,7 @@ class GroupSweep:
         """Whether the last pass has left groups or members for the next one."""
         return bool(self._after or self._looked)
 
-    def _sweep(self, group_id: int, using: str) -> GroupsSwept:
+    def _sweep(self, group_id: int, has_nodes: bool, using: str) -> GroupsSwept:
         rows = outstanding(group_id, using)
         if group_id in self._looked:
             rows = rows.filter(job_id__lt=self._looked[group_id])
@@ -99,7 +99,7 @@ class GroupSweep:
         done = GroupsSwept()
         if wrong := [job_id for job_id in ids if known.get(job_id) not in live]:
             done += retry_transient("housekeeping", partial(_repair, group_id, wrong, using), using=using)
-        if late := retry_transient("housekeeping", partial(undecided, ids, using), using=using):
+        if has_nodes and (late := retry_transient("housekeeping", partial(undecided, ids, using), using=using)):
             done += retry_transient("housekeeping", partial(_decide, group_id, late, using), using=using)
         return done
 

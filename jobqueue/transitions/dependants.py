@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from django.db import transaction
@@ -34,7 +34,7 @@ def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
     return found
 
 
-def decide_nodes(group_id: int, nodes: Iterable[int], using: str) -> list[int]:
+def decide_nodes(group_id: int, nodes: Collection[int], using: str) -> list[int]:
     """Decide nodes of which no parent may be outstanding, and what follows from that; the ids of the canceled ones.
 
     Call it in an open transaction, and end_members() for those that it returns.

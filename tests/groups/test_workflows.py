@@ -18,32 +18,9 @@ from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
+from tests.groups.nodes import CALLBACKS, diamond, job, states
 
 pytestmark = pytest.mark.django_db
-
-CALLBACKS = {"on_success": tasks.group_succeeded, "on_failure": tasks.group_failed, "on_done": tasks.group_done}
-
-
-def diamond(if_failed="cancel", **given):
-    """top -> left, right -> bottom; its id."""
-    wf = workflow("publish", if_failed=if_failed, **CALLBACKS, **given)
-    top = wf.add(tasks.add, 1, 1, name="top")
-    sides = [wf.add(tasks.add, 1, 2, after=[top], name=name) for name in ("left", "right")]
-    wf.add(tasks.tell_parents, after=sides, name="bottom")
-    return wf.start()
-
-
-def job(name):
-    return Job.objects.get(pk=GroupMember.objects.get(name=name).pk)
-
-
-def states():
-    """The names of the nodes and what the states of their jobs are."""
-    found = dict(GroupMember.objects.order_by("pk").values_list("pk", "name"))
-    return {
-        found[pk]: Job.Status(status).name
-        for pk, status in Job.objects.filter(pk__in=found).values_list("pk", "status")
-    }
 
 
 def fail(name):

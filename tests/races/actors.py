@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from django.db import connections, transaction
 
+from tests.faults.moments import cut_at
 from tests.patience import patient
 
 PATIENCE_SECONDS = 30
@@ -102,3 +103,30 @@ def all_at_once(works):
 
     actors = [Actor(run, work) for work in works]
     return [actor.outcome() for actor in actors]
+
+
+class Stopped(Actor):
+    """An actor that stops at this moment of its work (see tests.faults.moments) until go_on(), if it comes to that."""
+
+    def __init__(self, number, work):
+        self.stopped = False
+        self._there, self._go = threading.Event(), threading.Event()
+
+        def stop(connection, after):
+            self.stopped = True
+            self._there.set()
+            assert self._go.wait(patient(4 * PATIENCE_SECONDS)), "nobody lets it go on"
+
+        def run():
+            try:
+                with cut_at(number, stop):
+                    return work()
+            finally:
+                self._there.set()
+
+        super().__init__(run)
+        assert self._there.wait(patient(PATIENCE_SECONDS)), "it has come neither to that moment nor to its end"
+
+    def go_on(self):
+        """Let it finish its work."""
+        self._go.set()

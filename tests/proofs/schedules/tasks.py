@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from jobqueue import task
+from tests.app.tasks import note
+
+#: processes are killed all the time
+TRIES = {"max_attempts": 1000}
 
 
 @task
@@ -27,3 +32,32 @@ def failed():
 @task
 def done():
     """on_done of a group."""
+
+
+@task(**TRIES)
+def node(seconds):
+    """A node of a workflow."""
+    note("effect")
+    time.sleep(seconds)
+
+
+@task(no_retry_on=FileNotFoundError, **TRIES)
+def broken_node(path):
+    """A node that fails for good until there is this file."""
+    note("effect")
+    Path(path).read_text()
+
+
+@task(**TRIES)
+def ended_well():
+    """A callback."""
+
+
+@task(**TRIES)
+def ended_badly():
+    """A callback."""
+
+
+@task(**TRIES)
+def ended():
+    """A callback."""

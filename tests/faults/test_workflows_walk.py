@@ -1,0 +1,132 @@
+"""A process that starts a workflow, ends nodes or resumes it is killed at any moment: nothing is doubled or stuck."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from jobqueue import groups
+from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
+from jobqueue.transitions import ack, ack_many, claim, fail
+from tests.faults.cuts import disconnected, killed
+from tests.faults.test_groups_walk import STRIDE, repair
+from tests.groups import nodes
+from tests.marks import committed
+from tests.matrix import enough_on, sized
+from tests.settings import VENDOR
+
+pytestmark = [
+    committed,
+    sized,
+    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
+]
+
+
+def nothing():
+    """No workflow yet."""
+    nodes.empty()
+    return SimpleNamespace(number=None)
+
+
+def top_runs():
+    """A diamond whose first node runs, and fails for good if it fails."""
+    nodes.empty()
+    number = nodes.diamond()
+    (lease,) = claim("default", 1, worker="w")
+    return SimpleNamespace(number=number, lease=lease._replace(max_attempts=1))
+
+
+def last_parent_runs():
+    """A diamond of which only the last parent of the bottom has not ended."""
+    found = top_runs()
+    ack(found.lease)
+    left, right = claim("default", 2, worker="w")
+    ack(left)
+    return SimpleNamespace(number=found.number, lease=right)
+
+
+def all_ended(if_failed):
+    """A diamond of which a side has failed; with "cancel" it has ended."""
+    nodes.empty()
+    number = nodes.diamond(if_failed)
+    ack_many(claim("default", 1, worker="w"))
+    left, right = claim("default", 2, worker="w")
+    fail(left._replace(max_attempts=1), error="wrong")
+    ack(right)
+    return SimpleNamespace(number=number)
+
+
+def check_start(given):
+    """All of it, or nothing."""
+    found = (Job.objects.count(), GroupMember.objects.count(), GroupParent.objects.count(), JobGroup.objects.count())
+    assert found in ((0, 0, 0, 0), (4, 4, 4, 1))
+    if not any(found):
+        nodes.diamond()
+    given.number = JobGroup.objects.get().pk
+
+
+def check_opened(given):
+    """The last parent has ended and the bottom is open, or neither."""
+    done = Job.objects.get(pk=given.lease.job_id).status == Job.Status.DONE
+    assert nodes.behind_the_gate() == ([] if done else ["bottom"])
+
+
+def check_canceled(given):
+    """The first node has failed and all others are canceled, or nothing of it."""
+    names = {"FAILED": "CANCELED", "PROCESSING": "READY"}
+    found = nodes.states()
+    assert {found[name] for name in ("left", "right", "bottom")} == {names[found["top"]]}
+    assert groups.get(given.number).state == ("ended" if found["top"] == "FAILED" else "sealed")
+
+
+def check_resumed(given):
+    """All that did not end well is to run again, or nothing of it."""
+    found = nodes.states()
+    resumed = found["left"] == "READY"
+    assert found["bottom"] == ("READY" if resumed or groups.get(given.number).if_failed == "hold" else "CANCELED")
+    assert (groups.resume(given.number).runs == ()) is resumed
+
+
+WORKS = {
+    "start": (nothing, lambda given: nodes.diamond(), check_start, 1),
+    "the last parent's ack": (last_parent_runs, lambda given: ack(given.lease), check_opened, 1),
+    "a failure that cancels": (top_runs, lambda given: fail(given.lease, error="wrong"), check_canceled, 1),
+    "resume": (partial(all_ended, "cancel"), lambda given: groups.resume(given.number), check_resumed, 2),
+    "resume of a held one": (partial(all_ended, "hold"), lambda given: groups.resume(given.number), check_resumed, 1),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        killed,
+        pytest.param(
+            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
+        ),
+    ],
+)
+def test_wherever_it_is_cut_the_workflow_runs_to_its_end_once(cut, name, figure):
+    if (VENDOR, cut, name) == ("postgres", disconnected, "start"):
+        pytest.skip("what shows the loss after a COMMIT is refused as never sent, and start() is repeated")
+    prepare, work, check, ends = WORKS[name]
+    number, cuts = 1 - STRIDE, 0
+    while True:
+        number += STRIDE
+        given = prepare()
+        stopped = cut(number, partial(work, given))
+        at = f"cut at moment {number}"
+        assert nodes.contradictions() == [], at
+        check(given)
+        repair()
+        nodes.run_all()
+        assert nodes.behind_the_gate() == [], at
+        assert nodes.ends(given.number) == ends, at
+        assert nodes.swept() == (0, 0), at
+        if not stopped:
+            break
+        cuts += 1
+    assert cuts > 2
+    figure(f"moments of {name} at which it was {cut.__name__}", cuts)

@@ -1,0 +1,18 @@
+"""The app of these proofs, in whose workers nobody repairs groups if JOBQUEUE_PROVE_NO_GROUP_SWEEP is 1."""
+
+import os
+
+from django.apps import AppConfig
+
+
+class SchedulesConfig(AppConfig):
+    """What our own verbs leave undone stays so, and is seen."""
+
+    name = "tests.proofs.schedules"
+
+    def ready(self):
+        """Before the worker has any other process."""
+        if os.environ.get("JOBQUEUE_PROVE_NO_GROUP_SWEEP") == "1":
+            from jobqueue.maintenance import group_sweep
+
+            group_sweep.GroupSweep.run_if_due = lambda self, settings, using: group_sweep.GroupsSwept()
