@@ -27,7 +27,7 @@ class Resumed:
     """What resume() did, or would do: names of nodes, in the order in which they were added."""
 
     workflow_id: int
-    runs: tuple[str, ...]  # at once
+    runs: tuple[str, ...]  # at once, or since a retry by hand
     waits: tuple[str, ...]  # for the others
     dry_run: bool
 

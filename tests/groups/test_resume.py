@@ -50,8 +50,8 @@ def test_a_node_that_was_retried_since_the_end_and_has_not_ended_is_waited_for(r
     assert retry(nodes.job("first").pk)
     leases = claimed(5) if runs else []
     told = groups.resume(number, dry_run=True)
-    assert (told.runs, told.waits) == ((), ("second", "third"))
-    assert groups.resume(number) == groups.Resumed(number, (), ("second", "third"), False)
+    assert (told.runs, told.waits) == (("first",), ("second", "third"))
+    assert groups.resume(number) == groups.Resumed(number, ("first",), ("second", "third"), False)
     assert nodes.contradictions() == []
     assert nodes.behind_the_gate() == ["second", "third"]
     for lease in leases:
@@ -60,12 +60,14 @@ def test_a_node_that_was_retried_since_the_end_and_has_not_ended_is_waited_for(r
     assert (nodes.ends(number), callbacks()[2:]) == (2, ["group_succeeded", "group_done"])
 
 
-def test_a_workflow_of_which_only_that_node_did_not_end_well_stays_as_it_is():
+def test_a_workflow_of_which_only_that_node_did_not_end_well_ends_again_with_it():
     number = chain("first")
     fail_next()
     assert retry(nodes.job("first").pk)
-    assert groups.resume(number) == groups.Resumed(number, (), (), False)
-    assert groups.get(number).state == "ended"
+    assert groups.resume(number) == groups.Resumed(number, ("first",), (), False)
+    assert groups.get(number).state == "sealed"
+    nodes.run_all()
+    assert callbacks()[2:] == ["group_succeeded", "group_done"]
 
 
 def test_a_held_dedupe_key_is_named_as_the_cause_and_nothing_is_written():
