@@ -1,7 +1,10 @@
 """What the tests of commands share."""
 
+import json
+from io import StringIO
+
 import pytest
-from django.core.management import ManagementUtility
+from django.core.management import ManagementUtility, call_command
 
 from jobqueue.cli import worker_options
 from jobqueue.management.commands.runworker import Command as RunWorker
@@ -16,6 +19,24 @@ def refused(capsys, *words):
     assert "Traceback" not in said
     assert said.strip()
     return said
+
+
+def printed(*words, status=0):
+    """What `manage.py jobs words...` prints; it must end with this status."""
+    out, ended = StringIO(), 0
+    try:
+        call_command("jobs", *words, stdout=out)
+    except SystemExit as stopped:
+        ended = stopped.code
+    assert ended == status
+    return out.getvalue()
+
+
+def read_json(*words, status=0):
+    """The document that it prints with --json, of version 1, without the version."""
+    found = json.loads(printed(*words, "--json", status=status))
+    assert found.pop("version") == 1
+    return found
 
 
 def options(*words):

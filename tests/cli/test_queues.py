@@ -1,12 +1,11 @@
 """manage.py jobs queues: list, pause, resume, drain, limit."""
 
 import getpass
-import json
 from datetime import timedelta
-from io import StringIO
+from functools import partial
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.cli.tables import aligned
@@ -16,28 +15,14 @@ from jobqueue.flow import limits, pause, paused, set_limit
 from jobqueue.maintenance.worker_rows import register
 from jobqueue.models import Worker
 from jobqueue.transitions import claim
-from tests.cli.helpers import refused
+from tests.cli.helpers import printed, read_json, refused
 
 pytestmark = pytest.mark.django_db
 TASK = "tests.app.tasks.add"
 WHY = ("--reason", "the provider is down")
 
 
-def run(*words, status=0):
-    """What the command prints; it must end with this status."""
-    out, ended = StringIO(), 0
-    try:
-        call_command("jobs", "queues", *words, stdout=out)
-    except SystemExit as stopped:
-        ended = stopped.code
-    assert ended == status
-    return out.getvalue()
-
-
-def read(*words, status=0):
-    found = json.loads(run(*words, "--json", status=status))
-    assert found["version"] == 1
-    return found
+run, read = partial(printed, "queues"), partial(read_json, "queues")
 
 
 def test_without_queues_there_is_nothing_to_tell():

@@ -1,10 +1,9 @@
 """manage.py jobs schedules: list, run, enable, disable, preview, import."""
 
-import json
-from io import StringIO
+from functools import partial
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, Schedule
@@ -12,7 +11,7 @@ from jobqueue.schedules import disable, known
 from jobqueue.schedules.declaring import check_terms
 from jobqueue.schedules.editing import save
 from tests.app import tasks
-from tests.cli.helpers import refused
+from tests.cli.helpers import printed, read_json, refused
 from tests.schedules import foreign
 from tests.schedules.helpers import USING, begin
 
@@ -26,21 +25,7 @@ def foreign_tables(django_db_setup, django_db_blocker):
         yield
 
 
-def run(*words, status=0):
-    """What the command prints; it must end with this status."""
-    out, ended = StringIO(), 0
-    try:
-        call_command("jobs", "schedules", *words, stdout=out)
-    except SystemExit as stopped:
-        ended = stopped.code
-    assert ended == status
-    return out.getvalue()
-
-
-def read(*words, status=0):
-    found = json.loads(run(*words, "--json", status=status))
-    assert found.pop("version") == 1
-    return found
+run, read = partial(printed, "schedules"), partial(read_json, "schedules")
 
 
 def test_without_schedules_there_is_nothing_to_tell():

@@ -8,10 +8,12 @@ import threading
 import traceback
 import warnings
 
+import pytest
 from django.db import connection, connections
 
 from tests.faults.finishing import lose_connection
 from tests.faults.moments import cut_at
+from tests.settings import VENDOR
 
 
 def killed(number, work):
@@ -62,3 +64,15 @@ def disconnected(number, work):
     thread.join()
     assert not wrong, wrong
     return bool(lost)
+
+
+#: a test of each kind of cut
+each_cut = pytest.mark.parametrize(
+    "cut",
+    [
+        killed,
+        pytest.param(
+            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
+        ),
+    ],
+)

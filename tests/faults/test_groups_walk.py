@@ -13,10 +13,9 @@ from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions import ack_many, claim, reap
 from tests.app import tasks
 from tests.factories import expire
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import each_cut, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
-from tests.settings import VENDOR
 
 #: `make prove` walks each moment
 STRIDE = 1 if FULL else 5
@@ -54,15 +53,7 @@ def repair():
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["sealed", "open"])
-@pytest.mark.parametrize(
-    "cut",
-    [
-        killed,
-        pytest.param(
-            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
-        ),
-    ],
-)
+@each_cut
 def test_wherever_it_is_cut_the_callback_is_enqueued_once(cut, opened, figure):
     number, cuts = 1 - STRIDE, 0
     while True:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.dead_letters import redrive, redrives
@@ -13,10 +11,9 @@ from jobqueue.dead_letters.stepping import step
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job, LaneEntry, Redrive
 from jobqueue.transitions import ack, claim, fail, resume
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import disconnected, each_cut, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
-from tests.settings import VENDOR
 
 #: `make prove` walks each moment
 STRIDE = 1 if FULL else 7
@@ -66,15 +63,7 @@ def check(ids, where):
     assert [job_id for job_id in order if job_id in (ids[1], ids[3])] == [ids[1], ids[3]], where
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        killed,
-        pytest.param(
-            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
-        ),
-    ],
-)
+@each_cut
 def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
     """A redrive cut before and after each statement: no job is lost, none is retried twice, keys keep their order."""
     number, cuts = 1 - STRIDE, 0

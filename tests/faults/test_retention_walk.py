@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt, LockRow, ResultExpiry
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import disconnected, each_cut, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
 from tests.retention.helpers import ended, kept, prune
-from tests.settings import VENDOR
 
 #: `make prove` walks each moment
 STRIDE = 1 if FULL else 17
@@ -55,15 +52,7 @@ def whole(where):
     assert all(len(failures) == 1 for failures in archived.values()), where
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        killed,
-        pytest.param(
-            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
-        ),
-    ],
-)
+@each_cut
 def test_wherever_it_is_cut_each_job_is_there_or_gone_as_a_whole(cut, settings, figure):
     """A pruner cut before and after each statement: no job without its attempts, none both archived and there."""
     kept(settings, done="7d", failed={"AGE": "7d", "ARCHIVE": True})

@@ -13,10 +13,9 @@ from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare, withdraw
 from jobqueue.schedules.firing import fire_due
 from tests.app import tasks
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import each_cut
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
-from tests.settings import VENDOR
 
 #: `make prove` walks each moment
 STRIDE = 1 if FULL else 7
@@ -58,15 +57,7 @@ def whole(where):
     assert {*Job.objects.values_list("pk", flat=True)} == fired, where
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        killed,
-        pytest.param(
-            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
-        ),
-    ],
-)
+@each_cut
 def test_wherever_it_is_cut_each_tick_fires_once(cut, figure):
     """A worker cut before and after each statement of announce, adopt and fire; then another one goes on."""
     number, cuts = 1 - STRIDE, 0

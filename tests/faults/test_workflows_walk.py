@@ -10,7 +10,7 @@ import pytest
 from jobqueue import groups
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.transitions import ack, ack_many, claim, fail
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import disconnected, each_cut
 from tests.faults.test_groups_walk import STRIDE, repair
 from tests.groups import nodes
 from tests.marks import committed
@@ -99,15 +99,7 @@ WORKS = {
 
 
 @pytest.mark.parametrize("name", WORKS)
-@pytest.mark.parametrize(
-    "cut",
-    [
-        killed,
-        pytest.param(
-            disconnected, marks=pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions to end")
-        ),
-    ],
-)
+@each_cut
 def test_wherever_it_is_cut_the_workflow_runs_to_its_end_once(cut, name, figure):
     if (VENDOR, cut, name) == ("postgres", disconnected, "start"):
         pytest.skip("what shows the loss after a COMMIT is refused as never sent, and start() is repeated")
