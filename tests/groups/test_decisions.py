@@ -70,6 +70,24 @@ def test_a_signal_is_sent_for_each_node_that_is_canceled_because_of_others(djang
     assert heard == [(nodes.job("mail").pk, "slow", tasks.add.module_path, "default")]
 
 
+def test_no_second_signal_is_sent_for_a_child_that_was_canceled_before(django_capture_on_commit_callbacks):
+    heard = []
+
+    def hear(**values):
+        heard.append(values["job_id"])
+
+    _, lease = mail_after()
+    child = nodes.job("mail").pk
+    job_canceled.connect(hear)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            transitions.cancel(child)
+            fail(lease, error="wrong")
+    finally:
+        job_canceled.disconnect(hear)
+    assert heard == [child]
+
+
 def test_a_draining_queue_takes_nodes_that_wait_and_refuses_those_that_do_not():
     flow.drain("slow", reason="it goes")
     mail_after()

@@ -95,6 +95,28 @@ def test_the_last_two_parents_wait_for_each_other_and_one_opens_the_node(commit)
     check_ended(number, child="DONE")
 
 
+@needs_row_locks
+def test_a_node_stays_closed_until_the_ends_of_all_parents_are_committed():
+    moments = 0
+    while True:
+        nodes.empty()
+        number = started({"a": (), "b": (), "child": ("a", "b")})
+        first, second = running(2)
+        stopping = Stopped(1 + 2 * moments, lambda: ack(first))  # noqa: B023  at once
+        other = Actor(ack, second)
+        other.is_blocked()
+        too_early = nodes.states()["a"] != "DONE" and nodes.behind_the_gate() == []
+        stopping.go_on()
+        stopping.result()
+        other.result()
+        assert not too_early, f"at moment {moments}"
+        check_ended(number, child="DONE")
+        if not stopping.stopped:
+            break
+        moments += 1
+    assert moments > 5
+
+
 LEVELS = {"read committed": "READ COMMITTED", "repeatable read": "REPEATABLE READ"}
 
 
