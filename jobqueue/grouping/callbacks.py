@@ -24,6 +24,17 @@ def template(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
 
     Also InvalidType for a task of another backend, and WrongDatabase for one whose jobs are in another database.
     """
+    return dated(undated(task, args, kwargs, using), task, using)
+
+
+def dated(job: NewJob, task: AnyTask, using: str) -> NewJob:
+    """A job that undated() gave, with the time after which it does not start, by the database's clock."""
+    expires = _expires(task)
+    return job if expires is None else replace(job, expires_at=_instant(expires, job.run_at, using))
+
+
+def undated(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
+    """template() without expires_at; reads nothing."""
     get_backend = getattr(task, "get_backend", None)
     backend: Any = get_backend() if callable(get_backend) else None
     if not getattr(backend, "jobqueue_backend", False):
@@ -37,8 +48,6 @@ def template(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
             "no transaction spans both. Nothing was written; give the group the database of its tasks with using=."
         )
     job: NewJob = backend.template(task, args, kwargs)
-    if (expires := _expires(task)) is not None:
-        job = replace(job, expires_at=_instant(expires, job.run_at, using))
     return job
 
 
@@ -49,7 +58,7 @@ def stored(callbacks: Mapping[str, AnyTask | None], using: str) -> JSON:
 
 def _stored(name: str, task: AnyTask, using: str) -> JSON:
     try:
-        job = template(task, [], {}, using)
+        job = undated(task, [], {}, using)
     except WrongDatabase:
         raise
     except JobQueueError as error:
@@ -58,7 +67,7 @@ def _stored(name: str, task: AnyTask, using: str) -> JSON:
         raise InvalidValue(
             f"{name} has a dedupe key, so it might not be enqueued. Nothing was written; a callback is enqueued once."
         )
-    return {"job": job_to_json(replace(job, expires_at=None)), "expires": to_json(_expires(task))}
+    return {"job": job_to_json(job), "expires": to_json(_expires(task))}
 
 
 def _expires(task: AnyTask) -> float | datetime | None:

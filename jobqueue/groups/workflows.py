@@ -69,6 +69,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class _Added:
     job: NewJob
+    task: AnyTask
     parents: Sequence[str]
 
 
@@ -90,11 +91,11 @@ class Workflow:
         enqueue() raises, WrongDatabase, and InvalidValue for a name that is taken, an ordering key of a node with
         parents, a node of another workflow, and after start(). Nothing is written.
         """
-        from jobqueue.grouping.callbacks import template
+        from jobqueue.grouping.callbacks import undated
 
         self._refuse_started("add()")
         parents = self._names_of(after)
-        job = template(task, list(args), dict(kwargs), alias_of(self._given))
+        job = undated(task, list(args), dict(kwargs), alias_of(self._given))
         if parents and job.ordering_key is not None:
             raise InvalidValue(
                 f"a node with parents cannot have an ordering key: it would hold up the key until they have ended. "
@@ -103,7 +104,7 @@ class Workflow:
         found = self._free_name(task) if name is None else self._checked_name(name)
         if len(self._nodes) >= NODES_MAX:
             raise InvalidValue(f"a workflow has at most {NODES_MAX:,} nodes. Nothing was written; use group().")
-        self._nodes[found] = _Added(job, parents)
+        self._nodes[found] = _Added(job, task, parents)
         return Node(found, self)
 
     def start(self) -> int:
@@ -126,15 +127,18 @@ class Workflow:
         return found
 
     def _write(self, order: Sequence[str], using: str) -> int:
+        from jobqueue.grouping.callbacks import dated
         from jobqueue.grouping.members import NewNode, add_nodes
         from jobqueue.groups.by_hand import insert_group, seal
         from jobqueue.models import JobGroup
 
         places = {name: place for place, name in enumerate(order)}
-        nodes = [
-            NewNode(name, self._nodes[name].job, [places[parent] for parent in self._nodes[name].parents])
-            for name in order
-        ]
+        nodes = []
+        for name in order:
+            node = self._nodes[name]
+            # `expires` counts from now.
+            job = dated(node.job, node.task, using)
+            nodes.append(NewNode(name, job, [places[parent] for parent in node.parents]))
         if_failed = JobGroup.IfFailed[self._if_failed.upper()]
         with vendor(using).transaction(connections[using]):
             group_id = insert_group(self._name, self._callbacks, using, lambda: None, if_failed=if_failed)

@@ -15,7 +15,7 @@ from jobqueue.explain import explain_job, explain_queue
 from jobqueue.grouping.parents import Parents
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.testing import drain
+from jobqueue.testing import drain, travel
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
 from tests.groups.nodes import CALLBACKS, diamond, job, states
@@ -72,6 +72,15 @@ def test_a_node_falls_due_when_its_parents_have_ended():
     before = job("left").run_at
     finish()
     assert job("left").run_at > before
+
+
+def test_the_time_within_which_a_node_must_start_counts_from_the_start():
+    wf = workflow("expires")
+    wf.add(tasks.add.using(expires=60), 1, 1, name="soon")
+    with travel(3600):
+        wf.start()
+        left = job("soon").expires_at - read_now("default")
+    assert timedelta(seconds=50) < left <= timedelta(seconds=60)
 
 
 def test_a_node_keeps_a_later_time_of_its_own():
