@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
-from django.db import connections
 
 from jobqueue.models import Job
 from jobqueue.transitions import retry
 from tests.failures.shop import Shop
 from tests.marks import committed
 from tests.matrix import enough_on
+from tests.proofs.customers import customers
 from tests.proofs.running import unended, wait_for
 from tests.proofs.test_probes import free_port, get
 
@@ -35,28 +33,6 @@ def shop():
     yield make
     for one in made:
         one.switch_off()
-
-
-@contextmanager
-def customers(task, url):
-    """So many new jobs in each second."""
-    ending = threading.Event()
-
-    def come():
-        begun, count = time.monotonic(), 0
-        while not ending.wait(0.02):
-            while count < (time.monotonic() - begun) * PER_SECOND:
-                task.enqueue(url)
-                count += 1
-        connections.close_all()
-
-    thread = threading.Thread(target=come)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
 
 
 def runs(worker):
@@ -111,7 +87,7 @@ def test_while_a_service_is_down_retries_are_held_at_their_share(run_worker, job
     service = shop()
     service.switch_on()
     worker = run_worker(*OPTIONS, "--processes", "2")
-    with customers(jobs.buys, service.url):
+    with customers(jobs.buys, service.url, PER_SECOND):
         wait_for(lambda: runs(worker)[0] > PER_SECOND, 30, "the first jobs")
         service.switch_off()
         # Shares are means of the last minute.
@@ -138,7 +114,7 @@ def test_the_same_jobs_without_a_dependency_are_mostly_retries(run_worker, jobs,
     """The same jobs, whose task names no dependency: the share of retries is what the budget prevents."""
     service = shop()
     worker = run_worker(*OPTIONS, "--processes", "2")
-    with customers(jobs.buys_without_a_budget, service.url):
+    with customers(jobs.buys_without_a_budget, service.url, PER_SECOND):
         wait_for(lambda: runs(worker)[0] > PER_SECOND, 30, "the first jobs")
         time.sleep(10 if full else 1)
         first, retries, share = share_of_retries(worker, 10 if full else 2)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
-from django.db import connections
 
 from jobqueue import flow
 from jobqueue.failures.dependencies import DependencySettings
@@ -15,33 +12,11 @@ from jobqueue.models import Job
 from tests.marks import committed
 from tests.matrix import enough_on
 from tests.patience import patient
+from tests.proofs.customers import customers
 from tests.proofs.running import unended, wait_for
 
 pytestmark = [committed, pytest.mark.timeout(900), enough_on("sqlite", "mysql", why="see make prove")]
 PER_SECOND, WORKERS, THREADS = 40, 4, 2
-
-
-@contextmanager
-def customers(task, url):
-    """So many new jobs in each second."""
-    ending = threading.Event()
-
-    def come():
-        begun, count = time.monotonic(), 0
-        while not ending.wait(0.02):
-            # On a machine that is too slow for so many, it is late at each look.
-            while count < (time.monotonic() - begun) * PER_SECOND and not ending.is_set():
-                task.enqueue(url)
-                count += 1
-        connections.close_all()
-
-    thread = threading.Thread(target=come)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
 
 
 def spent():
@@ -59,7 +34,7 @@ def test_an_outage_costs_few_attempts_and_few_requests(run_worker, jobs, shop, f
     def requests():
         return sum(len(worker.lines("run")) for worker in workers)
 
-    with customers(jobs.buys, shop.url):
+    with customers(jobs.buys, shop.url, PER_SECOND):
         for _ in range(outages):
             seen = shop.requests
             wait_for(lambda: shop.requests > seen + 2 * PER_SECOND, 60, lambda: unended(workers))  # noqa: B023
