@@ -12,6 +12,7 @@ from jobqueue.transitions import retry
 from tests.failures.shop import Shop
 from tests.marks import committed
 from tests.matrix import enough_on
+from tests.patience import patient
 from tests.proofs.customers import customers
 from tests.proofs.running import unended, wait_for
 from tests.proofs.test_probes import free_port, get
@@ -118,6 +119,10 @@ def test_the_same_jobs_without_a_dependency_are_mostly_retries(run_worker, jobs,
         wait_for(lambda: runs(worker)[0] > PER_SECOND, 30, "the first jobs")
         time.sleep(10 if full else 1)
         first, retries, share = share_of_retries(worker, 10 if full else 2)
+        # Retries come late on a busy machine, and the more of them the longer the service is away.
+        until = time.monotonic() + patient(20)
+        while not full and share <= 2 * SHARE and time.monotonic() < until:
+            first, retries, share = share_of_retries(worker, 2)
         service.switch_on()
     wait_for(lambda: not left().exists(), 120, lambda: unended([worker]))
     assert worker.stop() == 0
