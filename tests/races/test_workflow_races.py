@@ -96,7 +96,7 @@ def resume(given):
 
 
 def check(given, outcomes, *, refused=(), finally_=None, ends=1):
-    """Nobody got an error, and what is due runs to the end of the workflow, without a sweep."""
+    """No verb has failed, and the workflow runs to its end without a sweep."""
     wrong = [outcome for outcome in outcomes if isinstance(outcome, Exception) and not isinstance(outcome, refused)]
     assert not wrong, wrong
     assert nodes.contradictions() == []
@@ -111,7 +111,7 @@ def check(given, outcomes, *, refused=(), finally_=None, ends=1):
 
 
 def check_held(given, outcomes):
-    """Nobody got an error, and the bottom is held until the workflow is resumed."""
+    """No verb has failed, and the bottom waits until the workflow is resumed."""
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
     assert nodes.contradictions() == []
     nodes.run_all()

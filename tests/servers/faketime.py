@@ -28,7 +28,7 @@ def _installed() -> Path | None:
 
 
 def environment(preloaded: str, offset_file: str) -> dict[str, str]:
-    """What a program needs whose clock is moved; the monotonic clock stays as it is."""
+    """The environment of a program whose clock is to be moved. Its monotonic clock is not moved."""
     return {
         "LD_PRELOAD": preloaded,
         "FAKETIME_TIMESTAMP_FILE": offset_file,
