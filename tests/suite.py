@@ -52,6 +52,7 @@ class Outcome:
     status: int
     line: str
     report: matrix.Report
+    failures: tuple[str, ...] = ()  # a line each, as the summary of pytest has them
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,11 @@ class Lane:
             seconds = time.monotonic() - begun
             what = f"{self.database}{', processes' if self.arguments[:1] == (PROCESS,) else ''}"
             line = f"{what}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
+            output = done.stdout.decode(errors="replace")
             with _printing:
-                print(f"\n== {line} ==\n{done.stdout.decode(errors='replace')}", flush=True)
-            return Outcome(done.returncode, line, report)
+                print(f"\n== {line} ==\n{output}", flush=True)
+            failures = tuple(found for found in output.splitlines() if found.startswith(("FAILED ", "ERROR ")))
+            return Outcome(done.returncode, line, report, failures)
 
 
 def tracks(database: str, options: argparse.Namespace, python6: str | None) -> list[list[Lane]]:
@@ -150,7 +153,9 @@ def main(arguments: Sequence[str]) -> int:
         lines.append("Django 6.x: NOT TESTED")
     nowhere = [] if options.rest else matrix.run_nowhere([outcome.report for outcome in outcomes])
     lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in nowhere]
-    print("\n" + "\n".join(lines))
+    # Again, because the output of the runs is long and the last lines are what is read.
+    failures = [f"{outcome.line.split(',')[0]}: {failure}" for outcome in outcomes for failure in outcome.failures]
+    print("\n" + "\n".join([*lines, *failures]))
     if options.lines:
         options.lines.write_text("".join(f"{line}\n" for line in lines))
     for text in missing:

@@ -229,6 +229,23 @@ async def writes(rounds):
     note("effect", *threads)
 
 
+@task
+async def writes_before_and_after(path):
+    """Its call is inside a transaction until a file appears."""
+    note("start")
+
+    def write():
+        with transaction.atomic():
+            enqueue("written", {})
+            note("inside")
+            while not os.path.exists(path):
+                time.sleep(0.01)
+            enqueue("written", {})
+
+    await sync_to_async(write)()
+    note("effect")
+
+
 @task(takes_context=True)
 async def finishes(context):
     """Its effect and its end in one commit."""

@@ -21,6 +21,7 @@ from jobqueue.counter import ShardedCounter
 from jobqueue.exceptions import Discard, LockNotAcquired, Retry, Snooze, SoftTimeout
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock
+from jobqueue.models import Job
 from jobqueue.outbox import subscriber
 from jobqueue.testing import inject
 from tests.app.models import Account, Ticket
@@ -278,6 +279,13 @@ def gated(path):
     while not os.path.exists(path):
         time.sleep(0.01)
     note("effect")
+
+
+@task
+def claimed_together():
+    """Tells how many jobs of its claim have not ended yet."""
+    mine = Job.objects.filter(pk=current_job().job_id).values("lock_token")
+    note("start", Job.objects.filter(lock_token__in=mine).count())
 
 
 @task

@@ -303,13 +303,18 @@ def test_calls_from_the_loop_to_the_thread_and_back_do_not_wait_for_each_other(w
 
 @each_driver
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that could be killed")
-def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence):
-    ids = [coroutines.writes.enqueue(500).id for _ in range(5)]
+def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence, gate):
+    others = [coroutines.writes.enqueue(200).id for _ in range(4)]
+    cut = coroutines.writes_before_and_after.enqueue(str(gate)).id
     worker("--queues=-written")
-    wait_until(lambda: len(evidence.read("start")) >= 5 and Job.objects.filter(queue="written").exists())
-    # One cut between two calls costs nothing: the dead session is seen and replaced. Until one was in use:
-    wait_until(lambda: kill_sessions() and Job.objects.filter(attempts__gt=0).exists(), what="a cut in the middle")
-    wait_until(lambda: done(ids), 40)
+    wait_until(lambda: evidence.read("inside"), what="a transaction")
+    assert kill_sessions()
+    gate.touch()
+    wait_until(lambda: done([*others, cut]), 40, what="the end of all jobs")
+    assert job(cut).attempts == 1
+    # They were between two calls. The session that all share was replaced before the next one.
+    assert {job(i).attempts for i in others} == {0}
+    assert Job.objects.filter(queue="written").count() == 4 * 200 + 2
     assert len({line[1] for line in evidence.read()}) == 1, "the process died"
 
 

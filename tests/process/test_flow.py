@@ -8,8 +8,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from itertools import count, pairwise
-from statistics import median
+from itertools import count
 
 import pytest
 from django.db import connections, transaction
@@ -109,23 +108,20 @@ def test_a_busy_queue_that_is_paused_starts_nothing_after_a_second_not_even_in_a
     wait_until(lambda: len(observer.starts) > begun, what="the next start")
 
 
-def test_the_next_job_of_a_limit_starts_before_the_backlog_that_was_claimed_ahead(worker, evidence, gate):
-    flow.set_limit("default", task=tasks.gated, concurrency=1)
-    gate.touch()
-    enqueue_times(9, tasks.gated, str(gate))
-    limited = {*Job.objects.values_list("pk", flat=True)}
-    enqueue_times(500, tasks.sleep, 0.02)
+def test_the_next_job_of_a_limit_is_claimed_while_a_backlog_waits_that_was_claimed_ahead(worker, evidence):
+    flow.set_limit("default", task=tasks.claimed_together, concurrency=1)
+    enqueue_times(20, tasks.claimed_together)
+    enqueue_times(1000, tasks.sleep, 0.02)
     worker(*LONG, "--concurrency", 2)
 
-    def starts():
-        return [int(line[2]) for line in evidence.read("start")]
+    def together():
+        return [int(line[5]) for line in evidence.read("start") if len(line) > 5]
 
-    wait_until(lambda: limited <= {*starts()}, what="the last start of a limited job")
-    places = [place for place, job_id in enumerate(starts()) if job_id in limited]
-    between = [later - earlier - 1 for earlier, later in pairwise(places)]
-    # With the claim that follows an opening at once: 0 to 5. Without it they wait for the next claim of the backlog,
-    # which comes when half of the half second that was claimed ahead has been run: 21 to 44.
-    assert median(between) <= 12, between
+    wait_until(lambda: len(together()) == 20, what="the last start of a limited job")
+    # The claim that follows an opening at once brings the opened job alone. The next claim of the backlog brings as
+    # much as is worked off in a quarter of a second, and on a busy machine it may come first. The first jobs are
+    # claimed before the worker knows how long jobs take.
+    assert 1 in together()[5:], together()
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def on_a_loop(work, hops=None):
     async def closing():
         before = asyncio.get_running_loop().hops
         try:
-            return await asyncio.wait_for(work(), 30)
+            return await asyncio.wait_for(work(), patient(30))
         finally:
             if hops is not None:
                 assert asyncio.get_running_loop().hops - before == hops
