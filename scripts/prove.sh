@@ -77,9 +77,12 @@ failures | flow | schedules)
         ;;
     schedules)
         base=
-        parts="cron unique firing server_clock groups dag bulk pruning partitions walk"
+        parts="cron unique importing firing server_clock groups dag bulk pruning partitions walk"
         walk="tests/faults/test_retention_walk.py tests/faults/test_schedules_walk.py"
         walk="$walk tests/faults/test_groups_walk.py tests/faults/test_workflows_walk.py"
+        # The packages whose tables are imported, beside ours.
+        [ -x .venv-import/bin/python ] || "$PY" -m venv .venv-import
+        .venv-import/bin/python -m pip install --quiet --disable-pip-version-check -r tests/proofs/schedules/foreign_requirements.txt
         ;;
     esac
     export JOBQUEUE_PROVE=1 JOBQUEUE_TEST_FULL=1
