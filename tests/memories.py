@@ -7,7 +7,7 @@ from jobqueue.cli.process import LogHandler
 from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
 from jobqueue.gates import ahead, declared
-from jobqueue.gates.rules import forget_rules
+from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import redis, timed
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
@@ -59,7 +59,7 @@ def reset():
     for known in (declared._declared, declared._dependencies):
         for path in [path for path in known if not path.startswith("tests.app.")]:
             del known[path]
-    forget_rules()
+    gate_rules._cache.forget()
     recorder._reset()
     RedisNotifier.at.cache_clear()
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db import is_lost_connection
+from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.sockets import close_if_ended
@@ -116,6 +116,17 @@ NO_RULES = Rules()
 _NONE: Mapping[str, Known] = {}
 
 
+class _Entry(NamedTuple):
+    """What a process knows."""
+
+    rules: Rules = NO_RULES
+    good_until: float = 0.0
+    was_read: bool = False  # False: they are older than they may be, because the last read has failed
+
+
+_NOTHING = _Entry()
+
+
 class _Cache:
     """The rules of each database, and until when they count.
 
@@ -124,29 +135,41 @@ class _Cache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._committed: dict[str, tuple[Rules, float]] = {}
-        self._own: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Rules, float]] = WeakKeyDictionary()
+        self._committed: dict[str, _Entry] = {}
+        self._own: WeakKeyDictionary[BaseDatabaseWrapper, _Entry] = WeakKeyDictionary()
 
-    def get(self, using: str) -> Rules:
+    def get(self, using: str, *, strict: bool) -> Rules:
         connection = connections[using]
         if connection.in_atomic_block:
-            return self._fresh(self._own, connection, using)
-        return self._fresh(self._committed, using, using)
+            return self._fresh(self._own, connection, using, strict)
+        return self._fresh(self._committed, using, using, strict)
 
-    def _fresh(self, known: MutableMapping[K, tuple[Rules, float]], key: K, using: str) -> Rules:
-        rules, good_until = known.get(key, (NO_RULES, 0.0))
-        now = time.monotonic()
-        if now < good_until:
-            return rules
+    def _fresh(self, known: MutableMapping[K, _Entry], key: K, using: str, strict: bool) -> Rules:
+        found, now = known.get(key, _NOTHING), time.monotonic()
+        if now < found.good_until and (found.was_read or not strict):
+            return found.rules
         with self._lock:
-            # Before the read: the rules are then never older than they may be, however long it takes.
-            rules = _read(using, rules)
-            known[key] = rules, now + rules.seconds
+            # `now` is before the read: the rules are then never older than they may be, however long it takes.
+            try:
+                rules = _read(using)
+            except Error as error:
+                known[key] = _Entry(found.rules, now + found.rules.seconds)
+                if strict and not is_refusal(error, using):
+                    raise
+                return found.rules
+            known[key] = _Entry(rules, now + rules.seconds, True)
         return rules
 
     def last(self, using: str) -> Rules:
-        connection, none = connections[using], (NO_RULES, 0.0)
-        return (self._own.get(connection, none) if connection.in_atomic_block else self._committed.get(using, none))[0]
+        connection = connections[using]
+        known = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
+        return (known or _NOTHING).rules
+
+    def expire(self) -> None:
+        # Those of a transaction may be undone. The others are kept for a time in which they cannot be read.
+        self._own.clear()
+        for using, entry in [*self._committed.items()]:
+            self._committed[using] = entry._replace(good_until=0.0)
 
     def forget(self) -> None:
         self._committed.clear()
@@ -158,7 +181,16 @@ _cache = _Cache()
 
 def rules(using: str) -> Rules:
     """The rules of a database, at most RULES_SECONDS old; the last known ones while it cannot be read."""
-    return _cache.get(using)
+    return _cache.get(using, strict=False)
+
+
+def rules_to_start_by(using: str) -> Rules:
+    """The rules, at most RULES_SECONDS old. Raises the database's error while it cannot be read.
+
+    For claims: the database may answer again a moment after it has not, and a queue be paused since the last read. An
+    account that may not read the rules goes by the last known ones.
+    """
+    return _cache.get(using, strict=True)
 
 
 def last_rules(using: str) -> Rules:
@@ -167,27 +199,23 @@ def last_rules(using: str) -> Rules:
 
 
 def forget_rules() -> None:
-    """Read the rules again at their next use: this process has changed them, or a test begins."""
-    _cache.forget()
+    """Read the rules again at their next use: this process has changed them, or knows of a change."""
+    _cache.expire()
 
 
-def _read(using: str, last: Rules) -> Rules:
+def _read(using: str) -> Rules:
     connection = connections[using]
+    if in_callers_transaction(connection):
+        return _read_now(using)
     try:
-        if in_callers_transaction(connection):
-            return _read_now(using)
-        try:
-            close_if_ended(connection)
-            return _read_now(using)
-        except Error as error:
-            # As after a restart of the server: what was known before it may be old, and a queue be paused since.
-            if not is_lost_connection(error, using):
-                raise
-            connection.close()
-            return _read_now(using)
-    except Error:
-        # The caller's own statement meets the same fault, and reports it.
-        return last
+        close_if_ended(connection)
+        return _read_now(using)
+    except Error as error:
+        # As after a restart of the server: what was known before it may be old, and a queue be paused since.
+        if not is_lost_connection(error, using):
+            raise
+        connection.close()
+        return _read_now(using)
 
 
 def _read_now(using: str) -> Rules:
