@@ -1,5 +1,7 @@
 """A claimer that remembers how far it has come still finds everything."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -11,7 +13,7 @@ from jobqueue.transitions import release
 from jobqueue.transitions.claiming import candidates, cursor
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import CURSOR_BATCH, Claimer
-from tests.factories import make_job, make_jobs, set_columns
+from tests.factories import make_job, make_jobs, now, set_columns
 from tests.marks import committed
 
 pytestmark = committed
@@ -34,17 +36,17 @@ def take(claimer, limit=CURSOR_BATCH):
     return [lease.job_id for lease in claimer.claim("q", limit, lease_seconds=60)]
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """No time passes, however busy the machine is."""
-    now = cursor.time.monotonic()
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: now)
+def make_jobs_apart(count):
+    """Jobs that are due one after another. On a fast machine many would be due in one millisecond."""
+    first = now() - timedelta(seconds=count)
+    for number, job_id in enumerate(make_jobs(count)):
+        set_columns(job_id, run_at=first + timedelta(seconds=number))
 
 
 @pytest.fixture
 def late(claimer):
     """A job that is due earlier than what the claimer has already taken."""
-    make_jobs(3 * CURSOR_BATCH)
+    make_jobs_apart(3 * CURSOR_BATCH)
     take(claimer)
     job_id = make_job()
     set_columns(job_id, run_at="2020-01-01T00:00:00Z")
@@ -77,7 +79,7 @@ def test_a_false_announcement_brings_nothing(claimer):
     assert claimer.claim("q", 5, lease_seconds=60, head=UNLOOKED) == []
 
 
-def test_a_batch_goes_on_where_the_last_one_ended(at_once, claimer, late):
+def test_a_batch_goes_on_where_the_last_one_ended(claimer, late):
     assert late not in take(claimer)
 
 
@@ -94,7 +96,7 @@ def test_what_became_due_earlier_is_found_after_a_second_whatever_the_backlog(cl
 
 
 def test_a_floor_that_moves_up_is_as_old_as_its_first_look(claimer, monkeypatch):
-    make_jobs(4 * CURSOR_BATCH)
+    make_jobs_apart(4 * CURSOR_BATCH)
     first = cursor.time.monotonic()
     clock = [first]
     monkeypatch.setattr(cursor.time, "monotonic", lambda: clock[0])
@@ -161,7 +163,7 @@ def delayed_above(claimer):
     """Full batches of priority 0 below three levels that hold only delayed jobs; one has been taken."""
     for priority in (7, 8, 9):
         set_columns(make_job(priority=priority), run_at="2090-01-01T00:00:00Z")
-    make_jobs(4 * CURSOR_BATCH)
+    make_jobs_apart(4 * CURSOR_BATCH)
     follow(claimer)
 
 
