@@ -18,6 +18,11 @@ def declare_ttl(path: str, aliases: Sequence[str], seconds: Any) -> None:
             _declared[name] = seconds
 
 
+def any_ttl() -> bool:
+    """Whether any task of this process has one."""
+    return bool(_declared)
+
+
 def ttl_of(task: str | None, options: object) -> float | None:
     """How long a job is kept after it is DONE: what using() gave it, else what its task says, if either does."""
     if isinstance(options, dict) and isinstance(own := options.get(OPTION), (int, float)):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
+from itertools import starmap
 from typing import NamedTuple
 
 from django.db.models import Q
 
 from jobqueue.conf import load
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.failures.dependencies import settings_of
 from jobqueue.gates import declared
 from jobqueue.models import BreakerState
@@ -40,10 +43,9 @@ def has_dependencies() -> bool:
 
 def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
     """The breakers that are not closed, and the names of closed ones with failures in their window."""
-    rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
     breakers: dict[str, Known] = {}
     failing: set[str] = set()
-    for row in rows.annotate(now=Selected(UtcNow())):
+    for row in starmap(_Row, _rows(using).rows()):
         if row.state == State.CLOSED:
             failing.add(row.dependency)
         elif not is_over(row, row.now):
@@ -51,7 +53,28 @@ def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
     return breakers, frozenset(failing)
 
 
-def known(row: BreakerState, now: datetime) -> Known:
+class _Row(NamedTuple):
+    """What claims read of a row of job_breaker, and the database's time."""
+
+    dependency: str
+    state: str
+    since: datetime | None
+    updated_at: datetime
+    by_hand: bool
+    until: datetime | None
+    probe_at: datetime | None
+    probe_job: int | None
+    probe_fence: int | None
+    now: datetime
+
+
+@cache
+def _rows(using: str) -> Prepared:
+    rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
+    return prepare_rows(rows.annotate(now=Selected(UtcNow())).values_list(*_Row._fields))
+
+
+def known(row: BreakerState | _Row, now: datetime) -> Known:
     """What claims need of a row that is not closed, read at `now`."""
     probe = None if row.probe_job is None or row.probe_fence is None else (row.probe_job, row.probe_fence)
     probe_at = row.probe_at
@@ -66,6 +89,6 @@ def longest_wait(dependency: str) -> float:
     return 60.0 + settings_of(dependency, load().dependencies).probe
 
 
-def is_over(row: BreakerState, now: datetime) -> bool:
+def is_over(row: BreakerState | _Row, now: datetime) -> bool:
     """Whether a breaker that was opened by hand until some time counts as closed."""
     return row.by_hand and row.until is not None and row.until <= now

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from jobqueue.durations import parse_rate
 from jobqueue.payload import JSON
@@ -26,6 +26,8 @@ class Needing(Protocol):
     @property
     def dependency(self) -> str | None: ...
 
+
+J = TypeVar("J", bound=Needing)
 
 _NOTHING = Declared(None, None)
 _declared: dict[str, Declared] = {}
@@ -85,6 +87,13 @@ def needed_by(job: Needing) -> str | None:
         return job.dependency
     own = job.options.get("dependency") if isinstance(job.options, dict) else None
     return own if isinstance(own, str) else dependency_of(job.task)
+
+
+def needing(jobs: Iterable[J]) -> list[tuple[str, J]]:
+    """Those of `jobs` that have a dependency, with its name."""
+    # Most have none, and this runs for every job: they cost no call.
+    some = [job for job in jobs if job.dependency is not None or job.options or job.task in _dependencies]
+    return [(name, job) for job in some if (name := needed_by(job)) is not None]
 
 
 def dependency_of(path: str | None) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from jobqueue.gates import declared
 from jobqueue.gates.rules import Rules, last_rules
@@ -44,12 +46,31 @@ def limits_of(queue: str, task: str | None, key: bytes | None, rules: Rules) -> 
     return slots, None if pace is None else Rate(rate_subject(queue, task, key), pace)
 
 
-def slot_to_free(queue: str, task: str | None, slot: int | None, using: str) -> int | None:
-    """The subject of the slot that a lease frees with its end; None if no job can wait for it.
+class Ended(Protocol):
+    """A lease that has ended."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def slot(self) -> int | None: ...
+
+
+def slots_to_free(leases: Iterable[Ended], using: str) -> list[int]:
+    """The subjects of the slots that leases free with their ends, one for each for which jobs can wait.
 
     A lease without a slot began before its task had a limit. It counts against that limit all the same.
     """
-    if slot is not None or task is None:
-        return slot
-    slots, _ = limits_of(queue, task, None, last_rules(using))
+    known = last_rules(using)
+    if not declared.tasks() and not known.tasks:
+        return [lease.slot for lease in leases if lease.slot is not None]
+    found = [_slot_to_free(lease, known) for lease in leases]
+    return [subject for subject in found if subject is not None]
+
+
+def _slot_to_free(lease: Ended, known: Rules) -> int | None:
+    if lease.slot is not None or lease.task is None:
+        return lease.slot
+    slots, _ = limits_of(lease.queue, lease.task, None, known)
     return slots.subject.number if slots is not None else None

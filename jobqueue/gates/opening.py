@@ -53,14 +53,13 @@ def on_closed(callback: Callable[[], None]) -> None:
     _callback = callback
 
 
-def freed(subjects: Iterable[int | None], *, using: str) -> None:
-    """Open one waiting job for each slot in `subjects` that a lease has freed (None: it had none). Never raises.
+def freed(subjects: Iterable[int], *, using: str) -> None:
+    """Open one waiting job for each slot in `subjects` that a lease has freed. Never raises.
 
     Now, or when the open transaction is committed.
     """
-    counts = Counter(subject for subject in subjects if subject is not None)
-    if counts:
-        _after_commit(partial(open_first, counts, using=using), using)
+    if wanted := list(subjects):
+        _after_commit(partial(open_first, Counter(wanted), using=using), using)
 
 
 def closed(subjects: Iterable[int], *, using: str) -> None:

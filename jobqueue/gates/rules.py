@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.durations import parse_rate
 from jobqueue.gates import declared
@@ -90,6 +93,8 @@ class Rules:
 
     def shuts(self, lease: Startable) -> bool:
         """Whether a job that was claimed may not start: it is paused, or waits for a breaker and is not its probe."""
+        if not self.paused and not self.breakers:
+            return False
         if (lease.queue, None) in self.paused or (self.paused and self.of_task(lease.queue, lease.task).starts_nothing):
             return True
         dependency = declared.needed_by(lease)
@@ -160,6 +165,11 @@ class _Cache:
             known[key] = _Entry(rules, now + rules.seconds, True)
         return rules
 
+    def fresh(self, using: str) -> Rules | None:
+        connection = connections[using]
+        found = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
+        return found.rules if found is not None and found.was_read and time.monotonic() < found.good_until else None
+
     def last(self, using: str) -> Rules:
         connection = connections[using]
         known = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
@@ -193,6 +203,11 @@ def rules_to_start_by(using: str) -> Rules:
     return _cache.get(using, strict=True)
 
 
+def fresh_rules(using: str) -> Rules | None:
+    """The rules, if they need not be read again; else None. No statement."""
+    return _cache.fresh(using)
+
+
 def last_rules(using: str) -> Rules:
     """The rules that this process last read, however old; none if it has read none. No statement."""
     return _cache.last(using)
@@ -219,12 +234,35 @@ def _read(using: str) -> Rules:
 
 
 def _read_now(using: str) -> Rules:
-    rows = FlowRule.objects.using(using).annotate(now=Selected(UtcNow()))
     if not connections[using].in_atomic_block:
-        return rules_from(list(rows), *read_breakers(using))
+        return rules_from(_rows(using), *read_breakers(using))
     # A savepoint, so that an error leaves the caller's transaction usable.
     with transaction.atomic(using=using):
-        return rules_from(list(rows), *read_breakers(using))
+        return rules_from(_rows(using), *read_breakers(using))
+
+
+class _Row(NamedTuple):
+    """A row of job_flow, and the database's time."""
+
+    queue: str
+    task: str
+    mode: str
+    until: datetime | None
+    sets_concurrency: bool
+    concurrency: int | None
+    sets_rate: bool
+    rate: str | None
+    level: int | None
+    now: datetime
+
+
+def _rows(using: str) -> list[_Row]:
+    return list(starmap(_Row, _all(using).rows()))
+
+
+@cache
+def _all(using: str) -> Prepared:
+    return prepare_rows(FlowRule.objects.using(using).annotate(now=Selected(UtcNow())).values_list(*_Row._fields))
 
 
 def rules_from(

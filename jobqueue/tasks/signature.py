@@ -44,6 +44,9 @@ def shown_signature(task: AnyTask) -> str:
 
 
 def _problem(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    # bind() is the most expensive step of a small job.
+    if not kwargs and len(args) + task.takes_context in _positional(task.func):
+        return None
     signature = _signature(task.func)
     if signature is None:
         return None
@@ -68,6 +71,20 @@ def _signature(func: Callable[..., object]) -> inspect.Signature | None:
         return signature_of(inspect.unwrap(func, stop=lambda outer: not _passes_all_on(outer)))
     except ValueError:  # it wraps itself
         return None
+
+
+@cache
+def _positional(func: Callable[..., object]) -> range:
+    """With how many arguments `func` can be called that are all positional; an empty range if that is not known."""
+    signature = _signature(func)
+    if signature is None:
+        return range(0)
+    parameters = list(signature.parameters.values())
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+        return range(0)
+    # More than these fit if there is *args: bind() finds that.
+    return range(sum(one.default is one.empty for one in places), len(places) + 1)
 
 
 def _passes_all_on(func: Callable[..., object]) -> bool:

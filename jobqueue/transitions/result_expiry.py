@@ -8,7 +8,7 @@ from functools import partial
 
 from django.db import Error, connections
 
-from jobqueue.conf.result_ttl import ttl_of
+from jobqueue.conf.result_ttl import any_ttl, ttl_of
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import UtcNowPlus
@@ -27,6 +27,8 @@ def note_expiries(done: Iterable[object]) -> None:
     caller's transaction, together with the ack.
     """
     by_database: dict[str, dict[int, float]] = {}
+    if not any_ttl():
+        done = [job for job in done if isinstance(job, Lease) and job.options]
     for lease in done:
         if isinstance(lease, Lease) and (ttl := ttl_of(lease.task, lease.options)) is not None:
             by_database.setdefault(lease.using, {})[lease.job_id] = ttl

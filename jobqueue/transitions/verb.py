@@ -21,7 +21,7 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
-from jobqueue.gates.limits import slot_to_free
+from jobqueue.gates.limits import slots_to_free
 from jobqueue.gates.opening import freed
 from jobqueue.grouping.ending import STATE_OF, end_members, outstanding_again
 from jobqueue.grouping.marks import group_of, is_parent
@@ -151,11 +151,9 @@ def settled(written: Written, using: str) -> None:
 
 
 def _promote(written: Written, using: str) -> None:
-    ended = (job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs)
-    promote_next(((job.queue, job.ordering_key) for job in ended), using=using)
-    ended = (job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs)
-    leases = (job for job in ended if isinstance(job, Lease))
-    freed((slot_to_free(job.queue, job.task, job.slot, using) for job in leases), using=using)
+    ended = [job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs]
+    promote_next([(job.queue, job.ordering_key) for job in ended if job.ordering_key is not None], using=using)
+    freed(slots_to_free([job for job in ended if isinstance(job, Lease)], using), using=using)
 
 
 def _announce(verb: str, written: Written, signals: Signals) -> None:

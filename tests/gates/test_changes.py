@@ -103,7 +103,7 @@ class TestAClaimByTheRulesOfBefore:
         end()
         open_in_time()
         with monkeypatch.context() as patched:
-            patched.setattr("jobqueue.gates.rules._cache.get", lambda using, *, strict: old)
+            patched.setattr("jobqueue.gates.rules._cache.fresh", lambda using: old)
             assert taken() == []
             assert waiting() == left
         seen.look()

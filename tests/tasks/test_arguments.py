@@ -186,6 +186,32 @@ def test_a_function_whose_signature_cannot_be_evaluated_is_enqueued_unchecked():
     assert wait_seconds(Lazy(), 1, ValueError()) == 7
 
 
+FUNCTIONS = [
+    lambda: 1,
+    lambda a: 1,
+    lambda a, b=1: 1,
+    lambda a, *rest: 1,
+    lambda a, /, b=2, *, c=3: 1,
+    lambda a, *, c: 1,
+    lambda **options: 1,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: str(inspect.signature(function)))
+@pytest.mark.parametrize("count", range(4))
+def test_what_the_function_takes_by_place_is_taken_and_nothing_else(function, count):
+    class Own(SimpleNamespace):
+        func, takes_context, module_path = staticmethod(function), False, "own"
+
+    try:
+        function(*range(count))
+    except TypeError:
+        with pytest.raises(WrongArguments):
+            check_given(Own(), range(count), {})
+    else:
+        check_given(Own(), range(count), {})
+
+
 def test_annotations_are_not_evaluated(monkeypatch):
     def as_in_python_3_14(function, *, annotation_format="VALUE", **options):
         # It evaluates annotations unless it is asked for their text.

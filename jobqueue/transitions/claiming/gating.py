@@ -8,7 +8,7 @@ from functools import partial
 
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.limits import limited_tasks
-from jobqueue.gates.rules import NO_RULES, rules_to_start_by
+from jobqueue.gates.rules import NO_RULES, fresh_rules, rules_to_start_by
 from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits, limits_of_queue, running
 
 #: a claim by one statement passes over tasks with limits; this often the other form looks whether there are any
@@ -33,7 +33,10 @@ class GatedQueues:
 
     def limits(self, queue: str) -> QueueLimits:
         """What holds for the whole queue; begins a claim. Raises the database's error if that cannot be read."""
-        self.known = retry_transient("claim", partial(rules_to_start_by, self._using), using=self._using)
+        known = fresh_rules(self._using)
+        if known is None:
+            known = retry_transient("claim", partial(rules_to_start_by, self._using), using=self._using)
+        self.known = known
         self.present = limits_of_queue(queue, self.known)
         return self.present
 

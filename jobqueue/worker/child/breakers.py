@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -50,7 +50,7 @@ class Breakers:
         The claim goes by what it knew a moment ago: without this look, an outage would use up the attempts of all jobs
         that are claimed within that time.
         """
-        names = {name for lease in leases if (name := declared.needed_by(lease)) is not None}
+        names = {name for name, _ in declared.needing(leases)}
         if not names:
             return leases, []
         declared.meet(names)
@@ -70,28 +70,30 @@ class Breakers:
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Record how runs ended. A failed probe, and others that began while the breaker was open, use no attempt."""
-        outages = outages_of(outcomes)
-        try:
-            self._record(outcomes)
-        finally:
-            self._pool.untold.told(outages)
-
-    def _record(self, outcomes: Sequence[Outcome]) -> None:
+        needing = declared.needing([outcome.lease for outcome in outcomes])
+        names = {(lease.job_id, lease.fence): name for name, lease in needing}
         groups: dict[str, list[Outcome]] = {}
-        for outcome in outcomes:
-            dependency = declared.needed_by(outcome.lease)
+        for outcome in outcomes if names else ():
+            dependency = names.get(outcome.key)
             if dependency is not None and (outcome.succeeded or is_outage(outcome)):
                 groups.setdefault(dependency, []).append(outcome)
+        if groups:
+            outages = outages_of(outcomes)
+            try:
+                self._record(groups)
+            finally:
+                self._pool.untold.told(outages)
+
+    def _record(self, groups: Mapping[str, list[Outcome]]) -> None:
         for dependency, group in groups.items():
             try:
                 with self._turn, self._watched():
                     self._tell(dependency, group)
             except (Error, DatabaseBusy) as error:
                 logger.warning("the circuit breaker of %s was not told of %d runs: %s", dependency, len(group), error)
-        if groups:
-            # Jobs that were claimed ahead must not start if it has opened.
-            self._pool.rules = rules(self._using)
-            self._slot.breakers_open = len(self._pool.rules.breakers)
+        # Jobs that were claimed ahead must not start if it has opened.
+        self._pool.rules = rules(self._using)
+        self._slot.breakers_open = len(self._pool.rules.breakers)
 
     def _tell(self, dependency: str, group: list[Outcome]) -> None:
         good = [outcome for outcome in group if outcome.succeeded]

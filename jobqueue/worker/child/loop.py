@@ -15,7 +15,7 @@ from jobqueue.db import fault_vendor
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.changes import any_in_effect
-from jobqueue.gates.rules import Rules, forget_rules, rules
+from jobqueue.gates.rules import Rules, forget_rules, fresh_rules, rules
 from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.child import Child
@@ -165,8 +165,11 @@ class Loop:
         if (turn := self.child.header.rules_turn) != self._rules_turn:
             self._rules_turn = turn
             forget_rules()
-        with self.child.watched():
-            self.pool.rules = rules(self.child.using)
+        known = fresh_rules(self.child.using)
+        if known is None:
+            with self.child.watched():
+                known = rules(self.child.using)
+        self.pool.rules = known
         if self.pool.rules is not self._rules:
             self._rules = self.pool.rules
             self.slot.ruled = int(any_in_effect(self._rules))

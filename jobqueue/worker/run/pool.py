@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
-from itertools import chain
+from typing import TypeAlias
 
 from jobqueue.gates.rules import NO_RULES
 from jobqueue.gates.whole_queues import limits_of_queue
@@ -25,6 +25,8 @@ from jobqueue.worker.run.untold import Untold
 from jobqueue.worker.run.waiting import Accepted, Call, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot
 
+Held: TypeAlias = dict[tuple[int, int], LeaseSlot]
+
 STALLED_SECONDS = 1.0  # jobs claimed ahead that wait this long are given back: another child may have a free thread
 
 
@@ -36,14 +38,12 @@ class Pool:
 
     def __init__(self, slots: Iterable[LeaseSlot], threads: int, coroutines: int, stopping: Callable[[], bool]) -> None:
         self._free = list(slots)
-        self._in_threads: dict[tuple[int, int], LeaseSlot] = {}
-        self._beside: dict[tuple[int, int], LeaseSlot] = {}  # of a call all but its first lease
-        self._on_loop: dict[tuple[int, int], LeaseSlot] = {}
+        self._in_threads: Held = {}
+        self._beside: Held = {}  # of a call all but its first lease
+        self._on_loop: Held = {}
         self._stopping = stopping
-        #: whether the monitor has stopped renewing: then a lease is lost when its time has passed
-        self.unkept: Callable[[], bool] = lambda: False
-        #: which jobs may not start although they are claimed
-        self.rules = NO_RULES
+        self.unkept: Callable[[], bool] = lambda: False  # whether the monitor has stopped renewing leases
+        self.rules = NO_RULES  # which jobs may not start although they are claimed
         self.untold = Untold()
         self._todo = Waiting()
         self._ended: Mailbox[Outcome] = Mailbox()
@@ -56,8 +56,7 @@ class Pool:
         if registry.knows_coroutines():
             # Here, because the child can still report that the system has no room for a thread.
             self._runner.open()
-        #: the claimer is woken when no more than this many calls wait for a thread
-        self.low_water = 0
+        self.low_water = 0  # the claimer is woken when no more than this many calls wait for a thread
         self._woken = False
         self.allowed = threads
         self._busy_since = [0.0] * threads  # when each thread began its current call; 0 while it runs nothing
@@ -120,19 +119,20 @@ class Pool:
         `claimed_at` (monotonic) is not later than the moment at which their leases began.
         """
         sync, surplus = list(leases), []
+        limited = bool(leases) and limits_of_queue(leases[0].queue, self.rules).most is not None
+        hold = partial(self._hold, claimed_at=claimed_at, limited=limited)
         if registry.knows_coroutines():
             sync = [lease for lease in leases if not is_coroutine(lease)]
             coroutines = [lease for lease in leases if is_coroutine(lease)] if len(sync) < len(leases) else []
             for lease in coroutines[: max(0, places)]:
-                self._runner.submit(lease, self._hold(lease, self._on_loop, claimed_at))
+                self._runner.submit(lease, hold(lease, self._on_loop))
             surplus += coroutines[max(0, places) :]
         calls, alone = calls_of(sync)
         for call in calls[: max(0, threads_room)]:
-            slots = [self._hold(call[0], self._in_threads, claimed_at)]
-            slots += [self._hold(lease, self._beside, claimed_at) for lease in call[1:]]
+            slots = [hold(call[0], self._in_threads), *(hold(lease, self._beside) for lease in call[1:])]
             # Not `claimed_at`: after a slow claim, all of its jobs would be given back.
             self._todo.add(Call(call, slots, time.monotonic()))
-        surplus += chain.from_iterable(calls[max(0, threads_room) :])
+        surplus += [lease for call in calls[max(0, threads_room) :] for lease in call]
         return Accepted(len(sync), len(leases) - len(sync), surplus, len(calls), alone)
 
     def keys(self) -> set[tuple[int, int]]:
@@ -195,11 +195,11 @@ class Pool:
         for watch in self._watches:
             watch.enforce()
 
-    def _hold(self, lease: Lease, where: dict[tuple[int, int], LeaseSlot], claimed_at: float) -> LeaseSlot:
+    def _hold(self, lease: Lease, where: Held, *, claimed_at: float, limited: bool) -> LeaseSlot:
         slot = self._free.pop()
         until = claimed_at + (lease.lock_until - lease.locked_at).total_seconds()
         # Before it is filled, for the monitor reads it then.
-        slot.limited = int(lease.slot is not None or limits_of_queue(lease.queue, self.rules).most is not None)
+        slot.limited = limited or lease.slot is not None
         slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
         if lease.expires_at is not None:
             self._begin_by[lease.job_id, lease.fence] = (
@@ -294,6 +294,6 @@ class Pool:
             self._wakeups.put(None)
 
 
-def _unended(held: dict[tuple[int, int], LeaseSlot]) -> int:
+def _unended(held: Held) -> int:
     # list(): the settler removes some meanwhile.
     return sum(slot.hold <= Hold.RUNNING for slot in list(held.values()))

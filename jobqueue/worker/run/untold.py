@@ -36,15 +36,16 @@ class Untold:
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Note the outages among these runs, before the settler has them."""
-        if found := outages_of(outcomes):
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        if failed and (found := outages_of(failed)):
             with self._told:
-                self._failures += found
+                self._failures += Counter(found)
 
-    def told(self, outages: Counter[str]) -> None:
-        """Let jobs go on: the breakers know of so many outages, or could not be told."""
+    def told(self, outages: Sequence[str]) -> None:
+        """Let jobs go on: the breakers know of these outages, or could not be told."""
         if outages:
             with self._told:
-                self._failures -= outages
+                self._failures -= Counter(outages)
                 self._told.notify_all()
 
     def wait(self, leases: Iterable[Lease]) -> None:
@@ -55,7 +56,9 @@ class Untold:
                 self._told.wait_for(lambda: names.isdisjoint(self._failures), WAIT_SECONDS)
 
 
-def outages_of(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """How many of these runs failed because of each service."""
-    found = (declared.needed_by(outcome.lease) for outcome in outcomes if is_outage(outcome))
-    return Counter(name for name in found if name is not None)
+def outages_of(outcomes: Iterable[Outcome]) -> list[str]:
+    """The service of each of these runs that failed because of it."""
+    # Most runs have no error: they cost no call.
+    failed = [outcome for outcome in outcomes if outcome.error is not None and is_outage(outcome)]
+    found = [declared.needed_by(outcome.lease) for outcome in failed] if failed else []
+    return [name for name in found if name is not None]

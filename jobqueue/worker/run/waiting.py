@@ -39,7 +39,11 @@ class Call(NamedTuple):
     @property
     def is_limited(self) -> bool:
         """Whether it has a slot of a limit, for which other jobs wait until it has run."""
-        return any(lease.slot is not None for lease in self.leases)
+        # No generator: this runs for every job.
+        for lease in self.leases:  # noqa: SIM110
+            if lease.slot is not None:
+                return True
+        return False
 
 
 class Waiting:
@@ -66,10 +70,11 @@ class Waiting:
         """Wait for a call, and return the one whose turn it is."""
         self._turns.get()
         while True:
-            for calls in (self._limited, self._others):
-                # Others may take the last one in between; then there is one among those that were looked at before.
-                with suppress(IndexError):
-                    return calls.popleft()
+            # Others may take the last limited one in between; then there is one among the others, or a new limited one.
+            try:
+                return (self._limited or self._others).popleft()
+            except IndexError:
+                continue
 
     def oldest_seconds(self) -> float:
         """Seconds that the call which has waited for longest has waited; 0 if none waits."""

@@ -555,7 +555,7 @@ GATES = [
     _mutant(
         "an ended lease opens no gate",
         "transitions/verb.py",
-        "    freed((slot_to_free(job.queue, job.task, job.slot, using) for job in leases), using=using)\n",
+        "    freed(slots_to_free([job for job in ended if isinstance(job, Lease)], using), using=using)\n",
         "",
         SLOTS,
     ),
