@@ -128,6 +128,8 @@ def test_a_schedule_is_added_changed_and_removed_by_a_rolling_deploy(run_worker,
         seen = len(fired("beat"))
         wait_for(lambda: len(fired("beat")) > seen + 2, 60, lambda: unended(crowd))  # noqa: B023
         wait_for(lambda: fired("removed") and fired("added"), 60, lambda: unended(crowd))
+    # A tick that fires between the two counts would be in one of them.
+    assert [worker.stop() for worker in crowd] == [0] * len(crowd)
     jobs = Job.objects.count()
     ticks = ScheduleTick.objects.filter(outcome="fired").count()
     assert jobs == ticks
