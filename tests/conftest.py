@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import os
 
 import pytest
@@ -19,6 +20,9 @@ if VENDOR == "postgres":
 
 #: a property of a test: a line for the end of the run
 SAID = "said"
+
+# A test that forks has copies of the connections of idle threads. Collecting one would end the session of its thread.
+os.register_at_fork(after_in_child=gc.freeze)
 
 # The machine's own defaults of runworker must not matter.
 for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER_")]:

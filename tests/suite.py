@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,9 @@ class Lane:
             env.pop("PYTHONDONTWRITEBYTECODE", None)
             versions = subprocess.run([self.python, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout
             begun = time.monotonic()
-            command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *self.arguments]
+            seed = f"--randomly-seed={random.randrange(2**31)}"
+            order = () if "no:randomly" in self.arguments else (seed,)
+            command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *order, *self.arguments]
             if self.own_server:
                 env.pop(url_variable(self.database))
                 provide = [sys.executable, "-m", "tests.servers", "run", "--state", f"{folder}/servers"]
@@ -88,8 +91,11 @@ class Lane:
             output = done.stdout.decode(errors="replace")
             with _printing:
                 print(f"\n== {line} ==\n{output}", flush=True)
-            failures = tuple(found for found in output.splitlines() if found.startswith(("FAILED ", "ERROR ")))
-            return Outcome(done.returncode, line, report, failures)
+            failures = [found for found in output.splitlines() if found.startswith(("FAILED ", "ERROR "))]
+            if done.returncode:
+                # A test may fail because of those before it.
+                failures.append(f"the order of its tests: pytest {' '.join(order)}")
+            return Outcome(done.returncode, line, report, tuple(failures))
 
 
 def tracks(database: str, options: argparse.Namespace, python6: str | None) -> list[list[Lane]]:
