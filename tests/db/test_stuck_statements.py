@@ -56,6 +56,9 @@ def stuck(monkeypatch):
     stuck._seconds = 0.2
     monkeypatch.setattr(stuck_statements, "_stuck", stuck)
     monkeypatch.setattr(stuck_statements, "SECONDS_MIN", 600.0)
+    if option := fault_vendor("default").opening_option:
+        # watched() sets it where nobody has, and all later connections of this process would have a second to open.
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], option, 600)
     return stuck
 
 
