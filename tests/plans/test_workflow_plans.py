@@ -140,24 +140,29 @@ def test_the_end_of_one_of_many_parents_reads_no_more_than_that_of_one_of_few(fi
     assert costs[1] <= costs[0] * 1.2 + 20, costs
 
 
-def test_the_end_of_a_node_takes_as_many_statements_for_many_children_as_for_few(transactional_db):
+def sent(captured):
+    """How many statements there were, but for notifications: one soon after another one is left out."""
+    return sum("pg_notify" not in query["sql"] for query in captured)
+
+
+def test_the_end_of_a_node_takes_as_many_statements_for_many_children_as_for_few(transactional_db, read_once):
     counts = []
     for children in (3, 300):
         lease = fan(children)
         with CaptureQueriesContext(connection) as captured:
             ack(lease)
-        counts.append(len(captured))
+        counts.append(sent(captured))
         assert nodes.behind_the_gate() == []
     assert counts[1] <= counts[0]  # the first may read what the process then knows
 
 
-def test_a_cascade_takes_as_many_statements_for_many_children_as_for_few(transactional_db):
+def test_a_cascade_takes_as_many_statements_for_many_children_as_for_few(transactional_db, read_once):
     counts = []
     for children in (3, 300):
         lease = fan(children)
         with CaptureQueriesContext(connection) as captured:
             fail(lease._replace(max_attempts=1), error="wrong")
-        counts.append(len(captured))
+        counts.append(sent(captured))
         assert {*nodes.states().values()} == {"FAILED", "CANCELED"}
     assert counts[1] <= counts[0]  # the first may read what the process then knows
 

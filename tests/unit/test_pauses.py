@@ -22,9 +22,21 @@ def test_the_longer_it_had_no_work_the_longer_it_waits(idle_seconds, shortest, l
     # Three hundred looks at the same moment.
     monkeypatch.setattr(loops.time, "monotonic", lambda: idle_seconds)
     loop = Loop.__new__(Loop)
+    loop.slot = SimpleNamespace(hot=0)
     loop.options = SimpleNamespace(poll_low_seconds=0.05, poll_high_seconds=0.2)
     loop.fetcher = SimpleNamespace(outage=SimpleNamespace(failures=0), last_claim=0.0)
     loop.settler, loop.pool = SimpleNamespace(last_written=0.0), SimpleNamespace(waiting=0)
     pauses = [loop._pause(0) for _ in range(300)]
     assert shortest <= min(pauses) <= shortest + 0.03
     assert longest - 0.03 <= max(pauses) <= longest
+
+
+def test_after_a_look_that_was_to_be_followed_soon_by_another_it_waits_a_little(monkeypatch):
+    """Others may have left it alone, because they were told so before the look."""
+    monkeypatch.setattr(loops.time, "monotonic", lambda: 1.5)
+    loop = Loop.__new__(Loop)
+    loop.slot = SimpleNamespace(hot=1)
+    loop.options = SimpleNamespace(poll_low_seconds=3600.0, poll_high_seconds=7200.0)
+    loop.fetcher = SimpleNamespace(outage=SimpleNamespace(failures=0), last_claim=0.0)
+    loop.settler, loop.pool = SimpleNamespace(last_written=0.0), SimpleNamespace(waiting=0)
+    assert loop._pause(0) < 0.1

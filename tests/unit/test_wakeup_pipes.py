@@ -81,9 +81,20 @@ def test_another_one_is_woken_the_second_time(scoreboard):
     assert woken(scoreboard) == [0]
 
 
-def test_a_child_that_was_just_woken_is_left_alone(scoreboard, monkeypatch):
+def test_a_child_that_may_pause_for_long_is_woken_again_however_soon(scoreboard, monkeypatch):
+    """It may have looked since, before the job of this wake-up was there."""
+    monkeypatch.setattr(wakeup_pipes, "AGAIN_SECONDS", 600.0)
+    rooms(scoreboard, 4, 0, 0)
+    for _ in range(3):
+        scoreboard.wakeups.wake()
+        assert woken(scoreboard) == [0]
+
+
+def test_a_child_that_was_just_woken_and_looks_often_is_left_alone(scoreboard, monkeypatch):
     monkeypatch.setattr(wakeup_pipes, "AGAIN_SECONDS", 600.0)
     rooms(scoreboard, 4, 4, 0)
+    for slot in scoreboard.slots:
+        slot.hot = 1
     for _ in range(5):
         scoreboard.wakeups.wake()
     assert woken(scoreboard) == [0, 1]

@@ -30,6 +30,7 @@ logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
 HOT_SECONDS = 0.0025  # between two looks at the queues right after there was work
+HOT_FOR_SECONDS = 1.0  # after the last work
 HOT_SHARE = 0.02  # then, for a second, this much of the time since: frequent jobs are looked for often
 QUIET_SECONDS = 10.0  # after this long without work, the shorter half of the idle pauses is left out
 STILL_FIRST_SECONDS, STILL_SECONDS = 0.3, 10.0  # when, and how often a stop names the jobs that it waits for
@@ -72,6 +73,8 @@ class Loop:
             self._look_at_rules()
             # Read before the claim: a job that ends after it may have enqueued new ones.
             was_idle = not pool.held
+            # Before the look: who commits a job after it may leave this child alone only if another look follows soon.
+            self.slot.hot = int(time.monotonic() - self._last_work() < HOT_FOR_SECONDS)
             claimed = self._claim(notified=self.notified)
             if not claimed and self.notified:
                 # Perhaps the job is in a queue whose name is new.
@@ -153,7 +156,7 @@ class Loop:
         if self.fetcher.outage.failures:
             return max(HOT_SECONDS, self.fetcher.outage.next_try - time.monotonic())
         idle = time.monotonic() - self._last_work()
-        if claimed or idle < 1.0:
+        if claimed or idle < HOT_FOR_SECONDS or self.slot.hot:
             return max(HOT_SECONDS, HOT_SHARE * idle)
         low, high = self.options.poll_low_seconds, self.options.poll_high_seconds
         if self.pool.waiting:

@@ -185,6 +185,7 @@ class ProcessSlot(ctypes.Structure):
     generation: Int
     pid: Long
     room: Int  # how many more jobs it would claim now; 0: waking it is of no use
+    hot: Int  # 1: it looks at the queues again within some ms, whatever it finds now
     paused: Int  # stopped by a signal: its leases are not renewed
     exit: Int
     blameless: Int  # killed by the worker: its jobs are given back, not charged

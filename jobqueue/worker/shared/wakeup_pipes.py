@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-# A child that was woken and found a job polls this often by itself.
+# A child that has found a job polls about this often by itself, and need not be woken as often as jobs come.
 AGAIN_SECONDS = 0.005
 
 
@@ -21,6 +21,7 @@ class Room(Protocol):
     """What a wake-up needs to know of a child: a ProcessSlot."""
 
     room: int
+    hot: int
     paused: int
 
 
@@ -60,8 +61,11 @@ class WakeupPipes:
         threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
 
     def _able(self) -> list[int]:
-        now, found = time.monotonic(), enumerate(self._slots)
-        return [i for i, r in found if r.room and not r.paused and now - self._woken_at[i] >= AGAIN_SECONDS]
+        return [i for i, slot in enumerate(self._slots) if slot.room and not slot.paused and not self._looks_soon(i)]
+
+    def _looks_soon(self, index: int) -> bool:
+        # One that is not hot may have looked since it was woken, found nothing, and begun a long pause.
+        return bool(self._slots[index].hot) and time.monotonic() - self._woken_at[index] < AGAIN_SECONDS
 
     def _wake(self, index: int) -> None:
         self._woken_at[index], self._last = time.monotonic(), index
