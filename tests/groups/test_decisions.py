@@ -269,7 +269,7 @@ def test_more_pairs_than_one_statement_takes_are_written_in_portions(monkeypatch
     assert groups.get(number).done == 6
 
 
-def test_the_sweep_of_a_plain_group_asks_for_no_nodes():
+def test_the_sweep_of_a_plain_group_asks_for_no_nodes(read_once):
     with group("plain") as g:
         g.add_many(tasks.add, [(1, 1), (2, 2)])
     with CaptureQueriesContext(connection) as captured:

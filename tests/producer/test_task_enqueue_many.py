@@ -78,7 +78,7 @@ def test_a_wrong_call_is_refused_before_anything_is_written(calls, kind):
     assert not Job.objects.exists()
 
 
-def test_statements_do_not_grow_with_the_jobs():
+def test_statements_do_not_grow_with_the_jobs(read_once):
     charge.enqueue_many([(0,)])
     counts = []
     for number in (10, 100):
