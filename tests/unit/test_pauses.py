@@ -1,5 +1,6 @@
 """How long a child waits between two looks at its queues."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -40,3 +41,14 @@ def test_after_a_look_that_was_to_be_followed_soon_by_another_it_waits_a_little(
     loop.fetcher = SimpleNamespace(outage=SimpleNamespace(failures=0), last_claim=0.0)
     loop.settler, loop.pool = SimpleNamespace(last_written=0.0), SimpleNamespace(waiting=0)
     assert loop._pause(0) < 0.1
+
+
+@pytest.mark.parametrize(("idle_seconds", "hot"), [(0.1, 1), (1.5, 0)])
+def test_it_tells_before_each_look_whether_another_one_follows_soon(idle_seconds, hot, monkeypatch):
+    monkeypatch.setattr(loops.time, "monotonic", lambda: idle_seconds)
+    loop, told = Loop.__new__(Loop), []
+    loop.slot, loop.settler = SimpleNamespace(hot=1 - hot), SimpleNamespace(last_written=0.0)
+    loop.child = SimpleNamespace(watched=nullcontext)
+    loop.fetcher = SimpleNamespace(last_claim=0.0, claim=lambda notified: told.append(loop.slot.hot))
+    loop._claim()
+    assert told == [hot]

@@ -73,8 +73,6 @@ class Loop:
             self._look_at_rules()
             # Read before the claim: a job that ends after it may have enqueued new ones.
             was_idle = not pool.held
-            # Before the look: who commits a job after it may leave this child alone only if another look follows soon.
-            self.slot.hot = int(time.monotonic() - self._last_work() < HOT_FOR_SECONDS)
             claimed = self._claim(notified=self.notified)
             if not claimed and self.notified:
                 # Perhaps the job is in a queue whose name is new.
@@ -179,6 +177,8 @@ class Loop:
         self.slot.breakers_open = len(self.pool.rules.breakers)
 
     def _claim(self, *, notified: bool = False) -> int | None:
+        # Before the look: who commits a job after it may leave this child alone only if another look follows soon.
+        self.slot.hot = int(time.monotonic() - self._last_work() < HOT_FOR_SECONDS)
         with self.child.watched():
             return self.fetcher.claim(notified=notified)
 
