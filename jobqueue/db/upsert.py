@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.db.models.constants import OnConflict
 
-M = TypeVar("M", bound=Model)
+from jobqueue.db import vendor
+from jobqueue.db.parameters import Parameter, placeholder
 
 
-def upsert(rows: QuerySet[M], new: Iterable[M], *, keys: Sequence[str], changed: Sequence[str]) -> None:
-    """Insert `new`; of rows that exist with the same `keys`, a unique index, write the columns `changed`."""
-    # MySQL names no index: any unique one counts, and these tables have one.
-    named = connections[rows.db].features.supports_update_conflicts_with_target
-    unique = [*keys] if named else None
-    rows.bulk_create(new, update_conflicts=True, unique_fields=unique, update_fields=[*changed])
-
-
-def upsert_integers(
-    model: type[Model], new: Iterable[Sequence[int]], *, keys: Sequence[str], changed: Sequence[str], using: str
+def upsert(
+    model: type[Model],
+    new: Iterable[Sequence[object]],
+    *,
+    keys: Sequence[str],
+    changed: Sequence[str],
+    stamped: Sequence[str] = (),
+    using: str,
 ) -> None:
-    """The same for a table of integers: `new` has the values of `keys` and then of `changed`, which are all columns.
+    """Insert `new`; of rows that exist with the same `keys`, a unique index, write the other columns.
 
-    They are written into the text, at a tenth of what Django's objects and parameters cost.
+    `new` has the values of `keys` and then of `changed`; `stamped` are columns for the server's time. Columns that are
+    not named get the database's defaults. Integers are written into the text, and no object of the model is made: that
+    costs a tenth of what bulk_create() does.
     """
     connection = connections[using]
-    table, *columns = map(connection.ops.quote_name, (model._meta.db_table, *keys, *changed))
-    values = ", ".join(f"({', '.join(str(int(value)) for value in row)})" for row in new)
-    fields = [model._meta.get_field(name) for name in (*keys, *changed)]
-    over = connection.ops.on_conflict_suffix_sql(fields, OnConflict.UPDATE, changed, keys)
+    written = [model._meta.get_field(name) for name in (*keys, *changed)]
+    stamps = [vendor(using).now_sql] * len(stamped)
+    params: list[Parameter] = []
+
+    def text(field: Any, value: object) -> str:
+        if value is None:
+            return "NULL"
+        if type(value) is int:
+            return str(value)
+        params.append(field.get_db_prep_save(value, connection))
+        return placeholder(params[-1])
+
+    rows = ([*map(text, written, row), *stamps] for row in new)
+    values = ", ".join(f"({', '.join(row)})" for row in rows)
+    table, *columns = map(connection.ops.quote_name, (model._meta.db_table, *keys, *changed, *stamped))
+    over = connection.ops.on_conflict_suffix_sql(written, OnConflict.UPDATE, [*changed, *stamped], keys)
     with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values} {over}")
+        cursor.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values} {over}", params)

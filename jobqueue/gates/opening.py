@@ -102,19 +102,21 @@ def _after_commit(work: partial[int], using: str) -> None:
 def open_free(subjects: Iterable[int], *, using: str) -> int:
     """Open as many jobs of each subject as it has free slots; how many were opened."""
     wanted = sorted(subjects)
-    gates = Gate.objects.using(using).filter(pk__in=wanted, most__isnull=False)
-    rows: list[Gate] = retry_transient("promote", partial(list, gates), using=using)
-    used = retry_transient("promote", partial(in_use, {row.pk: _task_of(row) for row in rows}, using), using=using)
+    if not wanted:
+        return 0
+    gates: Sequence[tuple[int, int, str, str | None, str | None]]
+    gates = retry_transient("promote", partial(_limited(using).rows, subjects=wanted), using=using)
+    tasks = {subject: _task_of(reason, queue, task) for subject, _, reason, queue, task in gates}
+    used = retry_transient("promote", partial(in_use, tasks, using), using=using)
     # Where nobody claims, as in a paused queue, no more are opened than may start.
-    ready = ahead.open_still([row.pk for row in rows], using)
-    free = {row.pk: (row.most or 0) - used[row.pk] - ready.get(row.pk, 0) for row in rows}
+    ready = ahead.open_still(tasks, using)
+    free = {subject: most - used[subject] - ready.get(subject, 0) for subject, most, *_ in gates}
     return open_first({subject: count for subject, count in free.items() if count > 0}, using=using)
 
 
-def _task_of(gate: Gate) -> tuple[str, str | None] | None:
+def _task_of(wait_reason: str, queue: str | None, task: str | None) -> tuple[str, str | None] | None:
     """Queue and task whose slots are behind a gate; None if they are those of a key."""
-    is_of_task = gate.wait_reason.startswith(f"{SLOT} ") and gate.task is not None
-    return (gate.queue or "", gate.task) if is_of_task else None
+    return (queue or "", task) if wait_reason.startswith(f"{SLOT} ") and task is not None else None
 
 
 def open_first(counts: Mapping[int, int], *, using: str) -> int:
@@ -188,6 +190,12 @@ def _lock(using: str) -> Prepared:
     rows = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField()))).order_by("pk")
     with transaction.atomic(using=using):
         return prepare_rows(rows.select_for_update().values_list("pk", "queue", "status", "gate"))
+
+
+@cache
+def _limited(using: str) -> Prepared:
+    rows = Gate.objects.using(using).filter(AnyOf(F("pk"), Keys("subjects", BigIntegerField())))
+    return prepare_rows(rows.filter(most__isnull=False).values_list("pk", "most", "wait_reason", "queue", "task"))
 
 
 @cache

@@ -16,7 +16,7 @@ from django.db.models import BigIntegerField, F, QuerySet
 from jobqueue.db import vendor
 from jobqueue.db.expressions import AnyOf, Keys, Unestimated
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.db.upsert import upsert_integers
+from jobqueue.db.upsert import upsert
 from jobqueue.gates import declared
 from jobqueue.models import GateSlot, Job
 from jobqueue.models.rows import any_in_state
@@ -80,7 +80,7 @@ def take_slots(slots: Iterable[Slot], free: Mapping[int, FreeSlots], using: str)
     for slot in sorted(slots):
         (over if slot.number in free[slot.subject].known else fresh).append(slot)
     if over:
-        upsert_integers(GateSlot, over, keys=("subject", "number"), changed=("job_id", "fence"), using=using)
+        upsert(GateSlot, over, keys=("subject", "number"), changed=("job_id", "fence"), using=using)
     return {slot.job_id for slot in over} | _insert(fresh, using)
 
 
@@ -102,7 +102,7 @@ def _without_slot(
 
 def in_use(subjects: Mapping[int, tuple[str, str | None] | None], using: str) -> Mapping[int, int]:
     """How many slots of each subject leases have. The values: queue and task of slots that are those of a task."""
-    held = _by_subject(Slot._make(row) for row in _rows(subjects, using).values_list(*Slot._fields))
+    held = _by_subject(_read(subjects, using))
     valid = _valid([slot for slots in held.values() for slot in slots], using)
     others = _without_slot({subject: place for subject, place in subjects.items() if place}, valid, using)
     return {subject: sum(slot in valid for slot in held[subject]) + others.get(subject, 0) for subject in subjects}
@@ -110,13 +110,15 @@ def in_use(subjects: Mapping[int, tuple[str, str | None] | None], using: str) ->
 
 def holders(subject: int, using: str) -> list[int]:
     """The ids of the jobs whose leases have the slots of a subject, in the order of the slots. Two statements."""
-    held = [Slot._make(row) for row in _rows([subject], using).values_list(*Slot._fields)]
+    held = _read([subject], using)
     valid = _valid(held, using)
     return [slot.job_id for slot in held if slot in valid]
 
 
-def _rows(subjects: Iterable[int], using: str) -> QuerySet[GateSlot]:
-    return GateSlot.objects.using(using).filter(subject__in=sorted(subjects)).order_by("subject", "number")
+def _read(subjects: Iterable[int], using: str) -> list[Slot]:
+    """The slots of these subjects that have rows, in their order."""
+    wanted = sorted(subjects)
+    return [Slot._make(row) for row in _find(using).rows(subjects=wanted)] if wanted else []
 
 
 def _by_subject(slots: Iterable[Slot]) -> dict[int, list[Slot]]:
@@ -134,10 +136,19 @@ def _valid(slots: Collection[Slot], using: str) -> set[Slot]:
     return {slot for slot in slots if fences.get(slot.job_id) == slot.fence}
 
 
+def _slots(using: str) -> QuerySet[GateSlot]:
+    rows = GateSlot.objects.using(using).filter(AnyOf(F("subject"), Keys("subjects", BigIntegerField())))
+    return rows.order_by("subject", "number")
+
+
+@cache
+def _find(using: str) -> Prepared:
+    return prepare_rows(_slots(using).values_list(*Slot._fields))
+
+
 @cache
 def _lock(using: str) -> Prepared:
-    rows = GateSlot.objects.using(using).filter(AnyOf(F("subject"), Keys("subjects", BigIntegerField())))
-    return prepare_rows(rows.order_by("subject", "number").select_for_update().values_list(*Slot._fields))
+    return prepare_rows(_slots(using).select_for_update().values_list(*Slot._fields))
 
 
 @cache
@@ -151,5 +162,5 @@ def _insert(fresh: list[Slot], using: str) -> set[int]:
         return set()
     rows = GateSlot.objects.using(using)
     rows.bulk_create((GateSlot(**slot._asdict()) for slot in fresh), ignore_conflicts=True)
-    mine, found = set(fresh), _rows({slot.subject for slot in fresh}, using).values_list(*Slot._fields)
-    return {slot.job_id for slot in map(Slot._make, found) if slot in mine}
+    mine = set(fresh)
+    return {slot.job_id for slot in _read({slot.subject for slot in fresh}, using) if slot in mine}

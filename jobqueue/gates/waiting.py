@@ -81,20 +81,15 @@ def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> None:
     # Of several limits of one key the smallest counts.
     order = sorted(blocked, key=lambda one: (one.subject.number, one.most is not None, -(one.most or 0)))
     found = {one.subject.number: one for one in order}
-    groups: dict[tuple[str, ...], list[Gate]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[tuple[object, ...]]] = defaultdict(list)
     for number, one in found.items():
         # Jobs of any queue wait for a dependency.
         place = (queue, one.task) if dependency_named(one.subject.wait_reason) is None else (None, None)
-        row = Gate(subject=number, wait_reason=one.subject.wait_reason, queue=place[0], task=place[1])
-        # Used now: the sweep deletes gates that nobody has used for long.
-        row.most, row.opens_at, row.updated_at = one.most, one.opens_at, UtcNow()
         # The bucket of a rate has written its own columns in this transaction.
-        written = (
-            "queue",
-            "task",
-            "updated_at",
-            *(name for name in ("most", "opens_at") if getattr(row, name) is not None),
-        )
-        groups[written].append(row)
-    for written, rows in sorted(groups.items()):
-        upsert(Gate.objects.using(using), rows, keys=("subject",), changed=written)
+        known = {"most": one.most, "opens_at": one.opens_at}
+        own = {name: value for name, value in known.items() if value is not None}
+        groups[tuple(own)].append((number, one.subject.wait_reason, *place, *own.values()))
+    for own_names, rows in sorted(groups.items()):
+        changed = ("wait_reason", "queue", "task", *own_names)
+        # Used now: the sweep deletes gates that nobody has used for long.
+        upsert(Gate, rows, keys=("subject",), changed=changed, stamped=("updated_at",), using=using)

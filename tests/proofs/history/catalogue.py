@@ -526,7 +526,7 @@ GATES = [
     _mutant(
         "a claim believes that it got every slot that it inserted",
         "gates/slots.py",
-        "    return {slot.job_id for slot in map(Slot._make, found) if slot in mine}",
+        "    return {slot.job_id for slot in _read({slot.subject for slot in fresh}, using) if slot in mine}",
         "    return {slot.job_id for slot in mine}",
         RACES,
         database="postgres",
