@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -18,6 +19,7 @@ from jobqueue.conf import load
 from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
+from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
@@ -238,7 +240,7 @@ class JobQueueBackend(BaseTaskBackend):
     def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
             return expires
-        now = read_now(self.database)
+        now = retry_transient("enqueue", partial(read_now, self.database), using=self.database)
         after = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
         try:
             return check_instant(max(now, run_at or now) + after, "expires")

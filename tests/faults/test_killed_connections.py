@@ -137,6 +137,15 @@ def test_an_enqueue_on_a_session_that_was_killed_while_idle_just_works():
     assert Job.objects.count() == 1
 
 
+def test_so_does_one_that_reads_the_time_for_its_expiry_before():
+    from tests.faults.conftest import kill, session_id
+
+    kill(session_id())
+    result = tasks.add.using(expires=60).enqueue(1, 2)
+    assert state(int(result.id)) == "READY"
+    assert Job.objects.get().expires_at is not None
+
+
 def test_a_keyed_enqueue_whose_session_is_killed_adds_exactly_one_job():
     for number in (1, 2, 3, 4, 5):
         Job.objects.all().delete()

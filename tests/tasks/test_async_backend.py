@@ -38,6 +38,8 @@ def on_a_loop(work, hops=None):
     """What work() gives, on a loop of its own whose calls in threads have connections of their own."""
 
     async def closing():
+        # Earlier tests may have left one in the thread that all loops share, and ended its session.
+        await sync_to_async(connections.close_all)()
         before = asyncio.get_running_loop().hops
         try:
             return await asyncio.wait_for(work(), patient(30))
