@@ -25,8 +25,8 @@ def upsert(
     """Insert `new`; of rows that exist with the same `keys`, a unique index, write the other columns.
 
     `new` has the values of `keys` and then of `changed`; `stamped` are columns for the server's time. Columns that are
-    not named get the database's defaults. Integers are written into the text, and no object of the model is made: that
-    costs a tenth of what bulk_create() does.
+    not named get the database's defaults. Integers are written into the text, and no objects of the model are made:
+    bulk_create() took a quarter of a claim that closes gates.
     """
     connection = connections[using]
     written = [model._meta.get_field(name) for name in (*keys, *changed)]
