@@ -23,6 +23,7 @@ from jobqueue.cli import (
     schedules,
     show,
     unrunnable,
+    workers,
 )
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.db.alias import explain_missing_table
@@ -54,6 +55,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "keys": keys,
     "queues": queues,
     "schedules": schedules,
+    "workers": workers,
     "locks": locks,
     "unrunnable": unrunnable,
 }
