@@ -27,7 +27,8 @@ def run(capsys, *words):
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
-    words = [str(make_in_state(states[name]))] if name in states else ["--dry-run"] if name == "prune" else []
+    others = {"prune": ["--dry-run"], "enqueue": ["tests.app.tasks.add", "--args", "[1, 2]"]}
+    words = [str(make_in_state(states[name]))] if name in states else others.get(name, [])
     assert run(capsys, name, option, *words)
 
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    enqueue,
     groups,
     keys,
     listing,
@@ -50,6 +51,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "cancel": operations.CANCEL,
     "discard": operations.DISCARD,
     "release": operations.RELEASE,
+    "enqueue": enqueue,
     "prune": prune,
     "groups": groups,
     "keys": keys,
