@@ -73,6 +73,12 @@ def add_json(parser: ArgumentParser, meaning: str = "print one JSON object") -> 
     parser.add_argument("--json", action="store_true", help=meaning)
 
 
+def add_log_format(add: Callable[..., Action], default: str) -> None:
+    """Declare --log-format by `add`, the add_argument of a parser or of a group."""
+    meaning = f"auto: text on a terminal, else json (default {default})"
+    add("--log-format", choices=["text", "json", "auto"], default=default, help=meaning)
+
+
 def add_django_options(own: ArgumentParser, command: ArgumentParser) -> None:
     """Let the parser of a sub-command take the options of Django that its `command` has: -v, --settings and others."""
     group = own.add_argument_group("Django's options")
