@@ -27,7 +27,12 @@ def run(capsys, *words):
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
-    others = {"prune": ["--dry-run"], "enqueue": ["tests.app.tasks.add", "--args", "[1, 2]"]}
+    others = {
+        "prune": ["--dry-run"],
+        "enqueue": ["tests.app.tasks.add", "--args", "[1, 2]"],
+        "bench": ["--jobs", "1"],
+        "completion": ["bash"],
+    }
     words = [str(make_in_state(states[name]))] if name in states else others.get(name, [])
     assert run(capsys, name, option, *words)
 

@@ -4,19 +4,17 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import time
 from io import StringIO
 
 import pytest
 from django.core.management.base import OutputWrapper
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
 from jobqueue.cli.watch import repeat
 from jobqueue.maintenance.worker_rows import register
 from jobqueue.models import Worker
-from tests.launch import ROOT
+from tests.cli.processes import start
 from tests.marks import committed
 from tests.patience import patient
 
@@ -78,14 +76,6 @@ def test_a_terminal_keeps_the_last_block_during_an_error(capsys):
     assert "it is gone" in capsys.readouterr().err
 
 
-def start(*words, **streams):
-    """`manage.py jobs` as a process on the test database."""
-    name = str(connection.settings_dict["NAME"])
-    env = os.environ | {"JOBQUEUE_TEST_NAME": name, "DJANGO_SETTINGS_MODULE": "tests.settings_process"}
-    code = "import sys; from django.core.management import execute_from_command_line as run; run(sys.argv)"
-    return subprocess.Popen([sys.executable, "-c", code, "jobs", *words], cwd=ROOT, env=env, **streams)
-
-
 def read_until(stream, words):
     """What `stream` gives until it holds `words`."""
     text, end = "", time.monotonic() + patient(30)
@@ -98,33 +88,25 @@ def read_until(stream, words):
 @committed
 def test_on_a_real_terminal_it_shows_changes_until_it_is_interrupted():
     ours, theirs = pty.openpty()
-    process = start("workers", "--watch", "100ms", stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
     try:
-        assert "\x1b[H\x1b[J" in read_until(ours, "no worker runs")
-        register("new", supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
-        read_until(ours, "supervisor 1 on")
-        Worker.objects.all().delete()
-        read_until(ours, "no worker runs")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(patient(30)) == 0
-        assert process.stderr.read() == b""
+        with start("workers", "--watch", "100ms", stdin=theirs, stdout=theirs) as process:
+            assert "\x1b[H\x1b[J" in read_until(ours, "no worker runs")
+            register("new", supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
+            read_until(ours, "supervisor 1 on")
+            Worker.objects.all().delete()
+            read_until(ours, "no worker runs")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(patient(30)) == 0
+            assert process.stderr.read() == b""
     finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
         os.close(ours)
         os.close(theirs)
 
 
 @committed
 def test_it_ends_without_a_word_when_its_reader_has_gone():
-    process = start("workers", "--watch", "50ms", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with start("workers", "--watch", "50ms") as process:
         read_until(process.stdout.fileno(), "no worker runs")
         process.stdout.close()
         assert process.wait(patient(30)) == 0
         assert process.stderr.read() == b""
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()

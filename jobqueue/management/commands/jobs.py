@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    bench,
     enqueue,
     groups,
     keys,
@@ -60,6 +61,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "workers": workers,
     "locks": locks,
     "unrunnable": unrunnable,
+    "bench": bench,
 }
 
 
