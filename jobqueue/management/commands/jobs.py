@@ -11,6 +11,7 @@ from django.db import Error
 
 from jobqueue.cli import (
     bench,
+    completion,
     enqueue,
     groups,
     keys,
@@ -62,6 +63,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "locks": locks,
     "unrunnable": unrunnable,
     "bench": bench,
+    "completion": completion,
 }
 
 
