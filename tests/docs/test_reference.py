@@ -106,12 +106,16 @@ def test_commands_lists_every_option(command):
     assert {code(row[0])[0].split()[0] for row in rows} == options
 
 
+#: sub-commands with another page than jobs.md
+PAGES = {name: f"jobs-{name}.md" for name in ("groups", "queues", "schedules", "prune")} | {"stats": "stats.md"}
+
+
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    page = REFERENCE / (f"jobs-{name}.md" if name in ("groups", "queues", "schedules", "prune") else "jobs.md")
+    page = REFERENCE / PAGES.get(name, "jobs.md")
     assert {code(row[0])[0].split()[0] for row in table(page, f"jobs {name} options")} == options
 
 
