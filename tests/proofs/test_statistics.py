@@ -108,6 +108,8 @@ def test_a_killed_process_loses_less_than_one_write(run_worker, observer, full, 
     # Children of killed supervisors leave by themselves.
     replaced = [worker for worker in started if worker not in crowd.workers]
     wait_for(lambda: not any(map(members, replaced)), 120, "the end of children whose supervisor was killed")
+    # SIGTERM would end one that has just been started.
+    wait_for(lambda: all(len(worker.children()) > 2 for worker in crowd.workers), 60, "the start of the workers")
     assert [worker.stop() for worker in crowd.workers] == [0, 0, 0]
     done, retried, dead, canceled, _ = sums()
     seen = changed()
