@@ -17,7 +17,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import duration, unreadable
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.durations import format_seconds
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.exceptions import DatabaseBusy, StatementTimeout
 from jobqueue.log_format import one_line
 
 #: moves the cursor of a terminal to the first line, and clears what is below it
@@ -50,7 +50,7 @@ def repeat(
             error = ""
             try:
                 block = _read(show, using)
-            except (Error, DatabaseBusy) as found:
+            except (Error, DatabaseBusy, StatementTimeout) as found:
                 error = one_line(f"{unreadable(using, found)} It is read again in {format_seconds(seconds)}.")
                 connections[using].close()
             if not error or head:
