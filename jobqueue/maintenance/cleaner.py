@@ -18,6 +18,7 @@ from jobqueue.models import (
     ArchivedJob,
     IdempotencyRecord,
     JobStat,
+    JobStatTotal,
     LockFinding,
     LockStat,
     OrderingKey,
@@ -137,6 +138,13 @@ SCHEDULES = Cleaner(
 JOB_STATS = Cleaner(
     "statistics", JobStat, "begins_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
+JOB_STAT_TOTALS = Cleaner(
+    "statistics_totals",
+    JobStatTotal,
+    "counted_at",
+    "ix_stat_total_age",
+    lambda settings: settings.stat_retention_seconds,
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -145,6 +153,7 @@ CLEANERS = (
     LOCK_FINDINGS,
     REDONE_STATS,
     JOB_STATS,
+    JOB_STAT_TOTALS,
     ORDERING_KEYS,
     REDRIVES,
     WORKERS,

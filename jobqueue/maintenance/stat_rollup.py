@@ -1,9 +1,11 @@
-"""Adds the rows of statistics up: those of processes to minutes, minutes to hours, hours to days."""
+"""Adds the rows of statistics up: those of processes to minutes, minutes to hours, hours to days.
+
+The rows of processes are also added to the totals, in the same transaction: each end is in a total exactly once.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,6 +16,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
+from jobqueue.maintenance.stat_totals import add_to_totals, sums_by_kind
 from jobqueue.models import JobStat
 from jobqueue.stats.counts import Counts, Kind
 
@@ -87,7 +90,7 @@ def roll_up_some(*, using: str) -> RolledUp:
         oldest = rows.order_by("begins_at").values_list("begins_at", flat=True).first()
         if oldest is not None:
             begins_at = _begin(oldest, rule)
-            done = retry_transient("housekeeping", partial(_merge, rule, begins_at, using), using=using)
+            done = retry_transient("housekeeping", partial(_merge, rule, begins_at, now, using), using=using)
             if done.rows_read:
                 return done
     return RolledUp()
@@ -99,7 +102,7 @@ def _begin(instant: datetime, rule: Rule) -> datetime:
     return datetime.fromtimestamp(seconds - seconds % rule.seconds, tz=instant.tzinfo)
 
 
-def _merge(rule: Rule, begins_at: datetime, using: str) -> RolledUp:
+def _merge(rule: Rule, begins_at: datetime, now: datetime, using: str) -> RolledUp:
     """Replace rows of `source` in one target span, and those of `target` that they belong to, by their sums.
 
     In the order of queue and task, so that the rows of one kind come together however many kinds there are.
@@ -114,18 +117,13 @@ def _merge(rule: Rule, begins_at: datetime, using: str) -> RolledUp:
         kinds = {Kind(row.queue, row.task) for row in found}
         there = stats.filter(span=rule.target, begins_at=begins_at, queue__in={kind.queue for kind in kinds})
         earlier = [row for row in server.lock_rows(there.order_by("id")) if Kind(row.queue, row.task) in kinds]
-        sums = _sums([*earlier, *found])
+        sums = sums_by_kind([*earlier, *found])
         stats.filter(pk__in=[row.pk for row in (*earlier, *found)]).delete()
         new = [_row(rule.target, begins_at, kind, counts) for kind, counts in sorted(sums.items())]
         stats.bulk_create(new, batch_size=BATCH)
+        if rule.source == JobStat.Span.PROCESS:
+            add_to_totals(found, now, using=using)
     return RolledUp(len(found), len(new))
-
-
-def _sums(rows: Iterable[JobStat]) -> dict[Kind, Counts]:
-    sums: dict[Kind, Counts] = {}
-    for row in rows:
-        sums.setdefault(Kind(row.queue, row.task), Counts()).add(Counts.of(row))
-    return sums
 
 
 def _row(span: JobStat.Span, begins_at: datetime, kind: Kind, counts: Counts) -> JobStat:

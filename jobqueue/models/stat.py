@@ -1,4 +1,4 @@
-"""Statistics of ended jobs: what each process has counted in a minute, added up to minutes, hours and days."""
+"""Statistics of ended jobs: counted by each process per minute, added up to minutes, hours and days, and in all."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.db.fields import NameField, TinyIntegerField, TokenField, UtcDateTimeField
 
 
-class JobStat(models.Model):
-    """The ends of the jobs of one task in one queue during a span of time. Add up the rows: a span may have several.
+class CountedEnds(models.Model):
+    """How jobs of one task in one queue ended, and how long their runs took.
 
     `wait_times` and `run_times` count runs by the bounds of stats.histogram: {"3": 17} are 17 runs in the fourth one.
     """
 
-    class Span(models.IntegerChoices):
-        """How much time a row covers. Rows of PROCESS are written by one process; the others by the roll-up."""
-
-        PROCESS = 0, _("a minute of one process")
-        MINUTE = 1, _("a minute")
-        HOUR = 2, _("an hour")
-        DAY = 3, _("a day")
-
-    # A digest of process, minute, queue and task: a second write, also after a lost answer, writes the same row.
+    # Of job_stat a digest of process, minute, queue and task: a second write, also after a lost answer, writes the same
+    # row. The roll-up gives its rows, and those of job_stat_total, random ids.
     id = TokenField(primary_key=True)
-    span = TinyIntegerField(_("span"), choices=Span.choices)
-    begins_at = UtcDateTimeField(_("begins at"))
     queue = NameField(_("queue"), max_length=64)
     # "" = raw rows, which have no task.
     task = NameField(_("task"), max_length=255)
@@ -47,6 +38,24 @@ class JobStat(models.Model):
     run_times = models.JSONField(_("runs by length"), default=dict)
 
     class Meta:
+        abstract = True
+
+
+class JobStat(CountedEnds):
+    """The ends of a span of time. Add up the rows: a span may have several."""
+
+    class Span(models.IntegerChoices):
+        """How much time a row covers. Rows of PROCESS are written by one process; the others by the roll-up."""
+
+        PROCESS = 0, _("a minute of one process")
+        MINUTE = 1, _("a minute")
+        HOUR = 2, _("an hour")
+        DAY = 3, _("a day")
+
+    span = TinyIntegerField(_("span"), choices=Span.choices)
+    begins_at = UtcDateTimeField(_("begins at"))
+
+    class Meta:
         db_table = "job_stat"
         verbose_name = _("job statistics")
         verbose_name_plural = _("job statistics")
@@ -60,3 +69,28 @@ class JobStat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} {self.task} {self.begins_at}"
+
+
+class JobStatTotal(CountedEnds):
+    """All ends that the roll-up has taken from rows of PROCESS, ever: what the counters of Prometheus begin with.
+
+    Add up the rows of a queue and task: two roll-ups at the same time write a row each, and a later one unites them.
+    """
+
+    # Of the newest end, about: a task that has not ended anything for STAT_RETENTION_SECONDS is forgotten.
+    counted_at = UtcDateTimeField(_("counted at"))
+
+    class Meta:
+        db_table = "job_stat_total"
+        verbose_name = _("job statistics in all")
+        verbose_name_plural = _("job statistics in all")
+        default_permissions = ()
+        indexes = [
+            # maintenance.stat_totals: the rows of some tasks
+            models.Index(fields=["queue", "task"], name="ix_stat_total_task"),
+            # maintenance.cleaner: the oldest
+            models.Index(fields=["counted_at"], name="ix_stat_total_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.task}"

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Literal, NamedTuple, TypeAlias
 
-from jobqueue.models import JobStat
+from jobqueue.models.stat import CountedEnds
 from jobqueue.stats.histogram import BUCKETS, bucket_of
 
-#: the columns of JobStat that count ends; each end is in one of the first four
+#: the columns of CountedEnds that count ends; each end is in one of the first four
 End: TypeAlias = Literal["done", "retried", "dead", "canceled"]
 #: most pairs of queue and task that a process counts between two writes; more are counted together as OTHERS
 KINDS_MAX = 2000
 
 _SUMS = ("done", "retried", "dead", "canceled", "lost", "runs", "wait_us", "run_us")
 _MOST = ("wait_us_max", "run_us_max")
-#: the columns of JobStat that are counted
+#: the columns of CountedEnds that are counted
 COLUMNS = (*_SUMS, *_MOST, "wait_times", "run_times")
 
 
@@ -37,7 +37,7 @@ def _empty() -> list[int]:
 
 @dataclass(slots=True)
 class Counts:
-    """The counts of one kind; the columns of a JobStat."""
+    """The counts of one kind; the columns of CountedEnds."""
 
     done: int = 0
     retried: int = 0
@@ -79,12 +79,12 @@ class Counts:
                 mine[number] += count
 
     def columns(self) -> dict[str, object]:
-        """The values of COLUMNS as a JobStat has them."""
+        """The values of COLUMNS as a row has them."""
         numbers: dict[str, object] = {name: getattr(self, name) for name in (*_SUMS, *_MOST)}
         return numbers | {name: _sparse(getattr(self, name)) for name in ("wait_times", "run_times")}
 
     @classmethod
-    def of(cls, row: JobStat) -> Counts:
+    def of(cls, row: CountedEnds) -> Counts:
         """The counts in a row. Buckets that this version does not know are left out."""
         found = cls(**{name: getattr(row, name) for name in (*_SUMS, *_MOST)})
         found.wait_times, found.run_times = _dense(row.wait_times), _dense(row.run_times)

@@ -1,0 +1,106 @@
+"""Counters of ended jobs never fall, while rows of statistics are added up and deleted."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobqueue.conf import load
+from jobqueue.db.clock import read_now
+from jobqueue.maintenance import cleaner, stat_totals
+from jobqueue.maintenance.stat_rollup import roll_up
+from jobqueue.models import JobStat, JobStatTotal
+from jobqueue.stats import totals
+from jobqueue.stats.counts import Kind
+from jobqueue.stats.totals import read_totals
+from tests.stats.helpers import add
+
+pytestmark = pytest.mark.django_db
+SPAN = JobStat.Span
+
+
+def done(queue="q", task="t"):
+    return read_totals("default")[Kind(queue, task)].done
+
+
+@pytest.fixture
+def minute():
+    return read_now("default").replace(second=0, microsecond=0)
+
+
+def test_an_end_is_counted_once_before_and_after_each_roll_up(minute):
+    add(SPAN.PROCESS, minute, done=1)
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=10)
+    add(SPAN.PROCESS, minute - timedelta(days=20), done=100)
+    assert done() == 111
+    for _ in range(2):
+        roll_up(using="default")
+        assert done() == 111
+    assert JobStat.objects.filter(span=SPAN.DAY).count() == 1
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=1000)
+    assert done() == 1111
+    roll_up(using="default")
+    assert done() == 1111
+    assert JobStatTotal.objects.count() == 1
+
+
+def test_times_are_added_up_too(minute):
+    for _ in range(3):
+        add(SPAN.PROCESS, minute - timedelta(minutes=20), wait_us=7, run_us=9)
+        roll_up(using="default")
+    found = read_totals("default")[Kind("q", "t")]
+    assert (found.runs, found.wait_us, found.run_us) == (3, 21, 27)
+    assert (found.wait_times[1], found.run_times[2]) == (3, 3)
+
+
+def test_a_counter_stays_when_the_rows_it_was_counted_in_are_deleted(minute, settings):
+    settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": 86_400}
+    add(SPAN.PROCESS, minute - timedelta(days=20), done=5)
+    roll_up(using="default")
+    assert cleaner.JOB_STATS.run_once(load(), using="default").rows == 1
+    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").rows == 0
+    assert not JobStat.objects.exists()
+    assert done() == 5
+
+
+def test_a_task_that_has_ended_nothing_for_the_time_of_retention_is_forgotten(minute, settings):
+    settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": 86_400}
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=5)
+    roll_up(using="default")
+    JobStatTotal.objects.update(counted_at=minute - timedelta(days=2))
+    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").rows == 1
+    assert read_totals("default") == {}
+
+
+def test_a_total_that_another_roll_up_has_locked_is_united_with_ours_later(minute, monkeypatch):
+    """Two rows of a task are added up, and the next roll-up makes one of them."""
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=1)
+    roll_up(using="default")
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=2)
+    dialect = type(stat_totals.vendor("default"))
+    lock_rows, locked = dialect.lock_rows, JobStatTotal.objects.none()
+    with monkeypatch.context() as patch:
+        patch.setattr(dialect, "lock_rows", lambda self, r: locked if r.model is JobStatTotal else lock_rows(self, r))
+        roll_up(using="default")
+    assert JobStatTotal.objects.count() == 2
+    assert done() == 3
+    add(SPAN.PROCESS, minute - timedelta(minutes=20), done=4)
+    roll_up(using="default")
+    assert JobStatTotal.objects.count() == 1
+    assert done() == 7
+
+
+def test_tasks_of_one_name_in_two_queues_and_raw_rows_are_counted_apart(minute):
+    for queue, task in (("a", "t"), ("b", "t"), ("a", ""), ("A", "t"), ("a", "u")):
+        add(SPAN.PROCESS, minute - timedelta(minutes=20), queue=queue, task=task, done=1)
+        roll_up(using="default")
+    assert len(read_totals("default")) == 5
+    assert done("A", "t") == done("a", "") == 1
+
+
+def test_what_is_too_much_to_add_up_is_not_read(minute, monkeypatch):
+    monkeypatch.setattr(totals, "ROWS_MAX", 2)
+    for task in ("a", "b"):
+        add(SPAN.PROCESS, minute, task=task, done=1)
+    assert len(read_totals("default")) == 2
+    add(SPAN.PROCESS, minute, task="c", done=1)
+    assert read_totals("default") is None
