@@ -1,6 +1,8 @@
-"""The admin site, nothing else."""
+"""The admin site, and the metrics as a project shows them."""
 
 from django.contrib import admin
 from django.urls import path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from jobqueue import metrics
+
+urlpatterns = [path("admin/", admin.site.urls), path("metrics", metrics.view)]

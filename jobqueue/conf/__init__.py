@@ -28,6 +28,7 @@ from jobqueue.conf.rules import (
     REDIS_URL,
     SECONDS,
     SECONDS_OR_0,
+    TOKEN,
     WAKEUP,
     setting,
 )
@@ -81,6 +82,8 @@ class Settings:
     wakeup: str = setting("auto", WAKEUP)
     lock_metrics_seconds: float | None = setting(86_400.0, AGE, optional=True)  # age of deletion; None = no statistics
     redrive_retention_seconds: float | None = setting(7_776_000.0, AGE, optional=True)  # of ended redrives; None = kept
+    # What a request for jobqueue.metrics.view shows in its header Authorization; None = only staff may read it.
+    metrics_token: str | None = setting(None, TOKEN, optional=True)
     # For redis_lock(): a redis:// URL, or cache:ALIAS; None = WAKEUP, if it is one of these.
     redis_url: str | None = setting(None, REDIS_URL, optional=True)
     # class path -> the cause of exceptions of this class and its subclasses; precedes the rules of the package

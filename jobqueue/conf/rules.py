@@ -74,11 +74,17 @@ def _is_concurrency(value: object) -> bool:
     return LIMIT.allows(value)
 
 
+def _is_token(value: object) -> bool:
+    """Whether `value` can be a token in a header: visible ASCII characters, too many to be guessed."""
+    return isinstance(value, str) and re.fullmatch(r"[!-~]{16,256}", value) is not None
+
+
 _REDIS = "a redis://, rediss:// or unix:// URL, or 'cache:ALIAS' with an alias of CACHES"
 MAPPING = Rule(lambda value: isinstance(value, Mapping), "a dict", secret=True)
 ALIAS = Rule(lambda value: isinstance(value, str) and value != "", "a database alias")
 REDIS_URL = Rule(_is_redis, _REDIS, secret=True)
 WAKEUP = Rule(lambda value: value in ("auto", "off") or _is_redis(value), f"'auto', 'off', {_REDIS}", secret=True)
+TOKEN = Rule(_is_token, "16 to 256 visible ASCII characters without spaces", secret=True)
 BOOL = Rule(lambda value: isinstance(value, bool), "True or False")
 COUNT, LINES = whole_number(1, INT_MAX), whole_number(0, 10_000)
 FACTOR = Rule(lambda value: is_number(value) and 1 <= value <= 1000, "a number from 1 to 1000")

@@ -114,6 +114,25 @@ def read_server(*, using: str, limit: int = 20) -> ServerLocks:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """Figures of the server; None where it does not tell."""
+
+    waits: int | None  # sessions that wait for a lock now, up to the limit
+    longest_wait_seconds: float | None  # 0 if none waits
+    deadlocks: int | None  # since the server began to count
+
+
+def read_server_counts(*, using: str, limit: int = 100) -> ServerCounts:
+    """Ask the server for numbers only. What it refuses is None in the answer and no error."""
+    server, connection = vendor(using).diagnostics, connections[using]
+    waits = _ask(lambda: server.waits(connection, limit), using, [])
+    deadlocks = _ask(lambda: server.deadlocks(connection), using, [])
+    if waits is None:
+        return ServerCounts(None, None, deadlocks)
+    return ServerCounts(len(waits), max((wait.seconds for wait in waits), default=0.0), deadlocks)
+
+
 def read_findings(kind: LockFinding.Kind, *, limit: int, using: str) -> QuerySet[LockFinding]:
     """Findings of a kind, the newest first, with the database's time as `now`."""
     rows: QuerySet[LockFinding] = LockFinding.objects.using(using).filter(kind=kind.value)

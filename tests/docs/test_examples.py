@@ -119,7 +119,10 @@ def test_units_can_be_read(piece):
 
 @pytest.mark.parametrize("piece", [b for b in BLOCKS if b.kind == "yaml"], ids=str)
 def test_yaml_can_be_read(piece):
-    for service in yaml.safe_load(piece.text)["services"].values():
+    found = yaml.safe_load(piece.text)
+    # Besides Docker Compose: files of Prometheus and Kubernetes, whose queries tests/metrics/test_rules.py looks at.
+    assert {"services", "scrape_configs", "externalRules", "apiVersion"} & set(found)
+    for service in found.get("services", {}).values():
         words = service["command"]
         shell.check_manage(words[2], words[3:])
 

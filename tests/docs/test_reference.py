@@ -19,7 +19,10 @@ from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
 from jobqueue.explain.explanation import CODES
+from jobqueue.lockstats.report import ServerCounts
 from jobqueue.management.commands.jobs import SUBCOMMANDS
+from jobqueue.metrics.families import families
+from jobqueue.metrics.figures import Figures
 from jobqueue.models import Job
 from jobqueue.testing.simulated import KINDS
 from jobqueue.worker.monitor.probe import Probe
@@ -73,6 +76,10 @@ def test_metrics_lists_every_figure_verb_and_error(settings):
     assert status == 200
     types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     assert [(code(row[0])[0], row[1]) for row in table(REFERENCE / "metrics.md", "Figures")] == types
+    assert [(code(row[0])[0], row[1]) for row in table(REFERENCE / "metrics.md", "Figures of the queue")] == [
+        (f"{family.name}_total" if family.type == "counter" else family.name, family.type)
+        for family in families(Figures([], {}, [], ServerCounts(0, 0.0, 0)))
+    ]
     verbs = [verb for row in table(REFERENCE / "metrics.md", "Verbs") for verb in code(row[0])]
     assert sorted(verbs) == sorted(VERBS)
     assert listed("metrics.md", "Errors") == list(ErrorKind)

@@ -14,12 +14,14 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import groups, idempotency, inspect, locks, models, outbox, testing, transitions
+from jobqueue import groups, idempotency, inspect, locks, metrics, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
 from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
+from jobqueue.metrics.families import prometheus_text
+from jobqueue.metrics.figures import read_figures
 from jobqueue.schedules.declaring import withdraw
 from jobqueue.transactions import forbid_outside_calls, lock_rows, retry_transaction
 from tests.app import tasks
@@ -407,3 +409,12 @@ def fencing():
         assert Account.objects.using(SHOP).filter(pk=account.pk).fenced_update(lock, balance=1) == 1
         account.fenced_save(lock, using=SHOP)
     return (models.LockRow,)
+
+
+@walks("jobqueue.metrics.view")
+def metrics_view():
+    a_job()
+    # The view refuses a request without a token; what it would serve is of the queue's database.
+    assert metrics.view(RequestFactory().get("/metrics")).status_code == 403
+    assert 'jobqueue_jobs{queue="q",state="ready"} 1.0' in prometheus_text(read_figures(using=QUEUE))
+    return (models.Job,)
