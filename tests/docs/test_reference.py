@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import inspect
+import json
+import logging
 import re
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
 from jobqueue.explain.explanation import CODES
 from jobqueue.lockstats.report import ServerCounts
+from jobqueue.log_format import JsonFormatter
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.metrics.families import families
 from jobqueue.metrics.figures import Figures
@@ -83,6 +86,11 @@ def test_metrics_lists_every_figure_verb_and_error(settings):
     verbs = [verb for row in table(REFERENCE / "metrics.md", "Verbs") for verb in code(row[0])]
     assert sorted(verbs) == sorted(VERBS)
     assert listed("metrics.md", "Errors") == list(ErrorKind)
+
+
+def test_log_lines_lists_every_key_of_a_line_in_json():
+    record = logging.makeLogRecord({"exc_text": "x", **dict.fromkeys(JsonFormatter.KEYS, 1)})
+    assert listed("log-lines.md", "JSON") == list(json.loads(JsonFormatter().format(record)))
 
 
 def test_python_lists_every_name_of_outbox_and_idempotency():
