@@ -20,6 +20,7 @@ from django.db.migrations.exceptions import BadMigrationError, NodeNotFoundError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
+from jobqueue.alarms.recipients import recipient_problems
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import WrongSettings
@@ -50,6 +51,7 @@ def register() -> None:
     checks.register(check_causes, "jobqueue")
     checks.register(check_nesting, "jobqueue")
     checks.register(check_schedules, "jobqueue")
+    checks.register(check_alarms, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
@@ -114,6 +116,11 @@ def check_schedules(app_configs: object = None, **kwargs: object) -> list[checks
         Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", "Workers leave it out. Correct the setting.")
         for name, error in schedule_problems(_conf().schedules)
     )
+
+
+def check_alarms(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+    """E009 a HOOK of ALARMS is no function, W034 ALARMS are mailed to ADMINS, which is empty."""
+    return _messages(recipient_problems(_conf().alarms))
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:

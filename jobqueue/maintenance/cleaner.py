@@ -17,6 +17,7 @@ from jobqueue.models import (
     Allocation,
     ArchivedJob,
     IdempotencyRecord,
+    JobAlarm,
     JobStat,
     LockFinding,
     LockStat,
@@ -137,6 +138,10 @@ SCHEDULES = Cleaner(
 JOB_STATS = Cleaner(
     "statistics", JobStat, "begins_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
+#: those that fire stay: their quiet_at is NULL
+JOB_ALARMS = Cleaner(
+    "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -145,6 +150,7 @@ CLEANERS = (
     LOCK_FINDINGS,
     REDONE_STATS,
     JOB_STATS,
+    JOB_ALARMS,
     ORDERING_KEYS,
     REDRIVES,
     WORKERS,

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    alarms,
     bench,
     completion,
     enqueue,
@@ -63,6 +64,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "workers": workers,
     "locks": locks,
     "stats": stats,
+    "alarms": alarms,
     "unrunnable": unrunnable,
     "bench": bench,
     "completion": completion,
