@@ -157,7 +157,7 @@ def _rising_seconds(row: JobAlarm, age: float, now: datetime, in_a_row: bool) ->
     if not rises or row.rising_since is None:
         row.rising_since = now if age else None
         return 0.0
-    return (now - row.rising_since).total_seconds()
+    return float((now - row.rising_since).total_seconds())
 
 
 def _is_open(row: JobAlarm) -> bool:

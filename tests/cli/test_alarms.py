@@ -40,7 +40,7 @@ def test_what_fires_is_a_line_with_its_runbook_and_status_1(fires):
 def test_json_has_the_attributes_of_firing(fires):
     found = read_json("alarms", status=1)
     assert found["last_look_seconds"] < 60
-    ((one),) = found["alarms"]
+    (one,) = found["alarms"]
     assert (one["queue"], one["name"], one["value"], one["threshold"], one["incident"]) == ("mail", "ready", 5, 3, 1)
     assert set(one) == {"queue", "name", "value", "threshold", "since", "incident", "text", "runbook"}
 
@@ -48,4 +48,5 @@ def test_json_has_the_attributes_of_firing(fires):
 def test_it_says_if_nobody_looks_any_more(fires):
     JobAlarm.objects.update(looked_at=UtcNowPlus(-3600))
     first, *_ = printed("alarms", status=1).splitlines()
-    assert first == "the last look was 1h ago: no worker without --no-reaper seems to run"
+    assert first.startswith("the last look was 1h")
+    assert first.endswith("ago: no worker without --no-reaper seems to run")

@@ -26,7 +26,7 @@ pytestmark = [
 PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",
     "jobqueue.inspect", "jobqueue.testing", "jobqueue.transactions", "jobqueue.allocate", "jobqueue.counter",
-    "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context.job_context",
+    "jobqueue.alarms", "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context.job_context",
 ]  # fmt: skip
 #: names that touch no database
 WITHOUT_DATABASE = {

@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import groups, idempotency, inspect, locks, models, outbox, testing, transitions
+from jobqueue import alarms, groups, idempotency, inspect, locks, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
@@ -359,6 +359,14 @@ def inject():
         a_job()
     assert injected.count == 1
     return (models.Job,)
+
+
+@walks("jobqueue.alarms.firing", "jobqueue.alarms.Alarm")
+def firing():
+    columns = {"since": UtcNow(), "value": 5, "threshold": 3, "incident": 1}
+    models.JobAlarm.objects.using(QUEUE).create(queue="q", name="ready", firing=True, **columns)
+    assert [alarm.queue for alarm in alarms.firing()] == ["q"]
+    return (models.JobAlarm,)
 
 
 @walks("jobqueue.counter.ShardedCounter")

@@ -41,7 +41,7 @@ def nothing_to_tell():
 
 
 def test_two_workers_tell_of_an_incident_once_and_a_restart_tells_nothing(worker, told, settings):
-    environment, setting, sink, receiver = told
+    environment, _, sink, receiver = told
     make_jobs(5, QUEUE)
     groups = [worker("--queues=other", **environment) for _ in range(2)]
     wait_until(lambda: receiver.requests and sink.mails, 90, "a mail and a webhook")
@@ -61,7 +61,7 @@ def test_two_workers_tell_of_an_incident_once_and_a_restart_tells_nothing(worker
 
 
 def test_reap_leases_looks_too_and_tells_before_it_ends(told, settings, capsys):
-    _, setting, sink, receiver = told
+    _, setting, _, receiver = told
     settings.JOBQUEUE = {"ALARMS": {**setting, "NOTIFY": [{"WEBHOOK": receiver.url}]}}
     make_jobs(5, QUEUE)
     look_again()
