@@ -51,7 +51,6 @@ def register() -> None:
     checks.register(check_causes, "jobqueue")
     checks.register(check_nesting, "jobqueue")
     checks.register(check_schedules, "jobqueue")
-    checks.register(check_alarms, "jobqueue")
     checks.register(check_sqlite, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
@@ -59,8 +58,8 @@ def register() -> None:
 
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
-    or REDIS_URL needs redis-py, which is not installed, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL
-    names no cache on Redis, W029 a route's broker needs a package that is not installed.
+    or REDIS_URL needs redis-py, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL names no cache on Redis,
+    E009 a HOOK of ALARMS is no function, W029 a route's broker needs a package, W034 alarms are mailed to no ADMINS.
     """
     return _messages(_setting_problems())
 
@@ -78,7 +77,7 @@ def _setting_problems() -> Iterator[Problem]:
     if found.database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
         yield Problem("E002", f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint)
-    yield from _redis_problems(found)
+    yield from [*_redis_problems(found), *recipient_problems(found.alarms)]
     for error in Routes(found.database, found.outbox_settings.routes).problems():
         if isinstance(error, NotInstalled):
             yield Problem("W029", str(error), "If relays run on other hosts only, silence jobqueue.W029 here.")
@@ -116,11 +115,6 @@ def check_schedules(app_configs: object = None, **kwargs: object) -> list[checks
         Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", "Workers leave it out. Correct the setting.")
         for name, error in schedule_problems(_conf().schedules)
     )
-
-
-def check_alarms(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
-    """E009 a HOOK of ALARMS is no function, W034 ALARMS are mailed to ADMINS, which is empty."""
-    return _messages(recipient_problems(_conf().alarms))
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:

@@ -94,11 +94,11 @@ def test_check_finds_a_hook_that_is_not_there_and_mail_to_nobody(settings):
     settings.JOBQUEUE = {
         "ALARMS": {"NOTIFY": ["mail", {"HOOK": "tests.app.nothing.here"}, {"HOOK": "tests.app.tasks"}]}
     }
-    found = checks.check_alarms()
+    found = checks.check_settings()
     assert [one.id for one in found] == ["jobqueue.W034", "jobqueue.E009", "jobqueue.E009"]
     settings.ADMINS = [("ops", "ops@example.com")]
     settings.JOBQUEUE = {"ALARMS": {"NOTIFY": ["mail", {"HOOK": "tests.alarms.test_settings.is_told"}]}}
-    assert checks.check_alarms() == []
+    assert checks.check_settings() == []
 
 
 def is_told(alarm):

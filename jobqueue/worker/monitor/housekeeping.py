@@ -105,8 +105,12 @@ class Housekeeping:
             self._next_alone = now + random.uniform(0.8, 1.2) * ALONE_SECONDS
             do(self.look_for_alone)
         self._gates.wake_if_asked()
-        if not self._options.reaper:
-            return
+        if self._options.reaper:
+            self.reap_and_tidy(now)
+
+    def reap_and_tidy(self, now: float) -> None:
+        """Do what is due for the whole database."""
+        do = self.thread.do
         if now >= self._next_reaping:
             self._next_reaping = now + random.uniform(0.8, 1.2)
             do(self.reap)
