@@ -114,7 +114,8 @@ def _note_once(pk: int, notice: Notice, key: str, error: str | None, using: str)
 
 
 def _locked(pk: int, using: str) -> JobAlarm | None:
-    return vendor(using).lock_rows(JobAlarm.objects.using(using).filter(pk=pk)).first()
+    # Waiting for whoever has it: an outcome that is not written would be told again.
+    return JobAlarm.objects.using(using).select_for_update().filter(pk=pk).first()
 
 
 def _save(row: JobAlarm, pending: list[Notice], using: str) -> None:

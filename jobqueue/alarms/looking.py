@@ -129,7 +129,7 @@ def _write(reading: Reading, now: datetime, keys: list[str], using: str, watched
 def _locked(reading: Reading, using: str) -> JobAlarm:
     """The row of a figure, locked; a new one if there is none."""
     alarms = JobAlarm.objects.using(using)
-    mine = vendor(using).lock_rows(alarms.filter(queue=reading.queue, name=reading.name))
+    mine = alarms.select_for_update().filter(queue=reading.queue, name=reading.name)
     row = mine.first()
     if row is None:
         # Nobody else looks at this moment, as a rule; whoever does inserts the same row.
