@@ -37,21 +37,22 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
         due = jobs.get(firsts.due.get(0, 0))
         later = None if 0 in firsts.due else jobs.get(firsts.later.get(0, 0))
         gated = [jobs[job_id] for gate, job_id in sorted(wanted.items(), reverse=True) if gate and job_id in jobs]
-        found = [*pause_of_queue(place), *drain_of(place)]
+        paused = pause_of_queue(place)
+        found = [*paused, *drain_of(place)]
         if later is not None and not gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         if jobs:
-            found += _waits(due, gated, place)
+            found += _waits(due, gated, place, paused=bool(paused))
         if later is not None and gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         runs = _runs(place)
         return _unique(found + (runs if runs or jobs else [_empty(place)]))
 
 
-def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place) -> list[Explanation]:
+def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place, *, paused: bool) -> list[Explanation]:
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
-    free = due is not None and not found
+    free = due is not None and not found and not paused
     workers = serving(place)
     if free:
         found += no_worker(place, workers) or [next_free_worker(place, workers)]

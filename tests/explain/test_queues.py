@@ -70,6 +70,18 @@ class TestAQueueWithDueJobs:
         assert "no_worker" in codes(found)
 
     def test_that_is_draining_says_so_first(self, worker):
+    def test_that_is_paused_does_not_say_that_a_worker_starts_them(self, worker):
+        worker()
+        make_job()
+        pause("q", reason="r")
+        assert codes(of_queue()) == ["paused"]
+
+    def test_with_a_limit_of_0_does_not_say_that_a_worker_starts_them(self, worker):
+        worker()
+        make_job()
+        set_limit("q", concurrency=0)
+        assert codes(of_queue()) == ["paused"]
+
         worker()
         make_job()
         drain("q", reason="r")
