@@ -57,7 +57,7 @@ def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place, *, paused: b
     if free:
         found += no_worker(place, workers) or [next_free_worker(place, workers)]
     for job in gated:
-        found += [*held(job), *reasons_of(job, place)]
+        found += [*held(job), *expired(job), *reasons_of(job, place)]
     return found + (no_worker(place, workers) if not free else [])
 
 

@@ -102,7 +102,11 @@ def expired(job: ReadJob) -> list[Explanation]:
     else:
         text = gettext("Job %(id)d expires in %(time)s, before it is due.")
     facts = {"id": job.pk, "time": span((job.now - job.expires_at).total_seconds())}
-    step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
+    if job.gate:
+        # No claim reads it there.
+        step = gettext("When it is let in, the next worker of its queue cancels it. Retry runs it all the same.")
+    else:
+        step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
     return [Explanation("expired", text % facts, evidence, step)]
 
 
