@@ -8,10 +8,11 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.explain.controls import drain_of, pause_of_queue
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, seconds_until, span
-from jobqueue.explain.first_jobs import LEVELS_MAX, first_jobs
+from jobqueue.explain.first_jobs import first_jobs
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
+from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
 from jobqueue.explain.states import expired, held
 from jobqueue.gates.whole_queues import running_ids

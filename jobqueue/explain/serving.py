@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from django.utils.translation import gettext
 
@@ -34,16 +36,34 @@ class Serving:
     others: list[str]
 
 
+class RunningWorker(NamedTuple):
+    """What the row of a worker that runs says."""
+
+    name: str
+    queues: str
+    threads: int
+
+
 def serving(place: Place) -> Serving:
     """Who serves the queue of `place`. One statement, which reads the rows of the workers that run."""
-    rows = alive(load().worker_silent_seconds, using=place.using).values_list("name", "queues", "concurrency")
+    return serve(place.queue, read_workers(place.using))
+
+
+def read_workers(using: str) -> list[RunningWorker]:
+    """Up to WORKERS_MAX workers that run. One statement."""
+    rows = alive(load().worker_silent_seconds, using=using).values_list("name", "queues", "concurrency")
+    return [RunningWorker(*row) for row in rows[:WORKERS_MAX]]
+
+
+def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
+    """Which of `workers` serve `queue`."""
     threads: dict[str, int] = {}
     others: list[str] = []
-    for name, queues, concurrency in rows[:WORKERS_MAX]:
-        if _selection(queues).serves(place.queue):
-            threads[name] = concurrency
+    for worker in workers:
+        if _selection(worker.queues).serves(queue):
+            threads[worker.name] = worker.threads
         else:
-            others.append(queues)
+            others.append(worker.queues)
     return Serving(threads, others)
 
 
@@ -69,7 +89,7 @@ def next_free_worker(place: Place, found: Serving) -> Explanation:
     One statement for each hundred processes.
     """
     names = sorted(found.threads)
-    leases = len(_leases(place.using).rows_of_each([{"worker": name} for name in names]))
+    leases = leases_of(names, place.using)
     threads = sum(found.threads.values())
     facts = {"queue": place.queue, "held": leases, "threads": threads}
     evidence: dict[str, JSON] = {"queue": place.queue, "leases": leases, "threads": threads}
@@ -84,6 +104,11 @@ def next_free_worker(place: Place, found: Serving) -> Explanation:
         )
         step = gettext("Wait a few seconds. If nothing starts then, read the log of the workers.")
     return Explanation("workers_busy", text % facts, evidence, step)
+
+
+def leases_of(workers: Sequence[str], using: str) -> int:
+    """How many jobs these workers hold, of each up to LEASES_MAX. One statement for each hundred of them."""
+    return len(_leases(using).rows_of_each([{"worker": name} for name in workers]))
 
 
 @cache

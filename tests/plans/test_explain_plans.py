@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many, task
-from jobqueue.explain import explain_job, explain_queue
-from jobqueue.explain.first_jobs import LEVELS_MAX
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, survey
+from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.flow import breaker, set_limit
 from jobqueue.models import GateSlot, GateWait, Job, Worker
 from tests.factories import now
@@ -124,6 +124,29 @@ def test_a_job_behind_its_ordering_key_reads_the_first_one_alone(backlog, worker
     assert explain_job(ids[-1])[0].code == "key"
     assert len(sent(lambda: explain_job(ids[-1]))) == 4
     assert reads(lambda: explain_job(ids[-1])) < READS_MAX
+
+
+def test_the_backlog_costs_a_few_statements_whatever_the_jobs_and_reads_those_that_it_counts(run, workers, monkeypatch):
+    monkeypatch.setattr(survey, "COUNT_MAX", 100)
+    assert explain_backlog()[0].evidence["waiting_capped"] is True
+    statements = sent(explain_backlog)
+    # Now, names, which have READY jobs, gates, two for each priority, counts, delayed jobs, workers, jobs, what is set,
+    # leases.
+    assert len(statements) <= 10 + 2 * LEVELS_MAX, statements
+    for statement in on_jobs(statements):
+        check(run, statement)
+    assert reads(explain_backlog) < READS_MAX + 100 * LEVELS_MAX + 2 * 50 * LEVELS_MAX
+
+
+def test_the_backlog_of_many_queues_costs_a_limited_number_of_statements(db, workers):
+    for number in range(250):
+        enqueue(f"queue {number}", 1, priority=number % 3)
+    few = len(sent(explain_backlog))
+    assert few < 60
+    for number in range(250, 500):
+        enqueue(f"queue {number}", 1, priority=number % 3)
+    assert len(sent(explain_backlog)) <= few + 3, "three hundred more names to look at"
+    assert explain_backlog()[0].evidence["queues_cut"] is True
 
 
 def test_the_backlog_is_larger_than_what_is_read():

@@ -1,0 +1,118 @@
+"""Which queues have READY jobs, behind which gates, and how many of them are due: for explain_backlog()."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from jobqueue.explain.ready_jobs import (
+    ALL_GATES,
+    LEVELS_MAX,
+    any_ready,
+    due_of_level,
+    first_of_level,
+    level_below,
+    top_level,
+)
+from jobqueue.transitions.claiming.candidates import queue_names
+
+#: names of queues that are looked at, and of those the ones with READY jobs; the first by name
+NAMES_MAX, QUEUES_MAX = 1000, 200
+#: due jobs that are counted in a queue, gate and priority; and in all of them, unless these are more than 500
+COUNT_MAX, ENTRIES_MAX, COUNT_LEAST = 10_000, 50_000, 100
+
+
+class Level(NamedTuple):
+    """A priority of READY jobs in a queue and behind a gate."""
+
+    queue: str
+    gate: int
+    level: int
+
+
+class Delayed(NamedTuple):
+    """A job whose time has not come."""
+
+    run_at: datetime
+    job_id: int
+
+
+@dataclass(slots=True)
+class Spot:
+    """The READY jobs of a queue behind one gate; gate 0 is none."""
+
+    queue: str
+    gate: int
+    levels: list[Level] = field(default_factory=list)  # the highest first, with due jobs or without
+    due_levels: list[Level] = field(default_factory=list)
+    first_due: int = 0  # an id; 0: none is due
+    due: int = 0
+    capped: bool = False  # there may be more due ones: not all were counted, or not all priorities were looked at
+    delayed: Delayed | None = None  # the one that is due next, of those priorities above the first with a due job
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The spots of the queues that were looked at, those with the most due jobs first."""
+
+    now: datetime
+    spots: list[Spot]
+    cut: bool  # there are more queues
+
+
+def survey(now: datetime, using: str) -> Survey:
+    """Look at all queues. A statement for each hundred names, gates and priorities in use; about 250 at most.
+
+    Reads ENTRIES_MAX index entries at most, or COUNT_LEAST for each queue, gate and priority.
+    """
+    names = queue_names(using=using, limit=NAMES_MAX + 1)
+    ready = sorted(
+        name for (name,) in any_ready(using).rows_of_each([{"queue": name} for name in names[:NAMES_MAX]])
+    )  # fmt: skip
+    spots = _spots(ready[:QUEUES_MAX], now, using)
+    _count(spots, using)
+    cut = len(names) > NAMES_MAX or len(ready) > QUEUES_MAX
+    return Survey(now, sorted(spots, key=lambda spot: (-spot.due, spot.queue, spot.gate)), cut)
+
+
+def _spots(queues: Sequence[str], now: datetime, using: str) -> list[Spot]:
+    found = [
+        Level(*row)
+        for row in top_level(using).rows_of_each(
+            [{"queue": queue, "gate": gate} for queue in queues for gate in ALL_GATES]
+        )
+    ]
+    spots = {(level.queue, level.gate): Spot(level.queue, level.gate) for level in found}
+    for _ in range(LEVELS_MAX):
+        runs = [level._asdict() for level in found]
+        for queue, gate, level, run_at, job_id in first_of_level(using).rows_of_each(runs):
+            _note(spots[queue, gate], Level(queue, gate, level), Delayed(run_at, job_id), is_due=run_at <= now)
+        found = [Level(*row) for row in level_below(using).rows_of_each(runs)]
+        if not found:
+            break
+    for level in found:
+        spots[level.queue, level.gate].capped = True
+    return list(spots.values())
+
+
+def _note(spot: Spot, level: Level, first: Delayed, *, is_due: bool) -> None:
+    spot.levels.append(level)
+    if is_due:
+        spot.due_levels.append(level)
+        spot.first_due = spot.first_due or first.job_id
+    elif not spot.first_due:
+        spot.delayed = first if spot.delayed is None else min(spot.delayed, first)
+
+
+def _count(spots: Sequence[Spot], using: str) -> None:
+    levels = [level for spot in spots for level in spot.due_levels]
+    if not levels:
+        return
+    most = min(COUNT_MAX, max(COUNT_LEAST, ENTRIES_MAX // len(levels)))
+    counts = Counter(due_of_level(using, most).rows_of_each([level._asdict() for level in levels]))
+    for spot in spots:
+        spot.due = counts[spot.queue, spot.gate]
+        spot.capped = spot.capped or spot.due >= most
