@@ -31,6 +31,7 @@ pytestmark = enough_on("sqlite", why="tables of the pages and the code")
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = Path(jobqueue.__file__).parent
+PAGES_OF_THEIR_OWN = ("explain", "groups", "queues", "schedules", "prune")
 DJANGOS = {"help", "version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color"}
 
 
@@ -111,7 +112,7 @@ def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    page = REFERENCE / (f"jobs-{name}.md" if name in ("groups", "queues", "schedules", "prune") else "jobs.md")
+    page = REFERENCE / (f"jobs-{name}.md" if name in PAGES_OF_THEIR_OWN else "jobs.md")
     assert {code(row[0])[0].split()[0] for row in table(page, f"jobs {name} options")} == options
 
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    explain,
     groups,
     keys,
     listing,
@@ -43,6 +44,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "list": listing,
     "show": show,
+    "explain": explain,
     "retry": retry,
     "redrives": redrives,
     "note": notes,
