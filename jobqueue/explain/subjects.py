@@ -65,4 +65,6 @@ def _count(subjects: Sequence[int], found: dict[int, Waiters], using: str) -> No
 @lru_cache(maxsize=64)
 def _waiting(using: str, most: int) -> Prepared:
     rows = GateWait.objects.using(using).filter(subject=Slot("subject", GateWait._meta.get_field("subject")))
+    # In the order of the index; else PostgreSQL may read the table.
+    rows = rows.order_by("urgency", "run_at", "job_id")
     return prepare_rows(vendor(using).force_index(rows, "ix_gate_wait").values_list("subject")[:most])
