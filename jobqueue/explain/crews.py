@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
-from jobqueue.explain.serving import SHOWN, RunningWorker, leases_of, read_workers, serve
+from jobqueue.explain.serving import SHOWN, RunningWorker, leases_of, most_run, read_workers, serve, tasks_in_words
 from jobqueue.payload import JSON
 
 
@@ -51,14 +51,22 @@ class Crews:
 
     def _busy(self, crew: frozenset[str], queues: Collection[str]) -> Explanation:
         threads = sum(worker.threads for worker in self._workers if worker.name in crew)
-        leases = leases_of(sorted(crew), self._using)
-        facts = {"queues": queue_list(queues), "held": leases, "threads": threads, "workers": len(crew)}
+        held = leases_of(sorted(crew), self._using)
+        leases = held.total()
+        facts: dict[str, object] = {
+            "queues": queue_list(queues),
+            "held": leases,
+            "threads": threads,
+            "workers": len(crew),
+        }
         evidence: dict[str, JSON] = {"leases": leases, "threads": threads, "workers": len(crew)}
-        evidence |= {"full": leases >= threads, "worker_names": list(sorted(crew)[:SHOWN])}
+        evidence |= {"full": leases >= threads, "tasks": most_run(held), "worker_names": list(sorted(crew)[:SHOWN])}
         if leases >= threads:
             text = gettext(
-                "The workers of these queues are busy: %(workers)d hold %(held)d jobs, with %(threads)d threads."
+                "The workers of these queues are busy: %(workers)d hold %(held)d jobs, with %(threads)d threads. They "
+                "run: %(tasks)s."
             )
+            facts["tasks"] = tasks_in_words(held)
             step = gettext("A job starts when another one ends. Start more workers if jobs wait for too long.")
         else:
             text = gettext(
