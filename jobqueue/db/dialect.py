@@ -263,6 +263,10 @@ class Dialect(Seeks):
         """The isolation level of the session, in the server's words."""
         return "serializable"
 
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """The setting for which the server refuses the writes of this session; "" if it accepts them."""
+        return ""
+
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """What is wrong with the server, the session or `table` for a queue; here that it is too old."""
         if tuple(connection.get_database_version()) < self.oldest:

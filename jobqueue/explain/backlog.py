@@ -15,8 +15,11 @@ from jobqueue.explain.findings import Findings, Rank
 from jobqueue.explain.idle import nothing_waits
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
+from jobqueue.explain.monitors import monitor_dead
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_places
 from jobqueue.explain.ready_jobs import first_due_of_level
+from jobqueue.explain.refusals import read_only
+from jobqueue.explain.row_locks import row_lock
 from jobqueue.explain.states import held
 from jobqueue.explain.subjects import SAMPLE_MAX, Waiters, waiters
 from jobqueue.explain.survey import Spot, Survey, survey
@@ -41,6 +44,12 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
         findings = Findings(cut=seen.cut or sum(spot.due > 0 for spot in seen.spots) > SPOTS_MAX)
         if seen.spots:
             _Look(seen, findings, alias).run()
+        due = [spot for spot in seen.spots if spot.due]
+        for one in read_only(alias):
+            jobs, queues = sum(spot.due for spot in due), {spot.queue for spot in due}
+            findings.add(one, queues, jobs, capped=any(spot.capped for spot in due), rank=Rank.STOPS_ALL)
+        monitor_dead(findings, alias)
+        row_lock(findings, alias)
         return findings.told() or nothing_waits(seen.cut, alias)
 
 

@@ -14,13 +14,14 @@ from jobqueue.payload import JSON
 #: findings that are returned, and queues that each of them names
 FINDINGS_MAX, QUEUES_SHOWN = 20, 10
 #: what tells two causes of one code apart; evidence without any of these is an example of many like it
-_OF_CAUSE = ("queue", "task", "concurrency_key", "dependency", "worker_names")
+_OF_CAUSE = ("queue", "task", "concurrency_key", "dependency", "worker_names", "blocking")
 _EXAMPLES = ("held", "parents", "unknown_task")
 
 
 class Rank(IntEnum):
     """What comes first, whatever the number of jobs."""
 
+    STOPS_ALL = -1  # whatever the jobs
     HOLDS_UP = 0  # due jobs do not start because of it
     MOVES = 1  # the next worker, or the end of other jobs, starts them
     LATER = 2  # they are not due
@@ -63,9 +64,11 @@ class Findings:
         names = sorted(finding.queues)
         facts = {"text": finding.one.text, "jobs": counted(finding.jobs, capped=finding.capped)}
         facts["queues"] = queue_list(names)
-        if _is_example(finding.one):
+        if not names:
+            text = "%(text)s"
+        elif _is_example(finding.one):
             text = gettext("Jobs that wait like this: %(jobs)s, in %(queues)s. The first one: %(text)s")
-        elif finding.rank is Rank.HOLDS_UP:
+        elif finding.rank <= Rank.HOLDS_UP:
             text = gettext("%(text)s Due jobs that it holds up: %(jobs)s, in %(queues)s.")
         else:
             text = gettext("%(text)s Jobs: %(jobs)s, in %(queues)s.")

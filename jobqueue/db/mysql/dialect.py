@@ -20,7 +20,14 @@ from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.server import SESSION_LOST, collation, error_number, padding_problem, server_problems
+from jobqueue.db.mysql.server import (
+    SESSION_LOST,
+    collation,
+    error_number,
+    padding_problem,
+    server_problems,
+    write_refusal,
+)
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.sockets import one_value
 
@@ -170,6 +177,10 @@ class MySQL(Dialect):
         with connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
             return str(cursor.fetchone()[1]).lower().replace("-", " ")
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """From the server's variables; those with a right to it write although read_only is on."""
+        return write_refusal(connection)
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
         """The one that the server has: not every server that speaks MySQL's protocol has MySQL's collations."""

@@ -135,6 +135,12 @@ class PostgreSQL(Dialect):
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         return str(one_value(connection, "SHOW transaction_isolation"))
 
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """A standby refuses all writes; the default of a session, those of transactions that do not say otherwise."""
+        sql = "SELECT CASE WHEN pg_is_in_recovery() THEN 'recovery' ELSE current_setting(%s) END"
+        found = str(one_value(connection, sql, ["default_transaction_read_only"]))
+        return {"off": "", "on": "default_transaction_read_only"}.get(found, found)
+
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         """From the driver: every status but idle; so also a failed transaction, and an answer that was not read."""
         session: Any = connection.connection
