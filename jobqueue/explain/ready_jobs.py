@@ -52,8 +52,8 @@ def first_of_level(using: str) -> Prepared:
 
 @lru_cache(maxsize=64)
 def due_of_level(using: str, most: int) -> Prepared:
-    """Queue and gate, once for each due job of a priority, up to `most`. Reads index entries alone."""
-    return prepare_rows(_in_order(_due(using), using).values_list("queue", "gate")[:most])
+    """Queue, gate and priority, once for each due job of a priority, up to `most`. Reads index entries alone."""
+    return prepare_rows(_in_order(_due(using), using).values_list("queue", "gate", "priority")[:most])
 
 
 @lru_cache(maxsize=8)

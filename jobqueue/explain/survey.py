@@ -21,8 +21,10 @@ from jobqueue.transitions.claiming.candidates import queue_names
 
 #: names of queues that are looked at, and of those the ones with READY jobs; the first by name
 NAMES_MAX, QUEUES_MAX = 1000, 200
-#: due jobs that are counted in a queue, gate and priority; and in all of them, unless these are more than 500
-COUNT_MAX, ENTRIES_MAX, COUNT_LEAST = 10_000, 50_000, 100
+#: due jobs that are counted in a queue, gate and priority, in at most so many passes
+COUNT_MAX, PASSES_MAX = 10_000, 4
+#: index entries that a pass reads, but of each queue, gate and priority as many as the second figure says
+ENTRIES_MAX, COUNT_LEAST = 20_000, 100
 
 
 class Level(NamedTuple):
@@ -64,10 +66,7 @@ class Survey:
 
 
 def survey(now: datetime, using: str) -> Survey:
-    """Look at all queues. A statement for each hundred names, gates and priorities in use; about 250 at most.
-
-    Reads ENTRIES_MAX index entries at most, or COUNT_LEAST for each queue, gate and priority.
-    """
+    """Look at all queues. A few statements for each hundred names, gates and priorities in use."""
     names = queue_names(using=using, limit=NAMES_MAX + 1)
     ready = sorted(
         name for (name,) in any_ready(using).rows_of_each([{"queue": name} for name in names[:NAMES_MAX]])
@@ -108,11 +107,16 @@ def _note(spot: Spot, level: Level, first: Delayed, *, is_due: bool) -> None:
 
 
 def _count(spots: Sequence[Spot], using: str) -> None:
-    levels = [level for spot in spots for level in spot.due_levels]
-    if not levels:
-        return
-    most = min(COUNT_MAX, max(COUNT_LEAST, ENTRIES_MAX // len(levels)))
-    counts = Counter(due_of_level(using, most).rows_of_each([level._asdict() for level in levels]))
+    """Count few jobs of each priority, then more where there are more: many small ones do not cut short a large one."""
+    levels, counts, most = [level for spot in spots for level in spot.due_levels], Counter[tuple[object, ...]](), 0
+    for _ in range(PASSES_MAX):
+        allowed = min(COUNT_MAX, max(COUNT_LEAST, ENTRIES_MAX // len(levels))) if levels else most
+        if allowed <= most:
+            break
+        most = allowed
+        counts |= Counter(due_of_level(using, most).rows_of_each([level._asdict() for level in levels]))
+        levels = [level for level in levels if counts[level] >= most]
+    more = {(level.queue, level.gate) for level in levels}
     for spot in spots:
-        spot.due = counts[spot.queue, spot.gate]
-        spot.capped = spot.capped or spot.due >= most
+        spot.due = sum(counts[level] for level in spot.due_levels)
+        spot.capped = spot.capped or (spot.queue, spot.gate) in more

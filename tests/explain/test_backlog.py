@@ -261,6 +261,18 @@ class TestItsCounts:
         assert one.evidence["waiting_capped"] is True
         assert "3+, in q" in one.text
 
+    def test_of_many_small_queues_do_not_cut_that_of_a_large_one(self, worker, monkeypatch):
+        monkeypatch.setattr(survey, "ENTRIES_MAX", 30)
+        monkeypatch.setattr(survey, "COUNT_LEAST", 3)
+        worker(queues="large")
+        enqueue_many("large", range(20))
+        pause("large", reason="r")
+        for number in range(9):
+            make_jobs(2, f"small{number}")
+        found = backlog()
+        assert [(one.code, one.evidence["waiting_jobs"]) for one in found] == [("paused", 20), ("no_worker", 18)]
+        assert not any(one.evidence["waiting_capped"] for one in found)
+
     def test_include_all_priorities_and_no_delayed_jobs(self):
         for priority in (3, 2, 1):
             enqueue("q", 1, priority=priority)
