@@ -21,10 +21,10 @@ from jobqueue.transitions.claiming.candidates import queue_names
 
 #: names of queues that are looked at, and of those the ones with READY jobs; the first by name
 NAMES_MAX, QUEUES_MAX = 1000, 200
-#: due jobs that are counted in a queue, gate and priority, in at most so many passes
-COUNT_MAX, PASSES_MAX = 10_000, 4
-#: index entries that a pass reads, but of each queue, gate and priority as many as the second figure says
-ENTRIES_MAX, COUNT_LEAST = 20_000, 100
+#: due jobs that are counted in a queue, gate and priority: at most, and at least if there are as many
+COUNT_MAX, COUNT_LEAST = 10_000, 10
+#: index entries that the first pass reads, unless there are more priorities than a tenth of that; later ones five times
+ENTRIES_MAX = 20_000
 
 
 class Level(NamedTuple):
@@ -109,9 +109,9 @@ def _note(spot: Spot, level: Level, first: Delayed, *, is_due: bool) -> None:
 def _count(spots: Sequence[Spot], using: str) -> None:
     """Count few jobs of each priority, then more where there are more: many small ones do not cut short a large one."""
     levels, counts, most = [level for spot in spots for level in spot.due_levels], Counter[tuple[object, ...]](), 0
-    for _ in range(PASSES_MAX):
-        allowed = min(COUNT_MAX, max(COUNT_LEAST, ENTRIES_MAX // len(levels))) if levels else most
-        if allowed <= most:
+    while levels and most < COUNT_MAX:
+        allowed = min(COUNT_MAX, max(COUNT_LEAST, 4 * most, ENTRIES_MAX // len(levels)))
+        if most and allowed * len(levels) > 5 * ENTRIES_MAX:
             break
         most = allowed
         counts |= Counter(due_of_level(using, most).rows_of_each([level._asdict() for level in levels]))

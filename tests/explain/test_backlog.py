@@ -273,6 +273,16 @@ class TestItsCounts:
         assert [(one.code, one.evidence["waiting_jobs"]) for one in found] == [("paused", 20), ("no_worker", 18)]
         assert not any(one.evidence["waiting_capped"] for one in found)
 
+    def test_of_small_queues_that_reach_the_first_cap_do_not_cut_that_of_a_large_one(self, worker, monkeypatch):
+        monkeypatch.setattr(survey, "ENTRIES_MAX", 12)
+        monkeypatch.setattr(survey, "COUNT_LEAST", 2)
+        worker(queues="large")
+        enqueue_many("large", range(20))
+        pause("large", reason="r")
+        for number in range(4):
+            make_jobs(3, f"small{number}")
+        assert about(first(backlog(), "paused")) == (20, ["large"])
+
     def test_include_all_priorities_and_no_delayed_jobs(self):
         for priority in (3, 2, 1):
             enqueue("q", 1, priority=priority)
