@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.breakers import breaker_of_job
@@ -34,14 +36,18 @@ def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanat
                 f"there is no job {number} in the database {alias!r}: its transaction was rolled back or is still "
                 "open, or it was deleted. Nothing was explained; give the id of a job that exists."
             )
-        return explain_row(found[0], alias)
+        (job,) = found
+        lives = job.status in (Job.Status.READY, Job.Status.PROCESSING)
+        return explain_row(job, alias, refusal=read_only(alias) if lives else [])
 
 
-def explain_row(job: ReadJob, using: str) -> list[Explanation]:
-    """explain_job() of a row that was read a moment ago, with the database's time as `now`."""
+def explain_row(job: ReadJob, using: str, *, refusal: Sequence[Explanation] = ()) -> list[Explanation]:
+    """explain_job() of a row that was read a moment ago, with the database's time as `now`.
+
+    `refusal`: that the database refuses writes, if it was asked; a page of the admin needs to write anyway.
+    """
     if job.status not in (Job.Status.READY, Job.Status.PROCESSING):
         return [ended(job)]
-    refusal = read_only(using)
     if job.status == Job.Status.PROCESSING:
         return [*refusal, *nobody_reaps(job), running(job)]
     place = read_place(job.queue, job.now, using, [job.task])

@@ -23,7 +23,7 @@ LEASES_MAX, WORKERS_SHOWN = 1000, 10
 
 
 def monitor_dead(findings: Findings, using: str) -> None:
-    """Add monitor_dead if leases ran out, or workers fell silent, WORKER_SILENT_SECONDS ago or earlier. Two statements.
+    """Add monitor_dead if leases ran out, or heartbeats ended, too long ago. Two statements.
 
     Every worker's monitor ends such leases and marks such workers about once a second.
     """
