@@ -28,8 +28,8 @@ def row_lock(findings: Findings, using: str) -> None:
             blockers.setdefault(wait.blocking, []).append(wait)
     waiting = {wait.waiting for waits in blockers.values() for wait in waits}
     for blocking, waits in blockers.items():
-        # One that waits itself is not the cause.
-        if blocking not in waiting:
+        # One that waits itself is not the cause. 0: the server names no connection, as for a prepared transaction.
+        if blocking and blocking not in waiting:
             findings.add(_explanation(blocking, waits), (), 0)
 
 
