@@ -21,7 +21,9 @@ from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.server import SESSION_LOST, collation, error_number, padding_problem, server_problems
+from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
+from jobqueue.db.set_up import SetUp
 from jobqueue.db.sockets import one_value
 
 # 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
@@ -57,6 +59,7 @@ class MySQL(Dialect):
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     locks: LockDialect = MySQLLocks()
     diagnostics: Diagnostics = MySQLDiagnostics()
+    set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",

@@ -11,6 +11,7 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
+from jobqueue.db.sqlite.set_up import SQLiteSetUp
 
 
 class SQLiteDiagnostics(Diagnostics):
@@ -31,6 +32,7 @@ class SQLite(Dialect):
     single_writer = True
     locks = SQLiteLocks()
     diagnostics = SQLiteDiagnostics()
+    set_up = SQLiteSetUp()
     transaction = staticmethod(immediate)
     column_types = {"tiny": "smallint", "instant": "datetime"}
     now_sql = NOW_SQL
