@@ -9,6 +9,7 @@ from django.db import connection
 from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
+from tests.doctor.helpers import add_worker
 from tests.factories import make_in_state
 from tests.marks import committed
 from tests.matrix import enough_on
@@ -27,6 +28,8 @@ def run(capsys, *words):
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
+    if name == "doctor":
+        add_worker()
     words = [str(make_in_state(states[name]))] if name in states else ["--dry-run"] if name == "prune" else []
     assert run(capsys, name, option, *words)
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    doctor,
     groups,
     keys,
     listing,
@@ -56,6 +57,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "schedules": schedules,
     "locks": locks,
     "unrunnable": unrunnable,
+    "doctor": doctor,
 }
 
 
