@@ -13,13 +13,14 @@ from jobqueue.db import is_lost_connection
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.sockets import ping
+from jobqueue.doctor.brokers import brokers, redis_servers
 from jobqueue.doctor.claim_plan import claim_plan
 from jobqueue.doctor.clocks import clock_skew, session_zone
+from jobqueue.doctor.events import unrouted_events
 from jobqueue.doctor.finding import Finding, Level
 from jobqueue.doctor.foreign_claimers import foreign_claimers
 from jobqueue.doctor.leases import lapsed_leases, lease_length
 from jobqueue.doctor.nested_retries import nested_retries
-from jobqueue.doctor.outbox import brokers, unrouted_events
 from jobqueue.doctor.schedules import schedules
 from jobqueue.doctor.schema import indexes, migrations, tables
 from jobqueue.doctor.server import default_isolation, driver_timeouts, server_values
@@ -63,6 +64,7 @@ CHECKS = [
     Check("driver", "the driver does not wait without a limit", Need.NOTHING, driver_timeouts),
     Check("lease", "leases are long enough", Need.NOTHING, lease_length),
     Check("brokers", "the brokers of outbox routes answer", Need.NOTHING, brokers),
+    Check("redis", "the Redis servers of the settings answer", Need.NOTHING, redis_servers),
     Check("server", "the server, its sessions and the job table are fit for a queue", Need.DATABASE, server),
     Check("server_values", "the settings of the server are fit for a queue", Need.DATABASE, server_values),
     Check("sqlite_file", "the file of SQLite is on a local disk", Need.DATABASE, sqlite_file),

@@ -17,7 +17,7 @@ IDS = (
     "no_worker", "worker_silent", "worker_versions", "queue_unserved", "leases_lapsed", "lease_short",
     "foreign_claimer", "retries_multiply",
     "schedule_unknown_task", "schedule_unannounced", "schedule_late", "schedule_missed",
-    "broker_unreachable", "events_unrouted",
+    "broker_unreachable", "redis_unreachable", "events_unrouted",
 )  # fmt: skip
 
 

@@ -40,11 +40,12 @@ def workers(using: str) -> Iterator[Finding]:
 
 def _silent(silent: list[tuple[str, str, datetime]], now: datetime) -> Finding:
     name, host, seen_at = silent[0]
+    others = f", and {len(silent) - 1} others for less" if len(silent) > 1 else ""
     return Finding(
         Level.WARNING,
         "worker_silent",
-        f"{len(silent)} workers have sent no heartbeat for too long; {name} on {host} for "
-        f"{(now - seen_at).total_seconds():.0f} s. They were killed, hang, or have lost the database.",
+        f"Worker {name} on {host} has sent no heartbeat for {(now - seen_at).total_seconds():.0f} s, and has not "
+        f"stopped{others}: it was killed, hangs, or has lost the database.",
         "Look at their hosts and logs. Other workers end their leases; reap_leases marks their rows. See "
         "docs/runbook/leases-run-out.md.",
         {"workers": [{"name": one[0], "host": one[1], "heartbeat_at": one[2].isoformat()} for one in silent[:SHOWN]]},

@@ -29,7 +29,7 @@ def test_a_worker_without_heartbeats_is_named_and_counts_as_none():
     assert ids() == ["no_worker", "worker_silent"]
     one = the("worker_silent")
     assert one.evidence["workers"][0]["name"] == "w1"
-    assert "w1 on web-3 for 60" in one.text
+    assert "Worker w1 on web-3 has sent no heartbeat for 60" in one.text
     add_worker("w2")
     assert ids() == ["worker_silent"]
 

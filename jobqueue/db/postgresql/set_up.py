@@ -13,7 +13,7 @@ from jobqueue.db.sockets import one_value
 
 SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "idle_in_transaction_session_timeout")
 #: of a table below this size the planner often prefers to read and sort all rows, and is right
-SMALL_BYTES = 2 * 1024 * 1024
+SMALL_BYTES = 1024 * 1024
 # -1 means no limit of the account or the database. The sum has one row per database, not per session.
 _USE = """
 SELECT LEAST(
@@ -24,8 +24,8 @@ SELECT LEAST(
 """
 _INDEXES = """
 SELECT t.relname, i.relname, ARRAY(
-    SELECT a.attname::text FROM unnest(x.indkey::int2[]) WITH ORDINALITY AS k (number, place)
-    JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.number ORDER BY k.place
+    SELECT a.attname::text FROM unnest(x.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.attnum ORDER BY k.place
   )
 FROM pg_index x JOIN pg_class t ON t.oid = x.indrelid JOIN pg_class i ON i.oid = x.indexrelid
 WHERE x.indisvalid AND pg_table_is_visible(t.oid) AND t.relname = ANY(%s)
