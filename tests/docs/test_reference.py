@@ -18,6 +18,7 @@ from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
+from jobqueue.doctor.finding import IDS
 from jobqueue.explain.explanation import CODES
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
@@ -49,6 +50,10 @@ def shown(value):
 
 def test_explain_lists_every_code():
     assert list(dict.fromkeys(listed("explain.md", "Codes"))) == list(CODES)
+
+
+def test_doctor_lists_every_id():
+    assert listed("doctor.md", "Ids") == list(IDS)
 
 
 def test_settings_lists_every_key_with_its_default():
@@ -111,7 +116,8 @@ def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    page = REFERENCE / (f"jobs-{name}.md" if name in ("groups", "queues", "schedules", "prune") else "jobs.md")
+    own = {"doctor": "doctor.md"} | {one: f"jobs-{one}.md" for one in ("groups", "queues", "schedules", "prune")}
+    page = REFERENCE / own.get(name, "jobs.md")
     assert {code(row[0])[0].split()[0] for row in table(page, f"jobs {name} options")} == options
 
 
