@@ -45,7 +45,8 @@ def _foreign(queue: str, using: str) -> dict[str, list[int]]:
     """The ids of the leases of each claimer that is no worker."""
     held: dict[str, list[int]] = {}
     rows = Job.objects.using(using).filter(queue=Unestimated(queue), status=Unestimated(Job.Status.PROCESSING))
-    rows = vendor(using).force_index(rows, "ix_pick")
+    # In the order of the index, or PostgreSQL may read the whole table.
+    rows = vendor(using).force_index(rows.order_by("gate", "priority", "run_at", "id"), "ix_pick")
     for job_id, name in rows.values_list("pk", "locked_by")[:LEASES_MAX]:
         held.setdefault(str(name), []).append(job_id)
     ours = _workers([*held], using) if held else set()

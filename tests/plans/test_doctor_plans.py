@@ -37,7 +37,9 @@ def cost():
         examine()
     own = [one for one in sent if re.match(r"(SELECT|WITH) ", one[0]) and 'FROM "job_' in one[0]]
     assert len(own) > 10
-    return sum(read_by(one, literal) for one in own)
+    costs = {one[0]: read_by(one, literal) for one in own}
+    assert max(costs.values()) < READS_MAX, max(costs, key=costs.get)
+    return sum(costs.values())
 
 
 def test_a_backlog_costs_a_few_seeks(transactional_db, request):
