@@ -93,7 +93,8 @@ _ORDER = list(Level)
 def examine(using: str | None = None) -> list[Finding]:
     """Check the whole set-up of the queue on `using`; what was found, errors first. An empty list: all is right.
 
-    Imports the tasks.py of all apps. Raises nothing for what is wrong: an unreachable database is a finding, too.
+    Imports the tasks.py of all apps. An unreachable database is a finding, too. Raises WrongSettings if JOBQUEUE cannot
+    be read, and InvalidValue or InvalidType for what is no alias.
     """
     return in_order(check_all(alias_of(using)))
 
@@ -150,24 +151,28 @@ def _lacks_jobs(finding: Finding) -> bool:
 
 
 def _run(check: Check, using: str) -> list[Finding]:
+    """What it found, also before it failed."""
+    found: list[Finding] = []
     try:
         with nullcontext() if check.need is Need.NOTHING else _isolated(using):
-            return list(check.look(using))
+            found.extend(check.look(using))
     except NotSupported as error:
         fix = "Give this account the right, or run jobs doctor with one that has it."
-        return [Finding(Level.INFO, "not_checked", str(error), fix, {"check": check.name})]
+        found.append(Finding(Level.INFO, "not_checked", str(error), fix, {"check": check.name}))
     except Exception as error:
         _close_lost(error, using)
-        kind = type(error).__name__
-        return [
-            Finding(
-                Level.WARNING,
-                "check_failed",
-                f"It is not known whether {check.title}: {kind}: {error}".rstrip(".") + ".",
-                "Repair what the error names, then run jobs doctor again. The other checks have been run.",
-                {"check": check.name, "error": f"{kind}: {error}"},
-            )
-        ]
+        found.append(_failed(check, f"{type(error).__name__}: {error}"))
+    return found
+
+
+def _failed(check: Check, error: str) -> Finding:
+    return Finding(
+        Level.WARNING,
+        "check_failed",
+        f"It is not known whether {check.title}: {error.rstrip('.')}.",
+        "Repair what the error names, then run jobs doctor again. The other checks have been run.",
+        {"check": check.name, "error": error},
+    )
 
 
 def _isolated(using: str) -> AbstractContextManager[object]:

@@ -38,8 +38,10 @@ def tables(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "table_missing",
-            f"Tables are missing, although the migrations were run: {', '.join(missing)}. Somebody has dropped them.",
-            "Restore them from a backup, or make them again: docs/reference/schema.md has the statements.",
+            f"Tables are missing, although the migrations were run: {', '.join(missing)}. Somebody has dropped "
+            "them, or this account has no right on them, so that the server does not show them.",
+            "Restore them from a backup, or make them again: docs/reference/schema.md has the statements. "
+            "docs/howto/deploy.md has the rights.",
             {"tables": list(missing)},
         )
 

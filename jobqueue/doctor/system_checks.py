@@ -33,7 +33,9 @@ def settings(using: str) -> Iterator[Finding]:
     """The checks of settings, tasks, routes, schedules and nested retries, without those that are silenced."""
     for message in checks.run_checks(tags=["jobqueue"]):
         if not message.is_silenced():
-            yield Finding(_level(message), str(message.id), message.msg, message.hint or "See docs.", {})
+            yield Finding(
+                _level(message), str(message.id), message.msg, message.hint or "See docs/reference/checks.md.", {}
+            )
 
 
 def server(using: str) -> Iterator[Finding]:

@@ -1,6 +1,11 @@
 """What the tests of the doctor ask."""
 
 import json
+import socket
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from django.db import connection
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.doctor import Level, examine
@@ -43,5 +48,21 @@ def ids():
 
 def the(name):
     """The only finding with this id."""
-    (one,) = [one for one in examine() if one.id == name]
-    return one
+    findings = examine()
+    named = [one for one in findings if one.id == name]
+    assert len(named) == 1, findings
+    return named[0]
+
+
+@contextmanager
+def unreachable():
+    """In the block, nobody listens where the database was; on SQLite, its file cannot be opened."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = {"NAME": "/nowhere/jobs.sqlite3"} if VENDOR == "sqlite" else {"PORT": str(closed.getsockname()[1])}
+        connection.close()
+        with patch.dict(connection.settings_dict, place):
+            try:
+                yield
+            finally:
+                connection.close()

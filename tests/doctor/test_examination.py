@@ -1,13 +1,13 @@
 """Each check stands alone: one that fails is a finding, and the others go on."""
 
 import pytest
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.doctor import Level, examination, examine
-from jobqueue.doctor.examination import CHECKS, Check, Need, check_all
+from jobqueue.doctor import Finding, Level, examination, examine
+from jobqueue.doctor.examination import CHECKS, Check, Need, check_all, in_order
 from jobqueue.exceptions import NotSupported
-from tests.doctor.helpers import add_worker, ids, the
+from tests.doctor.helpers import add_worker, ids, the, unreachable
 from tests.faults.conftest import kill, session_id
 from tests.marks import committed, on_a_wire
 
@@ -75,16 +75,26 @@ def test_after_a_lost_connection_the_next_check_opens_another_one(first):
     assert ids() == ["check_failed"]
 
 
-def test_a_database_that_cannot_be_reached_is_the_finding_and_what_needs_it_is_left_out(monkeypatch):
-    def down(connection):
-        raise DatabaseError("connection refused")
-
-    monkeypatch.setattr(examination, "ping", down)
-    found = examine()
+@committed
+def test_a_database_that_cannot_be_reached_is_the_finding_and_what_needs_it_is_left_out():
+    with unreachable():
+        checked = list(check_all("default"))
+    found = in_order(checked)
     assert (found[0].id, found[0].level) == ("database_unreachable", Level.ERROR)
-    assert "connection refused" in found[0].text
-    states = {one.check.name: one.findings is None for one in check_all("default")}
+    assert found[0].evidence["error"] in found[0].text
+    states = {one.check.name: one.findings is None for one in checked}
     assert states == {"database": False} | {check.name: check.need is not Need.NOTHING for check in CHECKS}
+    assert "database_unreachable" not in ids()
+
+
+def test_what_a_check_has_found_before_it_fails_is_kept(first):
+    def look(using):
+        yield Finding(Level.INFO, "lease_short", "It is short.", "Do.", {})
+        crash(using)
+
+    first(look)
+    add_worker()
+    assert ids() == ["check_failed", "lease_short"]
 
 
 def test_it_reads_only():
