@@ -245,6 +245,15 @@ class Dialect(Seeks):
         """
         return False
 
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A block whose SELECTs are stopped after `seconds` each; their error is_stopped(). By default no limit."""
+        yield
+
+    def is_stopped(self, error: BaseException) -> bool:
+        """Whether `error` says that a statement was stopped, by a limit of time or by an operator."""
+        return self.error_kind(error) is ErrorKind.CANCELED
+
     def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether a pooler stands between driver and server, and may change the session between transactions."""
         return False

@@ -11,7 +11,8 @@ from jobqueue.db.clock import Selected
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.gates.backlog import GATES, INDEX
+from jobqueue.gates.backlog import GATES
+from jobqueue.gates.levels import INDEX
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import JobQuerySet

@@ -19,7 +19,7 @@ ROOMS = [
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
+    "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "checks",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",

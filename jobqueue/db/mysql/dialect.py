@@ -20,6 +20,7 @@ from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.read_limit import limit_by_variable
 from jobqueue.db.mysql.server import SESSION_LOST, collation, error_number, padding_problem, server_problems
 from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
@@ -167,6 +168,12 @@ class MySQL(Dialect):
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
         return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """In milliseconds; it limits SELECT only."""
+        with limit_by_variable(connection, "max_execution_time", max(1, round(1000 * seconds))):
+            yield
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """From the server; MariaDB has the older name of the variable."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import OperationalError
@@ -10,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind
+from jobqueue.db.sqlite.interrupt import interrupted_after
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
 from jobqueue.db.sqlite.set_up import SQLiteSetUp
 
@@ -61,6 +64,16 @@ class SQLite(Dialect):
     def never_sent(self, error: BaseException) -> bool:
         """There is no network that can lose an answer."""
         return True
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A thread interrupts what runs when the time is over."""
+        connection.ensure_connection()
+        with interrupted_after(connection.connection, seconds):
+            yield
+
+    def is_stopped(self, error: BaseException) -> bool:
+        return isinstance(error, OperationalError) and "interrupted" in str(error)
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         session: Any = connection.connection
