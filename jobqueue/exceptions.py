@@ -256,6 +256,10 @@ class DatabaseBusy(JobQueueError):
     """The same transaction failed several times with transient errors (deadlock, lock wait). Nothing was written."""
 
 
+class StatementTimeout(JobQueueError, TimeoutError):
+    """A read took longer than its limit, so the database stopped it. Nothing was written."""
+
+
 class QueueFull(JobQueueError, ValueError):
     """The queue takes no more jobs: it is draining, or MAX_READY jobs wait in it. Nothing was written.
 

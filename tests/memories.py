@@ -13,6 +13,7 @@ from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
 from jobqueue.producer import back_pressure
 from jobqueue.schedules import declaring
+from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry, versions
 from jobqueue.transitions.claiming import aging
 from jobqueue.wakeup.redis import RedisNotifier
@@ -61,6 +62,7 @@ def reset():
             del known[path]
     gate_rules._cache.forget()
     recorder._reset()
+    job_stats._reset()
     RedisNotifier.at.cache_clear()
 
 

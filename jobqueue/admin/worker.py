@@ -13,8 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.formatting import NOTHING, badge, json_of, moment_of, name_of, plain, relative
 from jobqueue.admin.readonly import Facts, ReadOnlyAdmin
-from jobqueue.conf import load
-from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
+from jobqueue.maintenance.worker_list import state_of
 from jobqueue.models import Job, Worker
 
 
@@ -75,8 +74,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Whether the worker runs, sends no heartbeats, or has stopped, and why."""
         if worker.stopped_at is not None:
             return badge("done", gettext("stopped: %(reason)s") % {"reason": plain(worker.stop_reason or NOTHING)})
-        limit = max(load().worker_silent_seconds, HEARTBEATS_MISSED * (worker.heartbeat_seconds or 0.0))
-        silent = (worker.now - worker.heartbeat_at).total_seconds() > limit
+        silent = state_of(worker, worker.now) == "silent"
         return badge("expired", gettext("no heartbeat")) if silent else badge("running", gettext("running"))
 
     @admin.display(description=_("jobs now"))

@@ -14,7 +14,7 @@ from django.db import Error, connections
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.durations import parse_seconds
-from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, StatementTimeout, WrongDatabase, WrongSettings
 
 #: exit statuses: no such id, wrong usage, no usable database, wrong settings, and what was looked for exists
 NO_SUCH_ID, USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 1, 2, 3, 4, 5
@@ -73,6 +73,12 @@ def add_json(parser: ArgumentParser, meaning: str = "print one JSON object") -> 
     parser.add_argument("--json", action="store_true", help=meaning)
 
 
+def add_log_format(add: Callable[..., Action], default: str) -> None:
+    """Declare --log-format by `add`, the add_argument of a parser or of a group."""
+    meaning = f"auto: text on a terminal, else json (default {default})"
+    add("--log-format", choices=["text", "json", "auto"], default=default, help=meaning)
+
+
 def add_django_options(own: ArgumentParser, command: ArgumentParser) -> None:
     """Let the parser of a sub-command take the options of Django that its `command` has: -v, --settings and others."""
     group = own.add_argument_group("Django's options")
@@ -84,7 +90,7 @@ def add_django_options(own: ArgumentParser, command: ArgumentParser) -> None:
             group._add_action(option)
 
 
-def unreadable(using: str, error: Error | DatabaseBusy, what: str = "the queue") -> str:
+def unreadable(using: str, error: Error | DatabaseBusy | StatementTimeout, what: str = "the queue") -> str:
     """The message for a database that cannot be read."""
     if isinstance(error, NotMigrated | WrongDatabase):
         return str(error).removesuffix(".") + "."

@@ -13,6 +13,8 @@ from django.utils import translation
 
 from jobqueue.cli.arguments import NO_SUCH_ID, add_database, add_json
 from jobqueue.cli.tables import aligned
+from jobqueue.cli.watch import add_watch, repeat
+from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
 from jobqueue.log_format import one_line
@@ -21,10 +23,14 @@ from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.validation import check_id
 
+#: how long reading may take
+READ_SECONDS = 10.0
+
 
 def declare(parser: ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", default=None, metavar="ID", help="the id of a job; without it: all due jobs")
     parser.add_argument("--queue", default=None, metavar="NAME", help="the jobs of this queue")
+    add_watch(parser)
     add_json(parser)
     add_database(parser)
 
@@ -35,16 +41,20 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     job_id = None if given["id"] is None else check_id(given["id"])
     # So that the limits of tasks are known, and no task is said to be unknown here.
     list(registry.discover())
-    # English, as everything on the command line.
-    with translation.override(None):
-        found = _explain(job_id, given["queue"], using)
-    if given["json"]:
-        reasons = [asdict(one) for one in found]
-        out.write(json.dumps({"version": 1, "job_id": job_id, "queue": given["queue"], "reasons": reasons}))
-    elif given["verbosity"] > 0:
-        for line in _lines(found) if found else [f"job {job_id} does not exist"]:
-            out.write(line)
-    return 0 if found else NO_SUCH_ID
+
+    def show(out: OutputWrapper) -> int:
+        # English, as everything on the command line.
+        with translation.override(None), time_limit(READ_SECONDS, using=using):
+            found = _explain(job_id, given["queue"], using)
+        if given["json"]:
+            reasons = [asdict(one) for one in found]
+            out.write(json.dumps({"version": 1, "job_id": job_id, "queue": given["queue"], "reasons": reasons}))
+        elif given["verbosity"] > 0:
+            for line in _lines(found) if found else [f"job {job_id} does not exist"]:
+                out.write(line)
+        return 0 if found else NO_SUCH_ID
+
+    return repeat(show, out, using, given, words=f"what holds jobs of {using} up")
 
 
 def _explain(job_id: int | None, queue: str | None, using: str) -> list[Explanation]:

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, DjangoHelpFormatter
 
 from jobqueue.cli.arguments import (
     USAGE,
+    add_log_format,
     count,
     database_of,
     duration,
@@ -105,7 +106,7 @@ def _declare_upkeep(parser: ArgumentParser) -> None:
     add("--no-scheduler", action="store_true", help="fire no schedules; other workers do")
     add = parser.add_argument_group("operation").add_argument
     add("--worker-name", default=None, metavar="NAME", help="default host:pid; a boot id is always added")
-    add("--log-format", choices=["text", "json", "auto"], default="text", help="auto: text on a terminal, else json")
+    add_log_format(add, "text")
     add("--probe-port", type=count(65535), default=None, metavar="N", help="serve /live, /ready and /metrics over HTTP")
     add("--pidfile", default=None, metavar="FILE", help="write the supervisor's pid here")
     away = "exit 75 if the database stays unreachable for longer"

@@ -95,6 +95,7 @@ class Settings:
     allocation_retention_seconds: float | None = setting(None, AGE, optional=True)
     # Of decided ticks, and of schedules that were retired; None = kept.
     schedule_retention_seconds: float | None = setting(2_592_000.0, AGE, optional=True)
+    stat_retention_seconds: float | None = setting(34_560_000.0, AGE, optional=True)  # of statistics; None = kept
     group_retention_seconds: float | None = setting(2_592_000.0, AGE, optional=True)  # of ended groups; None = kept
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name
     # None = the defaults, and workers do not relay.

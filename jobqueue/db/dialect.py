@@ -15,6 +15,7 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.parameters import Parameter, placeholder
 from jobqueue.db.seeks import Seeks
+from jobqueue.db.set_up import SetUp
 from jobqueue.db.sockets import one_value
 
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
@@ -59,9 +60,10 @@ class Dialect(Seeks):
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
 
-    # The other two parts of what is asked of a database.
+    # The other three parts of what is asked of a database.
     locks = LockDialect()
     diagnostics = Diagnostics()
+    set_up = SetUp()
 
     # ---- capabilities
     #: whether a second writer of the same process would only wait
@@ -242,6 +244,15 @@ class Dialect(Seeks):
         False: that is not possible here. Any error may be raised; the session must then be closed.
         """
         return False
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A block whose SELECTs are stopped after `seconds` each; their error is_stopped(). By default no limit."""
+        yield
+
+    def is_stopped(self, error: BaseException) -> bool:
+        """Whether `error` says that a statement was stopped, by a limit of time or by an operator."""
+        return self.error_kind(error) is ErrorKind.CANCELED
 
     def is_pooled(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether a pooler stands between driver and server, and may change the session between transactions."""

@@ -152,6 +152,19 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
     return Prepared(queryset.db, sql, params, converters)
 
 
+def prepare_count(queryset: QuerySet[Any, Any], first: str, second: str) -> Prepared:
+    """One row about a queryset of two values, `first` and `second`, which may have a LIMIT.
+
+    The lowest first value, the number of rows, the lowest second value; (None, 0, None) if there are none.
+    """
+    compiler = queryset.query.get_compiler(queryset.db)
+    sql, params = compiler.as_sql()
+    converters = compiler.get_converters([entry[0] for entry in compiler.select])
+    one, other = map(connections[queryset.db].ops.quote_name, (first, second))
+    text = f"SELECT MIN(c.{one}) AS low, COUNT(*) AS found, MIN(c.{other}) AS least FROM ({sql}) AS c"
+    return Prepared(queryset.db, text, params, {2 * position: each for position, each in converters.items()})
+
+
 def prepare_delete(queryset: QuerySet[Any, Any]) -> Prepared:
     """The DELETE of a queryset, without what Django does for rows that refer to these."""
     sql, params = queryset.query.chain(DeleteQuery).get_compiler(queryset.db).as_sql()

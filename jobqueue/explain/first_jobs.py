@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from jobqueue.explain.ready_jobs import ALL_GATES, LEVELS_MAX, first_of_level, level_below, top_level
+from jobqueue.explain.ready_jobs import ALL_GATES, LEVELS_MAX, first_of_level
+from jobqueue.gates.levels import levels_below, top_levels
+from jobqueue.models import Job
 
 
 @dataclass(slots=True)
@@ -23,16 +25,15 @@ def first_jobs(queue: str, now: datetime, using: str) -> FirstJobs:
     Of LEVELS_MAX priorities at most; one more if no job is due.
     """
     answer, earliest = FirstJobs(), dict[int, datetime]()
-    found = top_level(using).rows_of_each([{"queue": queue, "gate": gate} for gate in ALL_GATES])
+    found = top_levels([(queue, Job.Status.READY, gate) for gate in ALL_GATES], using)
     for _ in range(LEVELS_MAX):
-        levels = [{"queue": queue, "gate": gate, "level": level} for _, gate, level in found]
-        for _, gate, _, run_at, job_id in first_of_level(using).rows_of_each(levels):
+        runs = [level._asdict() for level in found]
+        for _, gate, _, run_at, job_id in first_of_level(using).rows_of_each(runs):
             if run_at <= now:
                 answer.due[gate] = job_id
             elif gate not in earliest or run_at < earliest[gate]:
                 earliest[gate], answer.later[gate] = run_at, job_id
-        levels = [level for level in levels if level["gate"] not in answer.due]
-        found = level_below(using).rows_of_each(levels)
+        found = levels_below([level for level in found if level.gate not in answer.due], using)
         if not found:
             break
     answer.cut = bool(found)

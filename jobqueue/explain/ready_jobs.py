@@ -9,7 +9,8 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.gates.backlog import GATES, INDEX
+from jobqueue.gates.backlog import GATES
+from jobqueue.gates.levels import INDEX
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import JobQuerySet
@@ -29,18 +30,6 @@ def any_ready(using: str) -> Prepared:
     # In the order of the index; else PostgreSQL may read the table until it meets one.
     first = vendor(using).force_index(rows.order_by("gate", "priority", "run_at", "id"), INDEX)
     return prepare_rows(first.values_list("queue")[:1])
-
-
-@cache
-def top_level(using: str) -> Prepared:
-    """Queue, gate and the highest priority that READY jobs have there, due or not."""
-    return _highest(_rows(using), using)
-
-
-@cache
-def level_below(using: str) -> Prepared:
-    """The same below the slot `level`."""
-    return _highest(_rows(using).filter(priority__lt=_level()), using)
 
 
 @cache
@@ -84,12 +73,6 @@ def _rows(using: str) -> JobQuerySet:
 
 def _level() -> Slot:
     return Slot("level", Job._meta.get_field("priority"))
-
-
-def _highest(rows: JobQuerySet, using: str) -> Prepared:
-    # In the reverse order of all columns of the index; else the database sorts.
-    last = vendor(using).force_index(rows.order_by("-priority", "-run_at", "-id"), INDEX)
-    return prepare_rows(last.values_list("queue", "gate", "priority")[:1])
 
 
 def _in_order(rows: JobQuerySet, using: str) -> JobQuerySet:

@@ -14,9 +14,9 @@ from jobqueue.explain.ready_jobs import (
     any_ready,
     due_of_level,
     first_of_level,
-    level_below,
-    top_level,
 )
+from jobqueue.gates.levels import levels_below, top_levels
+from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: names of queues that are looked at, and of those the ones with READY jobs; the first by name
@@ -78,18 +78,13 @@ def survey(now: datetime, using: str) -> Survey:
 
 
 def _spots(queues: Sequence[str], now: datetime, using: str) -> list[Spot]:
-    found = [
-        Level(*row)
-        for row in top_level(using).rows_of_each(
-            [{"queue": queue, "gate": gate} for queue in queues for gate in ALL_GATES]
-        )
-    ]
+    found = top_levels([(queue, Job.Status.READY, gate) for queue in queues for gate in ALL_GATES], using)
     spots = {(level.queue, level.gate): Spot(level.queue, level.gate) for level in found}
     for _ in range(LEVELS_MAX):
         runs = [level._asdict() for level in found]
         for queue, gate, level, run_at, job_id in first_of_level(using).rows_of_each(runs):
             _note(spots[queue, gate], Level(queue, gate, level), Delayed(run_at, job_id), is_due=run_at <= now)
-        found = [Level(*row) for row in level_below(using).rows_of_each(runs)]
+        found = levels_below(found, using)
         if not found:
             break
     for level in found:

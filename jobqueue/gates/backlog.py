@@ -11,16 +11,16 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.gates.levels import INDEX, levels_below, top_levels
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
-from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
 
-INDEX = "ix_pick"
 GATES = (0, KEY_GATE, HELD_GATE, FLOW_GATE)
 #: the rate is that of the last jobs that ended, of at most so many in each priority, in the last minute
 SAMPLE, SAMPLE_SECONDS = 100, 60.0
-_QUEUE, _STATUS = UnestimatedSlot("queue", NameField()), Slot("status", Job._meta.get_field("status"))
+_QUEUE = UnestimatedSlot("queue", NameField())
 _GATE, _LEVEL = Slot("gate", Job._meta.get_field("gate")), Slot("level", Job._meta.get_field("priority"))
 
 
@@ -53,32 +53,10 @@ def ended_per_second(queue: str, using: str) -> float | None:
 
 def _levels(queue: str, status: int, gate: int, using: str) -> Iterator[int]:
     """The priorities of such jobs, highest first: one index seek each."""
-    given = {"queue": queue, "status": status, "gate": gate}
-    found = _top(using).rows(**given)
+    found = top_levels([(queue, status, gate)], using)
     while found:
-        ((level,),) = found
-        yield level
-        found = _below(using).rows(**given, level=level)
-
-
-def _rows(using: str) -> JobQuerySet:
-    return Job.objects.using(using).filter(queue=_QUEUE, status=_STATUS, gate=_GATE)
-
-
-@cache
-def _top(using: str) -> Prepared:
-    return _highest(_rows(using), using)
-
-
-@cache
-def _below(using: str) -> Prepared:
-    return _highest(_rows(using).filter(priority__lt=_LEVEL), using)
-
-
-def _highest(rows: JobQuerySet, using: str) -> Prepared:
-    # In the reverse order of all columns of the index; else the database sorts.
-    last = vendor(using).force_index(rows.order_by("-priority", "-run_at", "-id"), INDEX)
-    return prepare_rows(last.values_list("priority")[:1])
+        yield found[0].level
+        found = levels_below(found, using)
 
 
 @lru_cache(maxsize=256)

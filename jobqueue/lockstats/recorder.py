@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import random
 import threading
 import uuid
 from collections import deque
@@ -20,6 +19,7 @@ from django.db import connections
 
 from jobqueue.conf import is_test_run, load
 from jobqueue.db import fault_vendor, is_lost_connection
+from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.redone import Refusal
 from jobqueue.db.stuck_statements import watched
@@ -29,10 +29,16 @@ from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings, 
 
 logger = logging.getLogger("jobqueue.locks")
 
-FLUSH_SECONDS = 10.0
-#: how long a process that ends waits for its last counters to be written
-LAST_SECONDS = 2.0
 FINDINGS_MAX = 100
+
+
+def _complain(level: int, error: BaseException) -> None:
+    logger.log(level, "lock statistics could not be written: %s. They are kept for some minutes", error)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """A lost connection is what the counters are about, and whoever lost it has logged it."""
+    return is_lost_connection(error, load().database)
 
 
 class _Process:
@@ -43,10 +49,7 @@ class _Process:
         self.buffer = Buffer()
         self.findings: deque[Finding] = deque(maxlen=FINDINGS_MAX)
         self.flushing = threading.Lock()
-        self.starting = threading.Lock()
-        self.thread: threading.Thread | None = None
-        self.over = threading.Event()
-        self.failed = False
+        self.writer = BackgroundWriter("lock-metrics", lambda: flush(), _complain, _is_expected)
         self.report: Callable[[Counters], None] | None = None
 
 
@@ -127,11 +130,8 @@ def flush() -> None:
 
 
 def close() -> None:
-    """End the thread after a last write; wait up to LAST_SECONDS for it."""
-    thread = _process.thread
-    if thread is not None:
-        _process.over.set()
-        thread.join(LAST_SECONDS)
+    """End the thread after a last write, and wait for that write for a moment."""
+    _process.writer.close()
 
 
 def _counts() -> bool:
@@ -140,45 +140,10 @@ def _counts() -> bool:
             return False
     except WrongSettings:
         return False
-    if _process.thread is None:
-        _start()
+    # Not in a test run, whose database must not be dropped under the session of the thread.
+    if not is_test_run():
+        _process.writer.start()
     return True
-
-
-def _start() -> None:
-    """Start the thread; not in a test run, whose database must not be dropped under its session."""
-    if is_test_run():
-        return
-    process = _process
-    with process.starting:
-        if process.thread is None:
-            thread = threading.Thread(target=_run, args=(process,), name="lock-metrics", daemon=True)
-            process.thread = thread
-            try:
-                thread.start()
-            except RuntimeError:
-                # No room for a thread: counting goes on, and the next event tries again.
-                process.thread = None
-
-
-def _run(process: _Process) -> None:
-    """Write every FLUSH_SECONDS, on a session that is opened for the write and closed after it."""
-    while True:
-        over = process.over.wait(FLUSH_SECONDS * random.uniform(0.8, 1.2))
-        try:
-            flush()
-            process.failed = False
-        except Exception as error:
-            # Logged once; the counters are kept, up to a bound, until they can be written. A lost connection is what
-            # they are about, and whoever lost it has logged it.
-            quiet = process.failed or over or is_lost_connection(error, load().database)
-            level = logging.DEBUG if quiet else logging.WARNING
-            logger.log(level, "lock statistics could not be written: %s. They are kept for some minutes", error)
-            process.failed = True
-        finally:
-            connections.close_all()
-        if over:
-            return
 
 
 def _reset() -> None:

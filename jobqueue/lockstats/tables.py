@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from django.db import connections
-from django.db.models import Model
-
-from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.digest_rows import digest, write_rows
 from jobqueue.db.lock_facts import Deadlock
-from jobqueue.db.retry import retry_transient
 from jobqueue.lockstats.counters import COUNTER_NAMES, Counters, LockId, Refused, TransactionId
 from jobqueue.models import LockFinding, LockStat, RedoneStat
 
@@ -35,7 +30,7 @@ def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *
     """Write the totals of one window of the process `source`; a later call with newer totals replaces them."""
     rows = [
         LockStat(
-            id=_digest(source, str(window), kind, key),
+            id=digest(source, str(window), kind, key),
             counted_at=UtcNow(),
             kind=kind,
             lock_key=key,
@@ -44,14 +39,14 @@ def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *
         # In order of the key: two processes never write one row, but their index entries are neighbours.
         for (kind, key), counters in sorted(totals.items())
     ]
-    _write(LockStat, rows, COUNTER_NAMES, using)
+    write_rows(LockStat, rows, COUNTER_NAMES, using=using)
 
 
 def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Refused], *, using: str) -> None:
     """Write the transactions that one window of the process `source` redid or gave up; a later call replaces them."""
     rows = [
         RedoneStat(
-            id=_digest(source, str(window), verb, error),
+            id=digest(source, str(window), verb, error),
             last_seen_at=UtcNow(),
             verb=verb,
             error=error,
@@ -59,12 +54,12 @@ def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Re
         )
         for (verb, error), counters in sorted(refused.items())
     ]
-    _write(RedoneStat, rows, ("last_seen_at", "redone", "given_up"), using)
+    write_rows(RedoneStat, rows, ("last_seen_at", "redone", "given_up"), using=using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
     """Write one row per finding; a finding that is seen again gets its newer details and keeps first_seen_at."""
-    by_id = {_digest(b"", found.kind.value, found.identity): found for found in findings}
+    by_id = {digest(b"", found.kind.value, found.identity): found for found in findings}
     rows = [
         LockFinding(
             id=key,
@@ -76,25 +71,4 @@ def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
         )
         for key, found in sorted(by_id.items())
     ]
-    _write(LockFinding, rows, ("last_seen_at", "seconds", "detail"), using)
-
-
-def _write(model: type[Model], rows: Sequence[Model], changing: Sequence[str], using: str) -> None:
-    if not rows:
-        return
-    connection = connections[using]
-    # By primary key: such a conflict locks the record and no gap.
-    unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
-
-    def write() -> None:
-        with vendor(using).transaction(connection):
-            model._base_manager.using(using).bulk_create(
-                rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique
-            )
-
-    retry_transient("housekeeping", write, using=using)
-
-
-def _digest(source: bytes, *parts: str) -> bytes:
-    text = b"\x00".join([source, *(part.encode("utf-8", "surrogatepass") for part in parts)])
-    return hashlib.sha256(text).digest()[:16]
+    write_rows(LockFinding, rows, ("last_seen_at", "seconds", "detail"), using=using)

@@ -17,6 +17,7 @@ from jobqueue.models import (
     Allocation,
     ArchivedJob,
     IdempotencyRecord,
+    JobStat,
     LockFinding,
     LockStat,
     OrderingKey,
@@ -133,6 +134,9 @@ SCHEDULE_VERSIONS = Cleaner(
 SCHEDULES = Cleaner(
     "schedules", Schedule, "retired_at", "ix_schedule_retired", lambda settings: settings.schedule_retention_seconds
 )
+JOB_STATS = Cleaner(
+    "statistics", JobStat, "begins_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -140,6 +144,7 @@ CLEANERS = (
     LOCK_STATS,
     LOCK_FINDINGS,
     REDONE_STATS,
+    JOB_STATS,
     ORDERING_KEYS,
     REDRIVES,
     WORKERS,

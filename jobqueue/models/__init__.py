@@ -28,6 +28,7 @@ from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
+from jobqueue.models.stat import JobStat
 from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
@@ -48,6 +49,7 @@ __all__ = [
     "Job",
     "JobAttempt",
     "JobGroup",
+    "JobStat",
     "JobTag",
     "LaneEntry",
     "LockFinding",

@@ -156,7 +156,22 @@ def _promote(written: Written, using: str) -> None:
     freed(slots_to_free([job for job in ended if isinstance(job, Lease)], using), using=using)
 
 
+WrittenObserver: TypeAlias = Callable[[str, Written], None]
+_written_observer: WrittenObserver | None = None
+
+
+def observe(observer: WrittenObserver | None) -> None:
+    """Call observer(verb, written) after each verb of this process from now on; None: call nobody.
+
+    It must not use the database, nor raise. In a caller's transaction it is called before that is committed.
+    """
+    global _written_observer
+    _written_observer = observer
+
+
 def _announce(verb: str, written: Written, signals: Signals) -> None:
+    if _written_observer is not None:
+        _written_observer(verb, written)
     if _end_observer.get() is not None:
         for status, jobs in written.items():
             for job in jobs:

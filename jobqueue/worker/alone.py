@@ -18,6 +18,7 @@ from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueErro
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
+from jobqueue.stats import recorder
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.alone import claim_alone
@@ -69,7 +70,8 @@ def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
         problem = HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
     if held(lease).exists():
         # The process has not written the end of the job.
-        transitions.fail_many([lease], error=problem)
+        with recorder.recording(using):
+            transitions.fail_many([lease], error=problem)
     return Job.Status(Job.objects.using(using).values_list("status", flat=True).get(pk=lease.job_id))
 
 
@@ -131,7 +133,9 @@ def _run(lease: Lease, scoreboard: Scoreboard) -> int:
     job_fork.guard()
     list(registry.discover())
     watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
+    recorder.start(lease.using)
     perform_alone(lease, scoreboard.lease_slots[0][0], scoreboard.slots[0], lambda: False, watchdog)
+    recorder.close()
     return 0
 
 

@@ -17,6 +17,7 @@ from jobqueue.db import redone
 from jobqueue.dead_letters.alone import begin_alone
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
+from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.worker.alone import perform_alone
 from jobqueue.worker.run import job_fork
@@ -55,8 +56,10 @@ def run_alone_child(options: Options, index: int, scoreboard: Scoreboard) -> int
             return scoreboard.header.stop != Stop.RUN or os.getppid() != scoreboard.supervisor_pid
 
         watchdog = Watchdog(name, seconds / 2)
+        job_stats.start(options.database)
         perform_alone(lease, scoreboard.lease_slots[index][0], slot, asked_to_stop, watchdog)
         recorder.close()
+        job_stats.close()
     # Not DONE: the slot may be used again.
     slot.exit = Exit.STOPPED
     return 0

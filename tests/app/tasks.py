@@ -235,6 +235,15 @@ def observed(address, name, seconds):
 
 
 @task(max_attempts=1000)
+def observed_by_process(address, fails):
+    """Runs for a moment before the eyes of an observer, which knows it by the number of its process."""
+    with attend(address, str(os.getpid())):
+        time.sleep(0.005)
+    if fails:
+        raise ValueError("as it was asked to")
+
+
+@task(max_attempts=1000)
 def buys(url):
     """Calls a service over HTTP."""
     note("run")

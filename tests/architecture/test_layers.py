@@ -19,10 +19,10 @@ ROOMS = [
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
-    "context", "tasks", "lockstats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
+    "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "checks",
-    "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
+    "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip

@@ -1,15 +1,15 @@
 """manage.py jobs: Django's options after a sub-command, the help, and a database without our tables."""
 
-from io import StringIO
-
 import pytest
-from django.core.management import ManagementUtility, call_command
+from django.core.management import ManagementUtility
 from django.db import connection
 
 from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
-from tests.factories import make_in_state
+from tests.cli.helpers import printed
+from tests.doctor.helpers import add_worker
+from tests.factories import claim_one, make_in_state, make_jobs
 from tests.marks import committed
 from tests.matrix import enough_on
 
@@ -27,7 +27,15 @@ def run(capsys, *words):
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
-    words = [str(make_in_state(states[name]))] if name in states else ["--dry-run"] if name == "prune" else []
+    if name == "doctor":
+        add_worker()
+    others = {
+        "prune": ["--dry-run"],
+        "enqueue": ["tests.app.tasks.add", "--args", "[1, 2]"],
+        "bench": ["--jobs", "1"],
+        "completion": ["bash"],
+    }
+    words = [str(make_in_state(states[name]))] if name in states else others.get(name, [])
     assert run(capsys, name, option, *words)
 
 
@@ -36,13 +44,21 @@ def test_the_verbosity_holds_wherever_it_is_written(capsys, words):
     assert run(capsys, *words) == ""
 
 
-def test_without_a_subcommand_it_prints_its_help(capsys):
-    said = run(capsys)
+def test_its_help_names_all_subcommands(capsys):
+    with pytest.raises(SystemExit):
+        run(capsys, "--help")
+    said = capsys.readouterr().out
     assert said.startswith("usage: manage.py jobs")
     assert all(name in said for name in SUBCOMMANDS)
-    out = StringIO()
-    call_command("jobs", stdout=out)
-    assert "usage:" in out.getvalue()
+
+
+def test_without_a_subcommand_it_prints_what_waits_and_runs_in_each_queue():
+    assert printed().splitlines() == ["no queue has jobs", "Sub-commands: manage.py jobs --help"]
+    make_jobs(3, "mail")
+    claim_one("mail")
+    head, mail, _ = printed().splitlines()
+    assert head.split() == ["queue", "ready", "scheduled", "running", "failed", "oldest"]
+    assert mail.split()[:5] == ["mail", "2", "0", "1", "0"]
 
 
 @committed

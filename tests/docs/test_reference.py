@@ -18,6 +18,7 @@ from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
+from jobqueue.doctor.finding import IDS
 from jobqueue.explain.explanation import CODES
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
@@ -31,7 +32,6 @@ pytestmark = enough_on("sqlite", why="tables of the pages and the code")
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = Path(jobqueue.__file__).parent
-PAGES_OF_THEIR_OWN = ("explain", "groups", "queues", "schedules", "prune")
 DJANGOS = {"help", "version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color"}
 
 
@@ -50,6 +50,10 @@ def shown(value):
 
 def test_explain_lists_every_code():
     assert list(dict.fromkeys(listed("explain.md", "Codes"))) == list(CODES)
+
+
+def test_doctor_lists_every_id():
+    assert listed("doctor.md", "Ids") == list(IDS)
 
 
 def test_settings_lists_every_key_with_its_default():
@@ -107,12 +111,17 @@ def test_commands_lists_every_option(command):
     assert {code(row[0])[0].split()[0] for row in rows} == options
 
 
+#: sub-commands whose page is not jobs-NAME.md
+PAGES = {"doctor": "doctor.md", "stats": "stats.md"}
+
+
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_commands_lists_every_option_of_jobs(name):
     parser = argparse.ArgumentParser()
     SUBCOMMANDS[name].declare(parser)
     options = {flag for action in parser._actions if action.dest not in DJANGOS for flag in action.option_strings}
-    page = REFERENCE / (f"jobs-{name}.md" if name in PAGES_OF_THEIR_OWN else "jobs.md")
+    own = REFERENCE / PAGES.get(name, f"jobs-{name}.md")
+    page = own if own.exists() else REFERENCE / "jobs.md"
     assert {code(row[0])[0].split()[0] for row in table(page, f"jobs {name} options")} == options
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 from django.db import connection, transaction
 
+from jobqueue.db import background_writer
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
@@ -281,20 +282,20 @@ def test_a_window_ends_after_a_minute_and_is_let_go_when_it_is_written(monkeypat
 @committed
 def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
     monkeypatch.setattr(recorder, "is_test_run", lambda: False)
-    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 0.05)
     reports = []
     recorder.report_to(reports.append)
     with lease_lock("k11", 60):
         pass
     wait_until(lambda: reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists())
-    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 600)
+    monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 600)
     time.sleep(0.1)
     with lease_lock("k11", 60):
         pass
     recorder.close()
     # Which does not wait for ever.
-    recorder._process.thread.join(patient(30))
-    assert not recorder._process.thread.is_alive()
+    recorder._process.writer._thread.join(patient(30))
+    assert not recorder._process.writer._thread.is_alive()
     assert LockStat.objects.get().acquired == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from io import StringIO
 
 import pytest
@@ -14,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
 from jobqueue.counter import ShardedCounter
-from jobqueue.db import redone
+from jobqueue.db import background_writer, redone
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.mysql.dialect import MySQL
@@ -38,10 +37,9 @@ from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.admin.helpers import client_of, person, root, text_of
-from tests.factories import claim_one, make_job
+from tests.factories import claim_one, make_job, wait_until
 from tests.marks import committed
 from tests.matrix import enough_on
-from tests.patience import patient
 from tests.settings import VENDOR
 
 PAGE = "/admin/jobqueue/lockstat/"
@@ -197,20 +195,19 @@ def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     ("error", "warned"), [("disk I/O error", False), ("attempt to write a readonly database", True)]
 )
 def test_a_lost_connection_is_not_logged_once_more_by_the_statistics(monkeypatch, caplog, error, warned):
-    process = recorder._process
+    tries = []
 
     def flush():
-        if process.failed:
-            process.over.set()
-            return
-        raise OperationalError(error)
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError(error)
 
     monkeypatch.setattr(recorder, "flush", flush)
-    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.001)
-    thread = threading.Thread(target=recorder._run, args=(process,))
-    thread.start()
-    thread.join(patient(30))
-    assert not thread.is_alive()
+    monkeypatch.setattr(recorder, "is_test_run", lambda: False)
+    monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 0.001)
+    redone.report(Refusal("ack", ErrorKind.DEADLOCK, True))
+    wait_until(lambda: len(tries) > 1)
+    recorder.close()
     assert ("lock statistics could not be written" in caplog.text) == warned
 
 

@@ -61,7 +61,15 @@ def test_topics_are_a_list(listen):
 
 @pytest.mark.parametrize(
     "words",
-    [["--batch-size", "0"], ["--interval", "0"], ["--interval", "-1s"], ["--topics", ""], ["--topics", "a,,b"], ["x"]],
+    [
+        ["--batch-size", "0"],
+        ["--interval", "0"],
+        ["--interval", "-1s"],
+        ["--topics", ""],
+        ["--topics", "a,,b"],
+        ["x"],
+        ["--log-format", "xml"],
+    ],
 )
 def test_bad_usage_is_refused(capsys, words):
     refused(capsys, "relay_outbox", *words)

@@ -1,6 +1,7 @@
 """Real relays, and subscribers that hang or are slower than the lease."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -246,3 +247,18 @@ def test_what_a_subscriber_leaves_open_is_undone_and_charged_to_its_event_alone(
     assert not Account.objects.exists()
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ([], "{"),
+        (["--log-format", "auto"], "{"),
+        (["--log-format", "json"], "{"),
+        (["--log-format", "text"], "[0-9:.]+ "),
+    ],
+)
+def test_log_lines_have_the_form_that_is_asked_for_and_where_nobody_looks_they_are_json(relays, options, begins):
+    (relay,) = relays(options=["--drain", *options])
+    assert relay.wait() == 0
+    assert re.match(f"{begins}.*relaying the outbox of 'default'", relay.text()), relay.text()

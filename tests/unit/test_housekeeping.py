@@ -6,7 +6,7 @@ from dataclasses import make_dataclass
 import pytest
 from django.db import ProgrammingError
 
-from jobqueue.worker.monitor import housekeeping
+from jobqueue.worker.monitor import chores
 
 Found = make_dataclass("Found", [("deleted", int)])
 
@@ -26,9 +26,9 @@ class Refused:
 @pytest.mark.django_db
 def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, caplog):
     clock = [1000.0]
-    monkeypatch.setattr(housekeeping.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(chores.time, "monotonic", lambda: clock[0])
     refused = Refused()
-    found = housekeeping.Chores("default")
+    found = chores.Chores("default")
     found.sweepers = {"some cleaner": refused.run_once}
     with caplog.at_level(logging.WARNING):
         found.sweep()

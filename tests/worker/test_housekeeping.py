@@ -5,7 +5,7 @@ import logging
 import pytest
 from django.db import OperationalError
 
-from jobqueue.worker.monitor import housekeeping
+from jobqueue.worker.monitor import chores
 from tests.settings import VENDOR
 from tests.unit.test_housekeeping import Refused
 
@@ -18,7 +18,7 @@ from tests.unit.test_housekeeping import Refused
 )
 def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
     slow = Refused(OperationalError(*error))
-    found = housekeeping.Chores("default")
+    found = chores.Chores("default")
     found.watches = {"some cleaner": slow.run_once}
     with caplog.at_level(logging.WARNING):
         found.watch()

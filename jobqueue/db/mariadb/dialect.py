@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
 from jobqueue.db.dialect import Dialect
 from jobqueue.db.mariadb.diagnostics import MariaDBDiagnostics
 from jobqueue.db.mariadb.locks import MariaDBLocks
 from jobqueue.db.mysql.dialect import MySQL
+from jobqueue.db.mysql.read_limit import limit_by_variable
+from jobqueue.db.mysql.set_up import MariaDBSetUp
 
 
 class MariaDB(MySQL):
@@ -16,6 +23,7 @@ class MariaDB(MySQL):
     oldest = (10, 6, 0)
     locks = MariaDBLocks()
     diagnostics = MariaDBDiagnostics()
+    set_up = MariaDBSetUp()
 
     # As it is: JSON is kept as it was written, and statements of others are shown whatever is in them.
     json_parameter = Dialect.json_parameter
@@ -23,3 +31,9 @@ class MariaDB(MySQL):
     # INSERT ... RETURNING
     insert = Dialect.insert
     insert_one = Dialect.insert_one
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """In seconds; it limits every statement."""
+        with limit_by_variable(connection, "max_statement_time", max(0.001, seconds)):
+            yield

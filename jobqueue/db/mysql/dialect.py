@@ -20,6 +20,7 @@ from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.read_limit import limit_by_variable
 from jobqueue.db.mysql.server import (
     SESSION_LOST,
     collation,
@@ -28,7 +29,9 @@ from jobqueue.db.mysql.server import (
     server_problems,
     write_refusal,
 )
+from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
+from jobqueue.db.set_up import SetUp
 from jobqueue.db.sockets import one_value
 
 # 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
@@ -64,6 +67,7 @@ class MySQL(Dialect):
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     locks: LockDialect = MySQLLocks()
     diagnostics: Diagnostics = MySQLDiagnostics()
+    set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
@@ -171,6 +175,12 @@ class MySQL(Dialect):
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
         return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """In milliseconds; it limits SELECT only."""
+        with limit_by_variable(connection, "max_execution_time", max(1, round(1000 * seconds))):
+            yield
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """From the server; MariaDB has the older name of the variable."""

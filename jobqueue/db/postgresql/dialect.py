@@ -15,7 +15,8 @@ from jobqueue.db.dialect import Dialect, ErrorKind, Problem
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
-from jobqueue.db.postgresql.session import is_pooled, sqlstate
+from jobqueue.db.postgresql.session import is_pooled, limited, sqlstate
+from jobqueue.db.postgresql.set_up import PostgreSQLSetUp
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
 
@@ -60,6 +61,7 @@ class PostgreSQL(Dialect):
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     locks = PostgreSQLLocks()
     diagnostics = PostgreSQLDiagnostics()
+    set_up = PostgreSQLSetUp()
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %s)"
@@ -166,6 +168,7 @@ class PostgreSQL(Dialect):
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
 
     is_pooled = staticmethod(is_pooled)
+    limit_reads = staticmethod(limited)
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         with connection.cursor() as cursor:

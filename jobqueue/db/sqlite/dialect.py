@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import OperationalError
@@ -11,7 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind
+from jobqueue.db.sqlite.interrupt import interrupted_after
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
+from jobqueue.db.sqlite.set_up import SQLiteSetUp
 
 
 class SQLiteDiagnostics(Diagnostics):
@@ -32,6 +36,7 @@ class SQLite(Dialect):
     single_writer = True
     locks = SQLiteLocks()
     diagnostics = SQLiteDiagnostics()
+    set_up = SQLiteSetUp()
     transaction = staticmethod(immediate)
     column_types = {"tiny": "smallint", "instant": "datetime"}
     now_sql = NOW_SQL
@@ -73,6 +78,16 @@ class SQLite(Dialect):
     def never_sent(self, error: BaseException) -> bool:
         """There is no network that can lose an answer."""
         return True
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A thread interrupts what runs when the time is over."""
+        connection.ensure_connection()
+        with interrupted_after(connection.connection, seconds):
+            yield
+
+    def is_stopped(self, error: BaseException) -> bool:
+        return isinstance(error, OperationalError) and "interrupted" in str(error)
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         session: Any = connection.connection

@@ -10,6 +10,10 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    bench,
+    completion,
+    doctor,
+    enqueue,
     explain,
     groups,
     keys,
@@ -23,11 +27,13 @@ from jobqueue.cli import (
     retry,
     schedules,
     show,
+    stats,
     unrunnable,
+    workers,
 )
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
+from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown, StatementTimeout
 from jobqueue.log_format import one_line
 
 
@@ -51,13 +57,19 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "cancel": operations.CANCEL,
     "discard": operations.DISCARD,
     "release": operations.RELEASE,
+    "enqueue": enqueue,
     "prune": prune,
     "groups": groups,
     "keys": keys,
     "queues": queues,
     "schedules": schedules,
+    "workers": workers,
     "locks": locks,
+    "stats": stats,
     "unrunnable": unrunnable,
+    "doctor": doctor,
+    "bench": bench,
+    "completion": completion,
 }
 
 
@@ -68,7 +80,6 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        self._parser = parser
         subparsers = parser.add_subparsers(dest="subcommand", title="sub-commands", metavar="SUB-COMMAND")
         for name, module in SUBCOMMANDS.items():
             # Their docstrings begin with "jobs NAME:", which the list does not need.
@@ -78,20 +89,25 @@ class Command(BaseCommand):
             add_django_options(own, parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        if given["subcommand"] is None:
-            self.stdout.write(self._parser.format_help())
-            return
-        using = database_of(given)
+        using = database_of({"database": None, **given})
         try:
             with explain_missing_table(using):
-                status = SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
+                status = self._run(using, given)
         except Error as error:
             self.stderr.write(unreadable(using, error))
             sys.exit(NO_DATABASE)
-        except (DatabaseBusy, OutcomeUnknown) as error:
+        except (DatabaseBusy, OutcomeUnknown, StatementTimeout) as error:
             self.stderr.write(one_line(str(error)))
             sys.exit(NO_DATABASE)
         except JobQueueError as error:
             raise CommandError(str(error), returncode=USAGE) from None
         if status:
             sys.exit(status)
+
+    def _run(self, using: str, given: dict[str, Any]) -> int:
+        if given["subcommand"] is not None:
+            return SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
+        stats.summarize(self.stdout, using)
+        if given["verbosity"] > 0:
+            self.stdout.write("Sub-commands: manage.py jobs --help")
+        return 0

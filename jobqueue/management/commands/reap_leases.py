@@ -25,8 +25,10 @@ from jobqueue.maintenance import (
     pruner,
     reaper,
     redriver,
+    stat_rollup,
 )
 from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.stats import recorder
 
 
 class Command(BaseCommand):
@@ -52,9 +54,14 @@ class Command(BaseCommand):
         if given["interval"] is not None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stop.set())
+        with recorder.recording(using) as stats:
+            self._repeat(using, given, stop, stats)
+
+    def _repeat(self, using: str, given: dict[str, Any], stop: threading.Event, stats: recorder.Recorder) -> None:
         while True:
             try:
                 self._pass(using, given)
+                stats.try_flush()
             except (Error, DatabaseBusy) as error:
                 self.stderr.write(f"{unreadable(using, error)} Nothing was reaped in this pass.")
                 connections[using].close()
@@ -81,6 +88,7 @@ class Command(BaseCommand):
             for cleaner in CLEANERS:
                 facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
             facts["groups_deleted"] = group_cleaner.run_once(load(), using=using).rows
+            facts["statistics_added_up"] = stat_rollup.roll_up(using=using).rows_read
             pruned = self._prune(using, given)
             facts |= {"jobs_deleted": pruned.jobs_deleted, "attempts_deleted": pruned.attempts_deleted}
             text = (

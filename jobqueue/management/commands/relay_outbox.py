@@ -26,6 +26,7 @@ from jobqueue.cli.arguments import (
     NO_DATABASE,
     add_database,
     add_json,
+    add_log_format,
     count,
     database_of,
     duration,
@@ -81,6 +82,7 @@ class Command(BaseCommand):
         add("--interval", type=duration, default=0.5, help="time between polls when idle (default 500ms)")
         add("--drain", action="store_true", help="exit when nothing is due")
         add("--shutdown-timeout", type=duration_or_zero, default=10.0, help="time to finish after a signal (10s)")
+        add_log_format(add, "auto")
         add_database(parser)
         add_json(parser, "print one JSON object after each round, and at the end")
 
@@ -104,7 +106,7 @@ class Command(BaseCommand):
             )
         except ImproperlyConfigured as error:
             self._exit(str(error), MISCONFIGURED)
-        set_up_logging(given["verbosity"], "auto", self.style)
+        set_up_logging(given["verbosity"], given["log_format"], self.style)
         list(registry.discover())
         if self._is_process:
             # A process that has no room for a thread does not live long either.

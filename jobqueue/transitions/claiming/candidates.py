@@ -18,6 +18,8 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 
 INDEX = "ix_pick"
+#: the queue in which `jobs bench` measures: '*' does not mean it, so that no worker takes its jobs by accident
+BENCH_QUEUE = "jobqueue.bench"
 NAMES_MAX = 2**31 - 1
 READY = Unestimated(Job.Status.READY)
 #: slots of the statements below

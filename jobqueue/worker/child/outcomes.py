@@ -17,6 +17,7 @@ from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
 from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.signals import RunOutcome, attempt_ended, send
+from jobqueue.stats import recorder
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.leases import is_locked, touch
@@ -241,6 +242,8 @@ def _announce(outcome: Outcome, what: RunOutcome) -> None:
     lease = outcome.lease
     if what is not RunOutcome.PARKED:
         parked.ran(lease.using, lease.job_id)
+        if what is not RunOutcome.LOST:
+            recorder.count_run(lease, outcome.run_seconds)
     task_signals.finished(outcome, what)
     if attempt_ended.receivers:
         send(

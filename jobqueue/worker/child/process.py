@@ -25,6 +25,7 @@ from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries
 from jobqueue.schedules import versions
 from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
@@ -117,6 +118,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
     relay = WorkerRelay(options.database, on_hung=loop.recycling.note_hung_threads)
     relay.start()
     recorder.report_to(LockReport(child.slot))
+    job_stats.start(options.database)
     if index == 0 and child.slot.generation == 1:
         logger.info("%s", _readiness(options))
     try:
@@ -126,6 +128,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
         dispatcher.end()
         signals.dispatch_via(None)
         recorder.close()
+        job_stats.close()
 
 
 def _on_notify(child: Child, queue: str, using: str) -> None:

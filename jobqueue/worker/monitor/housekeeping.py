@@ -8,53 +8,32 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
 
-from django.db import Error
-
-from jobqueue.conf import Settings, load
-from jobqueue.db import fault_vendor, is_lost_connection
+from jobqueue.conf import load
+from jobqueue.db import fault_vendor
 from jobqueue.dead_letters.alone import queues_alone
-from jobqueue.maintenance import (
-    gate_sweep,
-    group_cleaner,
-    group_sweep,
-    lock_sweeper,
-    lock_watch,
-    ordering_sweep,
-    pruner,
-    queue_levels,
-    reaper,
-    redriver,
-    worker_rows,
-)
-from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.maintenance import lock_sweeper, lock_watch, pruner, reaper, stat_rollup, worker_rows
 from jobqueue.outbox import unrouted
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor import unserved
+from jobqueue.worker.monitor.chores import BATCH, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 logger = logging.getLogger("jobqueue.worker")
-detail = logging.getLogger("jobqueue.detail")
 
-# Leases that are reaped in one transaction. On a database with one writer, renewals wait for the end of it, and other
-# processes try every 0.1 s to write: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that
-# renews nothing for half a lease is replaced.
-BATCH, BATCH_OF_ONE_WRITER = 1000, 100
+# On a database with one writer, renewals wait for the end of a batch of reaping, and other processes try every 0.1 s to
+# write: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that renews nothing for half a lease
+# is replaced.
+BATCH_OF_ONE_WRITER = 100
 BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
 UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
 ALONE_SECONDS = 2.0  # between two looks for jobs that are to run alone
-SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 
 
 class Housekeeping:
@@ -79,6 +58,7 @@ class Housekeeping:
         self._next_rows = self._next_reaping = self._next_redrive = self._next_sweep = self._next_watch = 0.0
         # Later: a worker that starts has more urgent things to do.
         self._next_prune = time.monotonic() + random.uniform(1.0, 2.0)
+        self._next_rollup = time.monotonic() + random.uniform(0.0, 1.0) * stat_rollup.INTERVAL_SECONDS
         # A worker that ends when nothing is due would wait for such a job.
         self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
@@ -136,6 +116,9 @@ class Housekeeping:
         if now >= self._next_prune:
             self._next_prune = now + random.uniform(0.8, 1.2) * pruner.INTERVAL_SECONDS
             do(self.prune)
+        if now >= self._next_rollup:
+            self._next_rollup = now + random.uniform(0.8, 1.2) * stat_rollup.INTERVAL_SECONDS
+            do(self.roll_up)
         if now >= self._next_watch:
             self._next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
             do(self._chores.watch)
@@ -212,78 +195,10 @@ class Housekeeping:
             self._next_prune = time.monotonic() + self._chores.pruner.pause_seconds
             self.thread.next_soon(self._chores.pruner.pause_seconds)
 
-
-class Chore(Protocol):
-    """One pass; returns counts."""
-
-    def __call__(self, settings: Settings, *, using: str) -> DataclassInstance: ...
-
-
-class Chores:
-    """Work for the whole database, which any number of workers may do at once.
-
-    A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
-    """
-
-    def __init__(
-        self,
-        using: str,
-        batch: int = BATCH,
-        in_trouble: Callable[[], bool] = lambda: False,
-        turn: AbstractContextManager[object] | None = None,
-    ) -> None:
-        self.using = using
-        self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
-        self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
-        self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
-        self.sweepers["cleaner of job_group"] = group_cleaner.run_once
-        self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
-        self.openers: dict[str, Chore] = {
-            "ordering sweep": ordering_sweep.OrderingSweep().run_once,
-            "gate sweep": gate_sweep.GateSweep().run_once,
-            "group sweep": group_sweep.GroupSweep().run_if_due,
-            "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
-        }
-        self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
-        self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
-        self._skipped_until: dict[str, float] = {}
-
-    def sweep(self) -> None:
-        """Delete old rows."""
-        self._do(self.sweepers, "deleted")
-
-    def watch(self) -> None:
-        """Record what the server reports about locks."""
-        self._do(self.watches, "found")
-
-    def open_lanes(self) -> None:
-        """Open jobs that a crash has stalled, behind others of their ordering key or behind gates."""
-        self._do(self.openers, "promoted")
-
-    def redrive(self) -> None:
-        """Bring dead letters back, as far as redrives are recorded."""
-        self._do(self.redrivers, "redriven")
-
-    def prune(self) -> None:
-        """Delete ended jobs."""
-        self._do(self.pruners, "pruned")
-
-    def _do(self, chores: dict[str, Chore], what: str) -> None:
-        for name, chore in chores.items():
-            if time.monotonic() < self._skipped_until.get(name, 0.0):
-                continue
-            try:
-                found = chore(load(), using=self.using)
-            except Error as error:
-                if is_lost_connection(error, self.using):
-                    raise
-                if name not in self._skipped_until:
-                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
-                self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
-            else:
-                if what in ("redriven", "pruned"):
-                    continue  # these chores report what they do
-                if any(asdict(found).values()):
-                    logger.info("%s: %s: %s", name, what, found)
-                elif what != "promoted":  # each second
-                    detail.debug("%s: nothing %s", name, what)
+    def roll_up(self) -> None:
+        """Add some rows of statistics up. If there are more, the next step follows after a pause."""
+        with self._turn:
+            self._chores.roll_up()
+        if self._chores.rollup.more:
+            self._next_rollup = time.monotonic() + stat_rollup.PAUSE_SECONDS
+            self.thread.next_soon(stat_rollup.PAUSE_SECONDS)

@@ -25,6 +25,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
 from jobqueue.log_format import count_of
 from jobqueue.signals import Dispatch
+from jobqueue.stats import recorder as job_stats
 from jobqueue.transitions.renewing import renew_in_hand
 from jobqueue.worker.monitor.duty_thread import PAUSE, TICK_SECONDS, DutyThread, call_twice, log_unexpected
 from jobqueue.worker.monitor.housekeeping import Housekeeping
@@ -243,10 +244,12 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
             return status
         scoreboard.header.ready = 1
     Listener(options, scoreboard.wakeups).start()
+    job_stats.start(options.database)
     # Receivers are code of the project: one that sends mail must not delay renewals.
     dispatcher = SignalDispatcher()
     signals.dispatch_via(dispatcher.dispatch)
     status = Monitor(options, scoreboard, dispatcher.dispatch).run()
     dispatcher.end(LAST_SECONDS)
     recorder.close()
+    job_stats.close()
     return status

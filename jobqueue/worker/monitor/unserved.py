@@ -26,7 +26,9 @@ def warn(options: Options) -> None:
     selection, using = options.selection, options.database
     if selection.every is not None and not selection.excluded:
         return
-    names = [name for name in candidates.waiting_names(using=using) if not selection.serves(name)]
+    # Jobs of a bench that was killed wait for the next bench, not for a worker.
+    waiting = [name for name in candidates.waiting_names(using=using) if name != candidates.BENCH_QUEUE]
+    names = [name for name in waiting if not selection.serves(name)]
     others = _others(using) if names else []
     if names := sorted(name for name in names if not any(other.serves(name) for other in others)):
         logger.warning("%s", one_line(_words(names, selection, using)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance.worker_rows import was_cut
-from jobqueue.transitions.claiming.candidates import Head
+from jobqueue.transitions.claiming.candidates import BENCH_QUEUE, Head
 from jobqueue.transitions.claiming.heads import Heads, WaitingNames
 from jobqueue.validation import check_queue
 
@@ -59,11 +59,12 @@ class Selection:
     def names(self, using: str) -> list[str]:
         """The queues to read now, heaviest first.
 
-        '*' stands for all queues in which jobs wait, found by index seeks, also if only plain SQL has used them.
+        '*' stands for all queues in which jobs wait, found by index seeks, also if only plain SQL has used them; but
+        not for BENCH_QUEUE, which a worker serves only by its name.
         """
         names = set(self.weights)
         if self.every is not None:
-            names.update(self._known.find(using))
+            names.update(name for name in self._known.find(using) if name != BENCH_QUEUE)
         return sorted(names - self.excluded, key=lambda name: (-self._weight_of(name), name))
 
     def _weight_of(self, queue: str) -> int:
@@ -71,7 +72,8 @@ class Selection:
 
     def _likely(self) -> set[str]:
         """The queues that may have jobs, as far as is known without a query."""
-        return {*self.weights, *(self._known.lately() if self.every is not None else ())} - self.excluded
+        known = {*(self._known.lately() if self.every is not None else ())} - {BENCH_QUEUE}
+        return {*self.weights, *known} - self.excluded
 
     def forget(self) -> None:
         """Read the names of the queues again next time: there may be new ones."""
@@ -79,7 +81,8 @@ class Selection:
 
     def serves(self, queue: str) -> bool:
         """Whether names() may return `queue`."""
-        return queue not in self.excluded and (self.every is not None or queue in self.weights)
+        everything = self.every is not None and queue != BENCH_QUEUE
+        return queue not in self.excluded and (everything or queue in self.weights)
 
     @property
     def words(self) -> str:

@@ -1,0 +1,142 @@
+"""How many jobs of each queue wait, run and have failed: index entries, counted up to a cap, in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from jobqueue.db import vendor
+from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
+from jobqueue.db.fields import NameField
+from jobqueue.db.prepared import Prepared, prepare_count
+from jobqueue.gates.levels import INDEX, Level, levels_below, top_levels
+from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.models import Job
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.ordering import KEY_GATE
+
+#: counts are exact up to this
+COUNT_MAX = 10_000
+#: priorities of one queue and gate that are looked at, the highest first
+LEVELS_MAX = 100
+#: gates whose due jobs are ready: they wait for a worker, for their key, or for a limit
+READY_GATES = (0, KEY_GATE, FLOW_GATE)
+#: gates whose jobs wait for something else, whatever their run_at: a person, or their parents
+LATER_GATES = (HELD_GATE, PARENTS_GATE)
+
+
+@dataclass(slots=True)
+class Live:
+    """The jobs of one queue that have not ended, and the failed ones; each count is exact up to COUNT_MAX."""
+
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    failed: int = 0
+    oldest_run_at: datetime | None = None  # of the ready ones
+    capped: bool = False  # one of the counts, at least, is more
+
+    def cap(self) -> None:
+        """Bound the counts."""
+        self.capped = self.capped or max(self.ready, self.scheduled, self.running, self.failed) > COUNT_MAX
+        for name in ("ready", "scheduled", "running", "failed"):
+            setattr(self, name, min(COUNT_MAX, getattr(self, name)))
+
+
+def count_live(queues: Sequence[str], using: str, check: Callable[[], None]) -> dict[str, Live]:
+    """The counts of each of `queues`. check() is called before each statement, and may raise.
+
+    Some index seeks for each priority in use, and an index entry for each job that is counted.
+    """
+    found = {queue: Live() for queue in queues}
+    check()
+    levels = top_levels(
+        [(queue, Job.Status.READY, gate) for queue in queues for gate in (*READY_GATES, *LATER_GATES)], using
+    )
+    for _ in range(LEVELS_MAX):
+        if not levels:
+            break
+        _count_waiting(found, levels, using, check)
+        check()
+        levels = levels_below(levels, using)
+    for level in levels:
+        found[level.queue].capped = True
+    for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
+        check()
+        runs = [{"queue": queue, "status": status} for queue in queues]
+        for queue, count, _ in _of_status(using).rows_of_each(runs, 20):
+            if count:
+                setattr(found[queue], name, count)
+    for live in found.values():
+        live.cap()
+    return found
+
+
+def _count_waiting(found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None]) -> None:
+    """Add the READY jobs of `levels`."""
+    due = [level for level in levels if level.gate in READY_GATES]
+    for most in (COUNT_MAX + 1, 1):
+        # Where enough are counted, only the oldest one is looked up.
+        runs = [level._asdict() for level in due if (found[level.queue].ready > COUNT_MAX) == (most == 1)]
+        check()
+        for queue, count, oldest in _due(using, most).rows_of_each(runs, 20):
+            if not count:
+                continue
+            live = found[queue]
+            live.ready += count
+            if oldest is not None and (live.oldest_run_at is None or oldest < live.oldest_run_at):
+                live.oldest_run_at = oldest
+    later = [level for level in levels if found[level.queue].scheduled <= COUNT_MAX]
+    for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
+        check()
+        runs = [level._asdict() for level in later if level.gate in gates]
+        for queue, count, _ in counter(using).rows_of_each(runs, 20):
+            if count:
+                found[queue].scheduled += count
+
+
+_QUEUE = UnestimatedSlot("queue", NameField())
+
+
+def _waiting(using: str) -> JobQuerySet:
+    """The READY jobs of one level, in index order."""
+    rows = Job.objects.using(using).filter(
+        queue=_QUEUE,
+        status=Unestimated(Job.Status.READY),
+        gate=Slot("gate", Job._meta.get_field("gate")),
+        priority=Slot("level", Job._meta.get_field("priority")),
+    )
+    return rows.order_by("run_at", "id")
+
+
+@cache
+def _due(using: str, most: int) -> Prepared:
+    return _counted(_waiting(using).filter(run_at__lte=UtcNow()), most)
+
+
+@cache
+def _not_due(using: str) -> Prepared:
+    return _counted(_waiting(using).filter(run_at__gt=UtcNow()), COUNT_MAX + 1)
+
+
+@cache
+def _any_time(using: str) -> Prepared:
+    return _counted(_waiting(using), COUNT_MAX + 1)
+
+
+@cache
+def _of_status(using: str) -> Prepared:
+    status = UnestimatedSlot("status", Job._meta.get_field("status"))
+    rows = Job.objects.using(using).filter(queue=_QUEUE, status=status)
+    # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
+    return _counted(rows.order_by("gate", "priority", "run_at", "id"), COUNT_MAX + 1)
+
+
+def _counted(rows: JobQuerySet, most: int) -> Prepared:
+    """(queue, number of rows, lowest run_at) of the first `most` rows; (None, 0, None) if there are none."""
+    found = vendor(rows.db).force_index(rows, INDEX).annotate(at=Selected("run_at"))
+    return prepare_count(found.values_list("queue", "at")[:most], "queue", "at")

@@ -1,0 +1,68 @@
+"""The figures of each queue: what waits and runs now, and what ended lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.clock import read_now
+from jobqueue.db.time_limit import time_limit
+from jobqueue.stats.live import Live, count_live
+from jobqueue.stats.recent import Recent, read_recent
+from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.validation import check_queue
+
+#: queues of one snapshot, by name
+QUEUES_MAX = 500
+#: how long a snapshot may take
+READ_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The figures of one queue. Counts are exact to 10,000; one above is 10,000, and `capped` is True."""
+
+    queue: str
+    ready: int  # due; also those that wait for their key or a limit, and those of a paused queue
+    scheduled: int  # not due yet, waiting for parents, or held after a crash
+    running: int
+    failed: int
+    oldest_age_seconds: float  # since the oldest ready job fell due; 0 if none is ready
+    throughput_per_minute: float  # jobs that ended DONE or FAILED, in the last five minutes
+    dead_per_hour: int  # jobs that ended FAILED in the last hour
+    error_rate: float  # share of the runs of the last five minutes that failed or were lost; 0 if none ended
+    capped: bool
+
+
+def snapshot(*, queue: str | None = None, using: str | None = None) -> list[QueueStats]:
+    """The figures of every queue that has jobs, by name, or of `queue` alone; of up to QUEUES_MAX queues.
+
+    The cost does not grow with the table: index entries up to the cap for what waits and runs, rows of statistics for
+    what ended, which workers write every ten seconds. Raises InvalidValue and InvalidType for a name that no queue can
+    have, and StatementTimeout after READ_SECONDS; the caller's transaction stays usable.
+    """
+    alias = alias_of(using)
+    names = None if queue is None else [check_queue(queue)]
+    with explain_missing_table(alias), time_limit(READ_SECONDS, using=alias) as limit:
+        chosen = queue_names(using=alias, limit=QUEUES_MAX) if names is None else names
+        now = read_now(alias)
+        live = count_live(chosen, alias, limit.check)
+        recent = read_recent(now, alias, names)
+    return [_stats(name, live[name], recent.get(name, Recent()), now) for name in sorted(chosen)]
+
+
+def _stats(queue: str, live: Live, recent: Recent, now: datetime) -> QueueStats:
+    oldest = live.oldest_run_at
+    return QueueStats(
+        queue=queue,
+        ready=live.ready,
+        scheduled=live.scheduled,
+        running=live.running,
+        failed=live.failed,
+        oldest_age_seconds=0.0 if oldest is None else max(0.0, (now - oldest).total_seconds()),
+        throughput_per_minute=recent.throughput_per_minute,
+        dead_per_hour=recent.dead_per_hour,
+        error_rate=recent.error_rate,
+        capped=live.capped,
+    )

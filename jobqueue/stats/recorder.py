@@ -1,0 +1,210 @@
+"""Counts how jobs end, and how long runs took, in the memory of one process; a thread of its own writes the sums.
+
+No thread that ends jobs waits for a row of statistics. Only processes that call start() or recording() count: those of
+workers, and reap_leases. A process that is killed loses what it counted since its last write, up to FLUSH_SECONDS.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+
+from django.db import Error, connections, transaction
+
+from jobqueue.db import is_lost_connection
+from jobqueue.db.background_writer import BackgroundWriter
+from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.clock import read_now
+from jobqueue.db.digest_rows import digest, write_rows
+from jobqueue.db.stuck_statements import watched
+from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
+from jobqueue.models import Job, JobStat
+from jobqueue.stats.counts import COLUMNS, Buffer, Counts, End, Kind
+from jobqueue.transitions import verb as verbs
+from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.verb import JobRef, Written
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: how long a write whose answer was lost is repeated: the roll-up leaves rows alone that are younger than a minute more
+REPEAT_SECONDS = 240.0
+#: by verb and new status, what is counted; CANCELED counts whatever the verb is
+_ENDS: dict[tuple[str, Job.Status], End] = {
+    ("ack", Job.Status.DONE): "done",
+    ("fail", Job.Status.READY): "retried",
+    ("fail", Job.Status.FAILED): "dead",
+    ("reap", Job.Status.READY): "retried",
+    ("reap", Job.Status.FAILED): "dead",
+}
+
+
+class _Window:
+    """The sums of one minute of this process, as they are written or being written."""
+
+    def __init__(self, number: int, begins_at: datetime) -> None:
+        self.number, self.begins_at, self.begun = number, begins_at, time.monotonic()
+        self.sums: dict[Kind, Counts] = {}
+        #: what the last write contained, until it is surely written
+        self.unwritten: dict[Kind, Counts] = {}
+
+    def add(self, taken: dict[Kind, Counts]) -> None:
+        """Add what a write is to contain."""
+        self.unwritten = taken
+        for kind, counts in taken.items():
+            self.sums.setdefault(kind, Counts()).add(counts)
+
+
+class Recorder:
+    """What this process counts for one database alias."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self._source = uuid.uuid4().bytes
+        self._buffer = Buffer()
+        self._flushing = threading.Lock()
+        self._window: _Window | None = None
+        self._next = 0
+        self.writer = BackgroundWriter("job-statistics", self.flush, self._complain, self._is_expected)
+
+    def note(self, verb: str, written: Written) -> None:
+        """Count what a verb has made of jobs; in a transaction, with its commit. Called by run_verb()."""
+        for status, jobs in written.items():
+            end = "canceled" if status == Job.Status.CANCELED else _ENDS.get((verb, status))
+            if end is None:
+                continue
+            ends = Counter((_kind(job), end) for job in jobs if job.using == self.using)
+            count = partial(self._buffer.count_ends, ends, lost=verb == "reap")
+            if in_open_transaction(self.using) and connections[self.using].in_atomic_block:
+                transaction.on_commit(count, using=self.using)
+            else:
+                count()
+
+    def count_run(self, lease: Lease, run_seconds: float) -> None:
+        """Count the times of one run that has ended and is written."""
+        wait_seconds = (lease.locked_at - lease.run_at).total_seconds()
+        self._buffer.count_run(_kind(lease), wait_seconds, run_seconds)
+
+    def flush(self) -> None:
+        """Write what was counted. What cannot be written is kept. Raises database errors."""
+        with self._flushing, watched(connections[self.using]):
+            self._write_again()
+            if self._buffer.is_empty:
+                return
+            # Before the counts are taken out, which an error would lose.
+            now = read_now(self.using)
+            if taken := self._buffer.take():
+                self._write(self._window_at(now), taken)
+
+    def try_flush(self) -> None:
+        """flush(), and log what it raises."""
+        try:
+            self.flush()
+        except (Error, DatabaseBusy, OutcomeUnknown) as error:
+            self._complain(logging.WARNING, error)
+
+    def _write_again(self) -> None:
+        """Write once more what may be written or not, unless the roll-up could have counted it by now."""
+        window = self._window
+        if window is None or not window.unwritten:
+            return
+        if time.monotonic() - window.begun > REPEAT_SECONDS:
+            lost = sum(counts.ends for counts in window.unwritten.values())
+            logger.warning("%d ends are missing in the statistics: it is unknown whether they were written", lost)
+            self._window = None
+            return
+        self._write_rows(window)
+
+    def _window_at(self, now: datetime) -> _Window:
+        """The window of this minute by the clock of the server."""
+        minute = now.replace(second=0, microsecond=0)
+        window = self._window
+        if window is None or window.begins_at != minute or time.monotonic() - window.begun > REPEAT_SECONDS / 2:
+            window = self._window = _Window(self._next, minute)
+            self._next += 1
+        return window
+
+    def _write(self, window: _Window, taken: dict[Kind, Counts]) -> None:
+        window.add(taken)
+        self._write_rows(window)
+
+    def _write_rows(self, window: _Window) -> None:
+        rows = [
+            JobStat(
+                id=digest(self._source, str(window.number), *kind),
+                span=JobStat.Span.PROCESS,
+                begins_at=window.begins_at,
+                queue=kind.queue,
+                task=kind.task,
+                **window.sums[kind].columns(),
+            )
+            for kind in sorted(window.unwritten)
+        ]
+        write_rows(JobStat, rows, COLUMNS, using=self.using)
+        window.unwritten = {}
+
+    def _complain(self, level: int, error: BaseException) -> None:
+        logger.log(level, "job statistics could not be written: %s. They are kept and written later", error)
+
+    def _is_expected(self, error: BaseException) -> bool:
+        # Whoever lost the connection first has logged it.
+        return is_lost_connection(error, self.using)
+
+
+def _kind(job: Lease | JobRef) -> Kind:
+    return Kind(job.queue, job.task or "")
+
+
+_recorder: Recorder | None = None
+
+
+def start(using: str) -> None:
+    """Count in this process from now on, and write the sums by a thread."""
+    _begin(using).writer.start()
+
+
+def close() -> None:
+    """End the thread after a last write, and wait for that write for a moment."""
+    if _recorder is not None:
+        _recorder.writer.close()
+
+
+def count_run(lease: Lease, run_seconds: float) -> None:
+    """Count the times of one run, if this process counts."""
+    if _recorder is not None and lease.using == _recorder.using:
+        _recorder.count_run(lease, run_seconds)
+
+
+@contextmanager
+def recording(using: str) -> Iterator[Recorder]:
+    """A block in which this process counts; without a thread: the caller calls flush(), which the end does too."""
+    recorder = _begin(using)
+    try:
+        yield recorder
+    finally:
+        _reset()
+        recorder.try_flush()
+
+
+def _begin(using: str) -> Recorder:
+    global _recorder
+    _recorder = Recorder(using)
+    verbs.observe(_recorder.note)
+    return _recorder
+
+
+def _reset() -> None:
+    global _recorder
+    _recorder = None
+    verbs.observe(None)
+
+
+# A forked process counts nothing until it begins by itself.
+os.register_at_fork(after_in_child=_reset)

@@ -1,0 +1,120 @@
+"""Work for the whole database that the monitor's housekeeping does: deleting, opening, redriving, adding up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from django.db import Error
+
+from jobqueue.conf import Settings, load
+from jobqueue.db import is_lost_connection
+from jobqueue.maintenance import (
+    gate_sweep,
+    group_cleaner,
+    group_sweep,
+    lock_sweeper,
+    lock_watch,
+    ordering_sweep,
+    pruner,
+    queue_levels,
+    redriver,
+    stat_rollup,
+)
+from jobqueue.maintenance.cleaner import CLEANERS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+logger = logging.getLogger("jobqueue.worker")
+detail = logging.getLogger("jobqueue.detail")
+
+#: jobs of one transaction
+BATCH = 1000
+SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
+
+
+class Chore(Protocol):
+    """One pass; returns counts."""
+
+    def __call__(self, settings: Settings, *, using: str) -> DataclassInstance: ...
+
+
+class Chores:
+    """Work for the whole database, which any number of workers may do at once.
+
+    A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        batch: int = BATCH,
+        in_trouble: Callable[[], bool] = lambda: False,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self.using = using
+        self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
+        self.rollup = stat_rollup.StatRollup()
+        self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
+        self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
+        self.sweepers["cleaner of job_group"] = group_cleaner.run_once
+        self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
+        self.openers: dict[str, Chore] = {
+            "ordering sweep": ordering_sweep.OrderingSweep().run_once,
+            "gate sweep": gate_sweep.GateSweep().run_once,
+            "group sweep": group_sweep.GroupSweep().run_if_due,
+            "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
+        }
+        self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
+        self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
+        self.rollups: dict[str, Chore] = {"roll-up of job_stat": self.rollup.run_once}
+        self._skipped_until: dict[str, float] = {}
+
+    def sweep(self) -> None:
+        """Delete old rows."""
+        self._do(self.sweepers, "deleted")
+
+    def watch(self) -> None:
+        """Record what the server reports about locks."""
+        self._do(self.watches, "found")
+
+    def open_lanes(self) -> None:
+        """Open jobs that a crash has stalled, behind others of their ordering key or behind gates."""
+        self._do(self.openers, "promoted")
+
+    def redrive(self) -> None:
+        """Bring dead letters back, as far as redrives are recorded."""
+        self._do(self.redrivers, "redriven")
+
+    def prune(self) -> None:
+        """Delete ended jobs."""
+        self._do(self.pruners, "pruned")
+
+    def roll_up(self) -> None:
+        """Add rows of statistics up."""
+        self._do(self.rollups, "added up")
+
+    def _do(self, chores: dict[str, Chore], what: str) -> None:
+        for name, chore in chores.items():
+            if time.monotonic() < self._skipped_until.get(name, 0.0):
+                continue
+            try:
+                found = chore(load(), using=self.using)
+            except Error as error:
+                if is_lost_connection(error, self.using):
+                    raise
+                if name not in self._skipped_until:
+                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
+                self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
+            else:
+                if what in ("redriven", "pruned"):
+                    continue  # these chores report what they do
+                if any(asdict(found).values()) and what != "added up":  # each minute
+                    logger.info("%s: %s: %s", name, what, found)
+                elif what != "promoted":  # each second
+                    detail.debug("%s: nothing %s", name, what)

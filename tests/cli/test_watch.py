@@ -1,0 +1,112 @@
+"""--watch: the blocks that it prints, on a terminal and elsewhere, and how it ends."""
+
+import os
+import pty
+import select
+import signal
+import time
+from io import StringIO
+
+import pytest
+from django.core.management.base import OutputWrapper
+from django.db import OperationalError
+
+from jobqueue.cli.watch import repeat
+from jobqueue.maintenance.worker_rows import register
+from jobqueue.models import Worker
+from tests.cli.processes import start
+from tests.marks import committed
+from tests.patience import patient
+
+LINES = {"watch": 0.001, "json": False, "verbosity": 1}
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def watched(*looks, target=None, **given):
+    """What it prints for these looks, each a text or an error; it is interrupted after the last one."""
+    target, left = target or StringIO(), iter(looks)
+
+    def show(out):
+        look = next(left, KeyboardInterrupt())
+        if isinstance(look, BaseException):
+            raise look
+        out.write(look)
+        return 0
+
+    assert repeat(show, OutputWrapper(target), "default", LINES | given, words="workers") == 0
+    return target.getvalue()
+
+
+def test_without_it_the_look_is_shown_once_and_gives_the_status():
+    out = StringIO()
+    assert repeat(lambda block: block.write("a") or 5, OutputWrapper(out), "default", {"watch": None}, words="w") == 5
+    assert out.getvalue() == "a\n"
+
+
+def test_blocks_have_an_empty_line_between_them():
+    assert watched("a", "b") == "a\n\nb\n"
+
+
+def test_each_json_object_is_a_line():
+    assert watched('{"a": 1}', '{"a": 2}', json=True) == '{"a": 1}\n{"a": 2}\n'
+    assert watched('{"a": 1}', json=True, target=Terminal()) == '{"a": 1}\n'
+
+
+def test_a_terminal_is_cleared_for_each_block_below_a_line_that_says_what_it_shows():
+    head = "\x1b[H\x1b[Jworkers, every 1ms; Ctrl-C ends it\n\n"
+    assert watched("a", "b", target=Terminal()) == f"{head}a\n{head}b\n"
+
+
+@pytest.mark.django_db
+def test_after_an_error_of_the_database_it_goes_on_and_says_so(capsys):
+    assert watched(OperationalError("it is gone"), "b") == "b\n"
+    said = capsys.readouterr().err
+    assert said.startswith("the queue on 'default' cannot be read: it is gone. To find out why, run: manage.py check")
+    assert said.endswith("It is read again in 1ms.\n")
+
+
+@pytest.mark.django_db
+def test_a_terminal_keeps_the_last_block_during_an_error(capsys):
+    shown = watched("a", OperationalError("it is gone"), target=Terminal())
+    assert [block.splitlines()[-1] for block in shown.split("\x1b[H\x1b[J")[1:]] == ["a", "a"]
+    assert "it is gone" in capsys.readouterr().err
+
+
+def read_until(stream, words):
+    """What `stream` gives until it holds `words`."""
+    text, end = "", time.monotonic() + patient(30)
+    while words not in text:
+        assert select.select([stream], [], [], max(0, end - time.monotonic()))[0], f"{words!r} is not in {text!r}"
+        text += os.read(stream, 4096).decode()
+    return text
+
+
+@committed
+def test_on_a_real_terminal_it_shows_changes_until_it_is_interrupted():
+    ours, theirs = pty.openpty()
+    try:
+        with start("workers", "--watch", "100ms", stdin=theirs, stdout=theirs) as process:
+            assert "\x1b[H\x1b[J" in read_until(ours, "no worker runs")
+            register("new", supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
+            read_until(ours, "supervisor 1 on")
+            Worker.objects.all().delete()
+            read_until(ours, "no worker runs")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(patient(30)) == 0
+            assert process.stderr.read() == b""
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@committed
+def test_it_ends_without_a_word_when_its_reader_has_gone():
+    with start("workers", "--watch", "50ms") as process:
+        read_until(process.stdout.fileno(), "no worker runs")
+        process.stdout.close()
+        assert process.wait(patient(30)) == 0
+        assert process.stderr.read() == b""

@@ -1,0 +1,1 @@
+"""Statistics: what is counted, written, added up and read."""
