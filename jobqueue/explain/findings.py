@@ -62,7 +62,10 @@ class Findings:
 
     def _told(self, finding: _Finding) -> Explanation:
         names = sorted(finding.queues)
-        facts = {"text": finding.one.text, "jobs": counted(finding.jobs, capped=finding.capped)}
+        facts = {
+            "text": _ended(finding.one.text) if names else finding.one.text,
+            "jobs": counted(finding.jobs, capped=finding.capped),
+        }
         facts["queues"] = queue_list(names)
         if not names:
             text = "%(text)s"
@@ -91,6 +94,11 @@ def queue_list(names: Collection[str]) -> str:
     """The first QUEUES_SHOWN names of queues as text."""
     shown = sorted(names)[:QUEUES_SHOWN]
     return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+
+
+def _ended(text: str) -> str:
+    """`text` with a full stop, for another sentence to follow: the reason that somebody gave may have none."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _is_example(one: Explanation) -> bool:

@@ -119,6 +119,11 @@ class TestTheOrder:
         assert codes(found) == ["paused", "workers_busy"]
         assert about(found[1]) == (9, ["healthy"])
 
+    def test_a_reason_without_a_full_stop_gets_one_before_the_next_sentence(self, worker):
+        make_jobs(2, "mail")
+        pause("mail", reason="the server moves")
+        assert "the server moves. Due jobs that it holds up: 2, in mail." in explain_backlog()[0].text
+
     def test_a_pause_comes_before_the_missing_worker_of_its_queue(self):
         make_jobs(2)
         pause("q", reason="r", by="ann")
