@@ -11,7 +11,7 @@ from tests.cli.helpers import printed, read_json
 from tests.doctor.helpers import PLAIN, add_worker, unreachable
 from tests.marks import committed
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("healthy_process")]
 CHECKS = len(examination.CHECKS) + 1
 
 

@@ -21,6 +21,7 @@ def run(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("healthy_process")
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 @pytest.mark.parametrize(
     "option", ["-v2", "--verbosity=2", "--settings=tests.settings", "--pythonpath=.", "--no-color", "--traceback"]
