@@ -150,7 +150,7 @@ def check_database(
     if alias not in (databases or ()):
         return []
     try:
-        return _messages(_server_problems(alias))
+        return _messages(server_problems(alias))
     except Error as error:
         return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
 
@@ -180,7 +180,8 @@ def _conf() -> conf.Settings:
     return conf.read(getattr(settings, "JOBQUEUE", {}))[0]
 
 
-def _server_problems(alias: str) -> Iterator[Problem]:
+def server_problems(alias: str) -> Iterator[Problem]:
+    """What check_database() reports of the database `alias`."""
     connection = connections[alias]
     found = vendor(alias)
     if not found.supported:

@@ -22,7 +22,7 @@ ROOMS = [
     "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "alarms", "checks",
-    "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
+    "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import alarms, groups, idempotency, inspect, locks, models, outbox, testing, transitions
+from jobqueue import alarms, doctor, groups, idempotency, inspect, locks, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
@@ -415,3 +415,12 @@ def fencing():
         assert Account.objects.using(SHOP).filter(pk=account.pk).fenced_update(lock, balance=1) == 1
         account.fenced_save(lock, using=SHOP)
     return (models.LockRow,)
+
+
+@walks("jobqueue.doctor.examine")
+def examine():
+    a_job()
+    found = {finding.id: finding for finding in doctor.examine()}
+    assert found["no_worker"].evidence["queues"] == ["q"]
+    assert "check_failed" not in found
+    return (models.Job,)

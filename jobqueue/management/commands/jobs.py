@@ -13,7 +13,9 @@ from jobqueue.cli import (
     alarms,
     bench,
     completion,
+    doctor,
     enqueue,
+    explain,
     groups,
     keys,
     listing,
@@ -49,6 +51,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "list": listing,
     "show": show,
+    "explain": explain,
     "retry": retry,
     "redrives": redrives,
     "note": notes,
@@ -66,6 +69,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "stats": stats,
     "alarms": alarms,
     "unrunnable": unrunnable,
+    "doctor": doctor,
     "bench": bench,
     "completion": completion,
 }
