@@ -37,6 +37,8 @@ breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"
 schedule_missed = Signal()
 # A group has ended; sent after the commit. group_id, name, total, done, failed, canceled, using
 group_ended = Signal()
+# An alarm of JOBQUEUE["ALARMS"] began or ended; sent after the commit. alarm (jobqueue.alarms.Alarm), using
+alarm_changed = Signal()
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
 

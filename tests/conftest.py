@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import closing
 
 import pytest
 from django.db import connection
@@ -74,6 +75,20 @@ def own_registry(monkeypatch):
     from tests import memories
 
     memories.copy_registries(monkeypatch)
+
+
+@pytest.fixture
+def healthy_process(own_registry, db):
+    """No tasks of apps that are not installed, which other tests have imported, and no empty pages of their jobs."""
+    from jobqueue.tasks import registry
+
+    for path in [path for path in registry._tasks if not path.startswith("tests.app.")]:
+        del registry._tasks[path]
+    if VENDOR == "postgres":
+        # The plans of a claim are judged by the size of the table. VACUUM must not be in the test's transaction.
+        with closing(connection.copy()) as other, other.cursor() as cursor:
+            cursor.execute("VACUUM (TRUNCATE) job_queue")
+            cursor.execute("ANALYZE job_queue")
 
 
 @pytest.fixture

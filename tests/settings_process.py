@@ -17,6 +17,11 @@ JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
 JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")
 JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
+JOBQUEUE["ALARMS"] = env.json("JOBQUEUE_TEST_ALARMS", {})
+if port := env.int("JOBQUEUE_TEST_SMTP_PORT", default=0):
+    EMAIL_HOST, EMAIL_PORT = "127.0.0.1", port
+    _smtp = "django.core.mail.backends.smtp.EmailBackend"
+    MAILERS = {"default": {"BACKEND": _smtp, "OPTIONS": {"host": EMAIL_HOST, "port": port}}}
 JOBQUEUE["SCHEDULES"] = env.json("JOBQUEUE_TEST_SCHEDULES", {})
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]

@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.core import mail
 from django.core.signals import setting_changed
 
+from jobqueue.conf.alarms import AlarmSettings, read_alarms
 from jobqueue.conf.queues import QueueSettings, read_queues
 from jobqueue.conf.retention import DEFAULT, Kept, read_retention
 from jobqueue.conf.rules import (
@@ -100,6 +101,9 @@ class Settings:
     schedule_retention_seconds: float | None = setting(2_592_000.0, AGE, optional=True)
     stat_retention_seconds: float | None = setting(34_560_000.0, AGE, optional=True)  # of statistics; None = kept
     group_retention_seconds: float | None = setting(2_592_000.0, AGE, optional=True)  # of ended groups; None = kept
+    alarm_retention_seconds: float | None = setting(7_776_000.0, AGE, optional=True)  # of ended alarms; None = kept
+    # Thresholds by queue, and who is told; empty = nobody looks.
+    alarms: AlarmSettings = field(default_factory=AlarmSettings, metadata={"rule": MAPPING})
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": MAPPING._replace(optional=True)})
@@ -148,6 +152,7 @@ _READERS: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "outbox": lambda raw: _read_outbox(raw),
     "retention": read_retention,
     "schedules": read_schedules,
+    "alarms": read_alarms,
     "causes": read_setting,
     "dependencies": read_dependencies,
 }

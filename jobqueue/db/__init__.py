@@ -1,7 +1,8 @@
 """The one place that asks which database this is: dialects, fields, prepared statements, retries.
 
-vendor(using) is the Dialect of a database; `.locks` is its LockDialect, `.diagnostics` its Diagnostics (ADR 0017). No
-table or column of a feature is named here. Every room may import this one; it runs in each process and thread.
+vendor(using) is the Dialect of a database; `.locks` is its LockDialect, `.diagnostics` its Diagnostics, `.set_up`
+its SetUp (ADR 0017). No table or column of a feature is named here. Every room may import this one; it runs in each
+process and thread.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.parameters import Parameter, placeholder
 from jobqueue.db.seeks import Seeks
+from jobqueue.db.set_up import SetUp
 from jobqueue.db.sockets import one_value
 
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
@@ -59,9 +60,10 @@ class Dialect(Seeks):
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
 
-    # The other two parts of what is asked of a database.
+    # The other three parts of what is asked of a database.
     locks = LockDialect()
     diagnostics = Diagnostics()
+    set_up = SetUp()
 
     # ---- capabilities
     #: whether a second writer of the same process would only wait
@@ -271,6 +273,10 @@ class Dialect(Seeks):
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         """The isolation level of the session, in the server's words."""
         return "serializable"
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """The setting for which the server refuses the writes of this session; "" if it accepts them."""
+        return ""
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
         """What is wrong with the server, the session or `table` for a queue; here that it is too old."""

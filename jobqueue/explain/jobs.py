@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.breakers import breaker_of_job
 from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
+from jobqueue.explain.monitors import nobody_reaps
 from jobqueue.explain.ordering_keys import ordering_key_of
 from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
+from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.models import Job
@@ -21,8 +25,8 @@ from jobqueue.validation import check_id
 def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanation]:
     """Why a job does not run, likeliest first; of one that runs or has ended, what became of it. Never empty.
 
-    In the caller's transaction, by index seeks: at most ten statements, whatever the table holds. Raises InvalidValue
-    for an id that no job has, InvalidType for what is no id.
+    In the caller's transaction, by index seeks: at most eleven statements, whatever the table holds. Raises
+    InvalidValue for an id that no job has, InvalidType for what is no id.
     """
     number, alias = check_id(job_id), alias_of(using)
     with explain_missing_table(alias):
@@ -32,17 +36,22 @@ def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanat
                 f"there is no job {number} in the database {alias!r}: its transaction was rolled back or is still "
                 "open, or it was deleted. Nothing was explained; give the id of a job that exists."
             )
-        return explain_row(found[0], alias)
+        (job,) = found
+        lives = job.status in (Job.Status.READY, Job.Status.PROCESSING)
+        return explain_row(job, alias, refusal=read_only(alias) if lives else [])
 
 
-def explain_row(job: ReadJob, using: str) -> list[Explanation]:
-    """explain_job() of a row that was read a moment ago, with the database's time as `now`."""
-    if job.status == Job.Status.PROCESSING:
-        return [running(job)]
-    if job.status != Job.Status.READY:
+def explain_row(job: ReadJob, using: str, *, refusal: Sequence[Explanation] = ()) -> list[Explanation]:
+    """explain_job() of a row that was read a moment ago, with the database's time as `now`.
+
+    `refusal`: that the database refuses writes, if it was asked; a page of the admin needs to write anyway.
+    """
+    if job.status not in (Job.Status.READY, Job.Status.PROCESSING):
         return [ended(job)]
+    if job.status == Job.Status.PROCESSING:
+        return [*refusal, *nobody_reaps(job), running(job)]
     place = read_place(job.queue, job.now, using, [job.task])
-    found = [*held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
+    found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
     if job.gate == 0 and job.run_at <= job.now:
         found += limits_of_whole_queue(place)
     workers = serving(place)

@@ -8,10 +8,12 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.explain.controls import drain_of, pause_of_queue
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, seconds_until, span
-from jobqueue.explain.first_jobs import LEVELS_MAX, first_jobs
+from jobqueue.explain.first_jobs import first_jobs
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
+from jobqueue.explain.ready_jobs import LEVELS_MAX
+from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
 from jobqueue.explain.states import expired, held
 from jobqueue.gates.whole_queues import running_ids
@@ -37,26 +39,28 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
         due = jobs.get(firsts.due.get(0, 0))
         later = None if 0 in firsts.due else jobs.get(firsts.later.get(0, 0))
         gated = [jobs[job_id] for gate, job_id in sorted(wanted.items(), reverse=True) if gate and job_id in jobs]
-        found = [*pause_of_queue(place), *drain_of(place)]
+        paused = pause_of_queue(place)
+        refusal = read_only(alias)
+        found = [*refusal, *paused, *drain_of(place)]
         if later is not None and not gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         if jobs:
-            found += _waits(due, gated, place)
+            found += _waits(due, gated, place, stopped=bool(refusal or paused))
         if later is not None and gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         runs = _runs(place)
         return _unique(found + (runs if runs or jobs else [_empty(place)]))
 
 
-def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place) -> list[Explanation]:
+def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place, *, stopped: bool) -> list[Explanation]:
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
-    free = due is not None and not found
+    free = due is not None and not found and not stopped
     workers = serving(place)
     if free:
         found += no_worker(place, workers) or [next_free_worker(place, workers)]
     for job in gated:
-        found += [*held(job), *reasons_of(job, place)]
+        found += [*held(job), *expired(job), *reasons_of(job, place)]
     return found + (no_worker(place, workers) if not free else [])
 
 

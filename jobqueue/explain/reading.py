@@ -57,3 +57,14 @@ def read_place(queue: str, now: datetime, using: str, tasks: Collection[str | No
         rows = rows.filter(task__in={"", *filter(None, tasks)})
     found = list(rows.order_by("queue", "task").annotate(now=Selected(UtcNow()))[:CONTROLS_MAX])
     return Place(queue, using, now, {row.task: row for row in found}, rules_from(found))
+
+
+def read_places(queues: Collection[str], now: datetime, using: str) -> dict[str, Place]:
+    """What is set for each of these queues, at most CONTROLS_MAX rows of all of them. One statement."""
+    rows = FlowRule.objects.using(using).filter(queue__in=queues).order_by("queue", "task")
+    found = list(rows.annotate(now=Selected(UtcNow()))[:CONTROLS_MAX])
+    rules = rules_from(found)
+    controls: dict[str, dict[str, FlowRule]] = {queue: {} for queue in queues}
+    for row in found:
+        controls[row.queue][row.task] = row
+    return {queue: Place(queue, using, now, own, rules) for queue, own in controls.items()}

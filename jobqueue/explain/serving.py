@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from django.utils.translation import gettext
 
@@ -34,16 +37,34 @@ class Serving:
     others: list[str]
 
 
+class RunningWorker(NamedTuple):
+    """What the row of a worker that runs says."""
+
+    name: str
+    queues: str
+    threads: int
+
+
 def serving(place: Place) -> Serving:
     """Who serves the queue of `place`. One statement, which reads the rows of the workers that run."""
-    rows = alive(load().worker_silent_seconds, using=place.using).values_list("name", "queues", "concurrency")
+    return serve(place.queue, read_workers(place.using))
+
+
+def read_workers(using: str) -> list[RunningWorker]:
+    """Up to WORKERS_MAX workers that run. One statement."""
+    rows = alive(load().worker_silent_seconds, using=using).values_list("name", "queues", "concurrency")
+    return [RunningWorker(*row) for row in rows[:WORKERS_MAX]]
+
+
+def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
+    """Which of `workers` serve `queue`."""
     threads: dict[str, int] = {}
     others: list[str] = []
-    for name, queues, concurrency in rows[:WORKERS_MAX]:
-        if _selection(queues).serves(place.queue):
-            threads[name] = concurrency
+    for worker in workers:
+        if _selection(worker.queues).serves(queue):
+            threads[worker.name] = worker.threads
         else:
-            others.append(queues)
+            others.append(worker.queues)
     return Serving(threads, others)
 
 
@@ -69,13 +90,18 @@ def next_free_worker(place: Place, found: Serving) -> Explanation:
     One statement for each hundred processes.
     """
     names = sorted(found.threads)
-    leases = len(_leases(place.using).rows_of_each([{"worker": name} for name in names]))
+    held = leases_of(names, place.using)
+    leases = held.total()
     threads = sum(found.threads.values())
     facts = {"queue": place.queue, "held": leases, "threads": threads}
     evidence: dict[str, JSON] = {"queue": place.queue, "leases": leases, "threads": threads}
-    evidence |= {"workers": len(names), "full": leases >= threads}
+    evidence |= {"workers": len(names), "full": leases >= threads, "tasks": most_run(held)}
     if leases >= threads:
-        text = gettext("The workers of queue %(queue)s are busy: they hold %(held)d jobs, with %(threads)d threads.")
+        text = gettext(
+            "The workers of queue %(queue)s are busy: they hold %(held)d jobs, with %(threads)d threads. They run: "
+            "%(tasks)s."
+        )
+        facts["tasks"] = tasks_in_words(held)
         step = gettext("A job starts when another one ends. Start more workers if jobs wait for too long.")
     else:
         text = gettext(
@@ -86,13 +112,33 @@ def next_free_worker(place: Place, found: Serving) -> Explanation:
     return Explanation("workers_busy", text % facts, evidence, step)
 
 
+def leases_of(workers: Sequence[str], using: str) -> Counter[str]:
+    """The jobs that these workers hold, of each up to LEASES_MAX, by task. One statement for each hundred of them.
+
+    Jobs without a task are counted under the handler of their queue: "@handler mail".
+    """
+    rows = _leases(using).rows_of_each([{"worker": name} for name in workers])
+    return Counter(task or f"@handler {queue}" for task, queue in rows)
+
+
+def most_run(held: Counter[str]) -> dict[str, JSON]:
+    """The tasks of most of these jobs, with the number of each."""
+    return dict(held.most_common(SHOWN))
+
+
+def tasks_in_words(held: Counter[str]) -> str:
+    """The same as text."""
+    shown = [f"{task} ({number})" for task, number in held.most_common(3)]
+    return ", ".join(shown + ["..."] * (len(held) > len(shown))) or "-"
+
+
 @cache
 def _leases(using: str) -> Prepared:
     # By equality: for a list of names MySQL may read the whole index.
     rows = Job.objects.using(using).filter(
         locked_by=Slot("worker", NameField()), status=Unestimated(Job.Status.PROCESSING)
     )
-    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list("pk")[:LEASES_MAX])
+    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list("task", "queue")[:LEASES_MAX])
 
 
 @lru_cache(maxsize=256)

@@ -102,7 +102,11 @@ def expired(job: ReadJob) -> list[Explanation]:
     else:
         text = gettext("Job %(id)d expires in %(time)s, before it is due.")
     facts = {"id": job.pk, "time": span((job.now - job.expires_at).total_seconds())}
-    step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
+    if job.gate:
+        # No claim reads it there.
+        step = gettext("When it is let in, the next worker of its queue cancels it. Retry runs it all the same.")
+    else:
+        step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
     return [Explanation("expired", text % facts, evidence, step)]
 
 
@@ -114,7 +118,7 @@ def not_due(job: ReadJob) -> list[Explanation]:
     facts = {"id": job.pk, "time": span(seconds), "reason": job.wait_reason, "queue": job.queue}
     evidence: dict[str, JSON] = {"job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
     evidence["wait_reason"] = job.wait_reason
-    if _PARKED.match(job.wait_reason or ""):
+    if is_parked(job.wait_reason):
         text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s") % facts
         step = gettext("Deploy the code that has it to the workers of queue %(queue)s. They look again in %(time)s.")
         return [Explanation("unknown_task", text, evidence | _task_of(job), step % facts)]
@@ -159,6 +163,11 @@ def unknown_here(job: ReadJob) -> list[Explanation]:
         "Nothing, if the workers know it. A worker that does not puts the job back for a minute, again and again."
     )
     return [Explanation("unknown_task", text % facts, evidence | _task_of(job), step)]
+
+
+def is_parked(wait_reason: str | None) -> bool:
+    """Whether a worker has put the job back because its code cannot run it."""
+    return _PARKED.match(wait_reason or "") is not None
 
 
 def _task_of(job: ReadJob) -> dict[str, JSON]:

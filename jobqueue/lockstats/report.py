@@ -133,6 +133,12 @@ def read_server_counts(*, using: str, limit: int = 100) -> ServerCounts:
     return ServerCounts(len(waits), max((wait.seconds for wait in waits), default=0.0), deadlocks)
 
 
+def read_waits(*, using: str, limit: int = 20) -> list[LockWait]:
+    """The waits for locks that go on now, the longest first; [] where the server does not tell them."""
+    server, connection = vendor(using).diagnostics, connections[using]
+    return _ask(lambda: server.waits(connection, limit), using, []) or []
+
+
 def read_findings(kind: LockFinding.Kind, *, limit: int, using: str) -> QuerySet[LockFinding]:
     """Findings of a kind, the newest first, with the database's time as `now`."""
     rows: QuerySet[LockFinding] = LockFinding.objects.using(using).filter(kind=kind.value)

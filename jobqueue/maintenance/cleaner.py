@@ -17,6 +17,7 @@ from jobqueue.models import (
     Allocation,
     ArchivedJob,
     IdempotencyRecord,
+    JobAlarm,
     JobStat,
     JobStatTotal,
     LockFinding,
@@ -145,6 +146,10 @@ JOB_STAT_TOTALS = Cleaner(
     "ix_stat_total_age",
     lambda settings: settings.stat_retention_seconds,
 )
+#: those that fire stay: their quiet_at is NULL
+JOB_ALARMS = Cleaner(
+    "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
+)
 CLEANERS = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
@@ -154,6 +159,7 @@ CLEANERS = (
     REDONE_STATS,
     JOB_STATS,
     JOB_STAT_TOTALS,
+    JOB_ALARMS,
     ORDERING_KEYS,
     REDRIVES,
     WORKERS,

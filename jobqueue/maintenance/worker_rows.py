@@ -114,6 +114,13 @@ def alive(silent_seconds: float, *, using: str) -> QuerySet[Worker]:
     return Worker.objects.using(using).filter(heard, stopped_at__isnull=True)
 
 
+def silent(silent_seconds: float, *, using: str) -> QuerySet[Worker]:
+    """The workers that have not stopped and are silent as retire_silent() understands it, the longest silent first."""
+    own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(-silent_seconds))
+    return rows.filter(heartbeat_at__lt=own).order_by("heartbeat_at")
+
+
 def retire_silent(silent_seconds: float, *, using: str) -> int:
     """Mark workers without a heartbeat for `silent_seconds` and for HEARTBEATS_MISSED of their own; the number."""
     return retry_transient("housekeeping", lambda: _retire_silent(using).change(seconds=-silent_seconds), using=using)

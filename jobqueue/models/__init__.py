@@ -14,6 +14,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
         "INSTALLED_APPS and run: python manage.py migrate"
     )
 
+from jobqueue.models.alarm import JobAlarm
 from jobqueue.models.archive import ArchivedJob
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
@@ -47,6 +48,7 @@ __all__ = [
     "GroupParent",
     "IdempotencyRecord",
     "Job",
+    "JobAlarm",
     "JobAttempt",
     "JobGroup",
     "JobStat",

@@ -90,6 +90,10 @@ class Routes:
                 found.append(WrongSettings(f"JOBQUEUE['OUTBOX']['ROUTES'][{pattern!r}] is not a URL that can be read."))
         return found
 
+    def made(self) -> dict[str, Destination]:
+        """The destinations that problems() and find() have made, by pattern; those of subscribers begin with theirs."""
+        return dict(self._made)
+
     def find(self, topic: str) -> Destination | None:
         """The destination of `topic`; None if it has no route and no subscriber here."""
         pattern = self._pattern(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -43,12 +44,19 @@ def snapshot(*, queue: str | None = None, using: str | None = None) -> list[Queu
     have, and StatementTimeout after READ_SECONDS; the caller's transaction stays usable.
     """
     alias = alias_of(using)
-    names = None if queue is None else [check_queue(queue)]
-    with explain_missing_table(alias), time_limit(READ_SECONDS, using=alias) as limit:
-        chosen = queue_names(using=alias, limit=QUEUES_MAX) if names is None else names
-        now = read_now(alias)
-        live = count_live(chosen, alias, limit.check)
-        recent = read_recent(now, alias, names)
+    if queue is not None:
+        return figures([check_queue(queue)], everywhere=False, using=alias)
+    return figures((), everywhere=True, using=alias)
+
+
+def figures(queues: Iterable[str], *, everywhere: bool, using: str) -> list[QueueStats]:
+    """As snapshot(): the figures of `queues`, which may have no jobs, and with `everywhere` of those that have some."""
+    named = {*queues}
+    with explain_missing_table(using), time_limit(READ_SECONDS, using=using) as limit:
+        chosen = named | {*queue_names(using=using, limit=QUEUES_MAX)} if everywhere else named
+        now = read_now(using)
+        live = count_live(sorted(chosen), using, limit.check)
+        recent = read_recent(now, using, None if everywhere else sorted(named))
     return [_stats(name, live[name], recent.get(name, Recent()), now) for name in sorted(chosen)]
 
 

@@ -72,10 +72,14 @@ class Recorder:
         self._flushing = threading.Lock()
         self._window: _Window | None = None
         self._next = 0
+        self.writes_by_thread = False
         self.writer = BackgroundWriter("job-statistics", self.flush, self._complain, self._is_expected)
 
     def note(self, verb: str, written: Written) -> None:
         """Count what a verb has made of jobs; in a transaction, with its commit. Called by run_verb()."""
+        if self.writes_by_thread:
+            # Again, if the system had no room for the thread before.
+            self.writer.start()
         for status, jobs in written.items():
             end = "canceled" if status == Job.Status.CANCELED else _ENDS.get((verb, status))
             if end is None:
@@ -167,7 +171,9 @@ _recorder: Recorder | None = None
 
 def start(using: str) -> None:
     """Count in this process from now on, and write the sums by a thread."""
-    _begin(using).writer.start()
+    recorder = _begin(using)
+    recorder.writes_by_thread = True
+    recorder.writer.start()
 
 
 def close() -> None:

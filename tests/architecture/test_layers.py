@@ -21,8 +21,8 @@ ROOMS = [
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
-    "log_format", "retention", "maintenance", "checks", "metrics",
-    "worker.shared", "flow", "explain", "worker.run", "worker.child", "worker.monitor", "worker",
+    "log_format", "retention", "maintenance", "alarms", "checks", "metrics",
+    "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip

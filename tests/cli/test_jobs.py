@@ -8,6 +8,7 @@ from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.models import Job
 from tests.cli.helpers import printed
+from tests.doctor.helpers import add_worker
 from tests.factories import claim_one, make_in_state, make_jobs
 from tests.marks import committed
 from tests.matrix import enough_on
@@ -20,12 +21,15 @@ def run(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("healthy_process")
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 @pytest.mark.parametrize(
     "option", ["-v2", "--verbosity=2", "--settings=tests.settings", "--pythonpath=.", "--no-color", "--traceback"]
 )
 def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option):
     states = {"retry": "CANCELED", "show": "DONE", "cancel": "READY", "discard": "READY", "release": "PROCESSING"}
+    if name == "doctor":
+        add_worker()
     others = {
         "prune": ["--dry-run"],
         "enqueue": ["tests.app.tasks.add", "--args", "[1, 2]"],

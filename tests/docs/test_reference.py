@@ -20,6 +20,7 @@ from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
+from jobqueue.doctor.finding import IDS
 from jobqueue.explain.explanation import CODES
 from jobqueue.lockstats.report import ServerCounts
 from jobqueue.log_format import JsonFormatter
@@ -55,6 +56,10 @@ def shown(value):
 
 def test_explain_lists_every_code():
     assert list(dict.fromkeys(listed("explain.md", "Codes"))) == list(CODES)
+
+
+def test_doctor_lists_every_id():
+    assert listed("doctor.md", "Ids") == list(IDS)
 
 
 def test_settings_lists_every_key_with_its_default():
@@ -122,7 +127,7 @@ def test_commands_lists_every_option(command):
 
 
 #: sub-commands whose page is not jobs-NAME.md
-PAGES = {"stats": "stats.md"}
+PAGES = {"doctor": "doctor.md", "stats": "stats.md"}
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

@@ -5,13 +5,14 @@ from datetime import timedelta
 import pytest
 
 from jobqueue import enqueue, task
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.explain import explain_queue
-from jobqueue.explain.first_jobs import LEVELS_MAX
+from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.flow import breaker, drain, pause, set_limit
 from jobqueue.transitions import reap
 from tests.explain.helpers import codes, first, named, of_queue
-from tests.factories import claim_one, expire, make_in_state, make_job, make_jobs, now, settle_run
+from tests.factories import claim_one, expire, make_in_state, make_job, make_jobs, now, set_columns, settle_run
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
 
@@ -68,6 +69,18 @@ class TestAQueueWithDueJobs:
         found = of_queue()
         assert first(found, "paused").evidence["by"] == "ann"
         assert "no_worker" in codes(found)
+
+    def test_that_is_paused_does_not_say_that_a_worker_starts_them(self, worker):
+        worker()
+        make_job()
+        pause("q", reason="r")
+        assert codes(of_queue()) == ["paused"]
+
+    def test_with_a_limit_of_0_does_not_say_that_a_worker_starts_them(self, worker):
+        worker()
+        make_job()
+        set_limit("q", concurrency=0)
+        assert codes(of_queue()) == ["paused"]
 
     def test_that_is_draining_says_so_first(self, worker):
         worker()
@@ -156,6 +169,16 @@ class TestAQueueWhoseJobsWaitBehindGates:
         one, _ = (enqueue("q", n, ordering_key="k") for n in range(2))
         claim_one()
         assert first(of_queue(), "key").evidence["first_job"] == one
+
+    @pytest.mark.parametrize("ahead", [-60, 60])
+    def test_says_that_the_first_of_them_expires_before_it_can_start(self, worker, ahead):
+        worker("w")
+        _, behind = (enqueue("q", n, ordering_key="k") for n in range(2))
+        claim_one()
+        set_columns(behind, expires_at=UtcNowPlus(ahead), run_at=UtcNowPlus(ahead))
+        one = named(of_queue(), "expired")
+        assert one.evidence["job_id"] == behind
+        assert "when it is let in" in one.next_step.lower()
 
     def test_names_a_held_job(self, own_registry):
         job_id = int(task(queue_name="q", on_crash="hold")(jobs.work).enqueue().id)

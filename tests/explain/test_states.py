@@ -100,7 +100,7 @@ class TestARunningJob:
 
     def test_says_that_its_lease_has_expired(self):
         job_id = make_in_state("PROCESSING")
-        expire(job_id)
+        set_columns(job_id, lock_until=UtcNowPlus(-5))
         (one,) = of_job(job_id)
         assert first([one], "running").evidence["lease_expired"] is True
         assert "expired" in one.text

@@ -7,6 +7,7 @@ import pytest
 from django.utils import translation
 
 from jobqueue import enqueue
+from jobqueue.explain import explain_backlog
 from jobqueue.explain.words import reason_in_words
 from jobqueue.flow import breaker, drain, pause
 from jobqueue.gates.waiting import FLOW_GATE
@@ -14,7 +15,7 @@ from jobqueue.models.job import ALONE_REASON, HELD_GATE, HELD_REASON, QUARANTINE
 from jobqueue.ordering import HALTED, KEY_GATE, SCHEDULED, WAITS
 from tests.admin.helpers import JOBS, job_page, text_of, viewer
 from tests.cli.test_dead_letters import run
-from tests.explain.helpers import of_job, of_queue
+from tests.explain.helpers import checked, of_job, of_queue
 from tests.factories import claim_one, make_in_state, make_job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
@@ -77,6 +78,7 @@ def test_all_texts_and_steps_are_korean_in_korean(limited, settings):
     with translation.override("ko"):
         found = [one for job_id in [*ids, *more] for one in of_job(job_id)]
         found += [one for queue in ("q", "keys", "other", "empty") for one in of_queue(queue)]
+        found += checked(explain_backlog())
     assert {one.code for one in found} >= {
         "slot", "ended", "running", "not_due", "breaker", "key", "paused", "draining", "no_worker", "unknown_task"
     }  # fmt: skip

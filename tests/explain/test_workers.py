@@ -58,6 +58,18 @@ def test_workers_with_a_job_for_each_thread_are_busy(worker):
     assert "busy" in one.text
 
 
+def test_what_busy_workers_run_is_told_by_task(worker):
+    worker("w1", concurrency=3)
+    for task in ("app.slow", "app.slow", None):
+        make_job(task=task)
+    job_id = make_job()
+    for _ in range(3):
+        claim_one(worker="w1")
+    one = first(of_job(job_id), "workers_busy")
+    assert one.evidence["tasks"] == {"app.slow": 2, "@handler q": 1}
+    assert "They run: app.slow (2), @handler q (1)." in one.text
+
+
 def test_the_jobs_of_workers_of_other_queues_are_not_counted(worker):
     worker("w1", "q")
     worker("w2", "mail")

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
-from jobqueue.db.clock import read_now
+from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
 from jobqueue.explain import explain_job, explain_queue
 from jobqueue.grouping.parents import Parents
@@ -374,6 +374,17 @@ def test_a_waiting_node_is_explained_by_its_parents():
     (found, *_) = explain_job(job("left").pk)
     assert (found.code, found.evidence["held"]) == ("parents", True)
     assert "top (" in found.text
+
+
+def test_an_expired_node_that_waits_says_that_it_has_expired():
+    wf = workflow("two queues")
+    top = wf.add(tasks.add, 1, 1, name="top")
+    wf.add(tasks.add.using(queue_name="mail"), 1, 1, name="mail", after=[top])
+    wf.start()
+    Job.objects.filter(pk=job("mail").pk).update(expires_at=UtcNowPlus(-60))
+    for found in (explain_job(job("mail").pk), explain_queue("mail")):
+        assert [one.code for one in found] == ["expired", "parents", "no_worker"]
+        assert "When it is let in" in found[0].next_step
 
 
 def test_a_queue_is_explained_by_its_first_node_that_waits():

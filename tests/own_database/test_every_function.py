@@ -26,7 +26,8 @@ pytestmark = [
 PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",
     "jobqueue.inspect", "jobqueue.testing", "jobqueue.transactions", "jobqueue.allocate", "jobqueue.counter",
-    "jobqueue.bulk", "jobqueue.fencing", "jobqueue.metrics", "jobqueue.context.job_context",
+    "jobqueue.alarms", "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context.job_context", "jobqueue.doctor",
+    "jobqueue.metrics",
 ]  # fmt: skip
 #: names that touch no database
 WITHOUT_DATABASE = {
@@ -36,6 +37,7 @@ WITHOUT_DATABASE = {
     "jobqueue.transactions.OutsideCallWarning", "jobqueue.fencing.FenceField", "jobqueue.fencing.HasFence",
     "jobqueue.fencing.fence_of", "jobqueue.fencing.refuse_newer", "jobqueue.context.job_context.current_job",
     "jobqueue.context.job_context.JobScope", "jobqueue.context.job_context.keep_log_lines",
+    "jobqueue.doctor.Finding", "jobqueue.doctor.Level",
 }  # fmt: skip
 CALLS = sorted(set(WALK.values()), key=lambda call: call.__name__)
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

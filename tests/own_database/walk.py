@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import groups, idempotency, inspect, locks, metrics, models, outbox, testing, transitions
+from jobqueue import alarms, doctor, groups, idempotency, inspect, locks, metrics, models, outbox, testing, transitions
 from jobqueue.allocate import take
 from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
@@ -363,6 +363,14 @@ def inject():
     return (models.Job,)
 
 
+@walks("jobqueue.alarms.firing", "jobqueue.alarms.Alarm")
+def firing():
+    columns = {"since": UtcNow(), "value": 5, "threshold": 3, "incident": 1}
+    models.JobAlarm.objects.using(QUEUE).create(queue="q", name="ready", firing=True, **columns)
+    assert [alarm.queue for alarm in alarms.firing()] == ["q"]
+    return (models.JobAlarm,)
+
+
 @walks("jobqueue.counter.ShardedCounter")
 def counter():
     visits = ShardedCounter("visits")
@@ -417,4 +425,12 @@ def metrics_view():
     # The view refuses a request without a token; what it would serve is of the queue's database.
     assert metrics.view(RequestFactory().get("/metrics")).status_code == 403
     assert 'jobqueue_jobs{queue="q",state="ready"} 1.0' in prometheus_text(read_figures(using=QUEUE))
+
+
+@walks("jobqueue.doctor.examine")
+def examine():
+    a_job()
+    found = {finding.id: finding for finding in doctor.examine()}
+    assert found["no_worker"].evidence["queues"] == ["q"]
+    assert "check_failed" not in found
     return (models.Job,)

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many, task
-from jobqueue.explain import explain_job, explain_queue
-from jobqueue.explain.first_jobs import LEVELS_MAX
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, survey
+from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.flow import breaker, set_limit
 from jobqueue.models import GateSlot, GateWait, Job, Worker
 from tests.factories import now
@@ -64,22 +64,22 @@ def on_jobs(statements):
     return [text for text in statements if "job_queue" in text and text.lstrip("(").startswith("SELECT")]
 
 
-def test_a_due_job_costs_four_statements(run, workers):
+def test_a_due_job_costs_five_statements(run, workers):
     job_id = a_due_job()
     statements = sent(lambda: explain_job(job_id))
     assert explain_job(job_id)[0].code == "workers_busy"
-    assert len(statements) == 4, statements
+    assert len(statements) == 5, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_job(job_id)) < READS_MAX
 
 
-def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_due_job_and_eight_more(run, workers):
+def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_due_job_and_nine_more(run, workers):
     statements = sent(lambda: explain_queue("q"))
     assert explain_queue("q")[0].code == "workers_busy"
-    # Now, what is set, the highest priority, its first job and its row, workers, leases, jobs that run; and above those
-    # that are due, a priority of delayed ones.
-    assert len(statements) == 8 + 2, statements
+    # Now, what is set, whether writes are refused, the highest priority, its first job and its row, workers, leases,
+    # jobs that run; and above those that are due, a priority of delayed ones.
+    assert len(statements) == 9 + 2, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_queue("q")) < READS_MAX
@@ -88,14 +88,14 @@ def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_
 def test_no_more_priorities_are_read_than_that(db):
     for priority in range(3 * LEVELS_MAX):
         enqueue("q", 1, priority=priority, run_at=now() + timedelta(hours=1))
-    assert len(sent(lambda: explain_queue("q"))) <= 8 + 2 * LEVELS_MAX
+    assert len(sent(lambda: explain_queue("q"))) <= 9 + 2 * LEVELS_MAX
 
 
 def test_a_queue_whose_jobs_all_run_or_have_ended_costs_no_more(run, workers):
     enqueue_many("done", range(1000))
     Job.objects.filter(queue="done").update(status=2)
     assert explain_queue("done")[0].code == "ended"
-    assert len(sent(lambda: explain_queue("done"))) == 4
+    assert len(sent(lambda: explain_queue("done"))) == 5
     assert reads(lambda: explain_queue("done")) < READS_MAX
 
 
@@ -108,7 +108,7 @@ def test_a_job_behind_gates_reads_what_holds_it_and_no_others(backlog, workers, 
     assert Job.objects.get(pk=ids[2]).gate != 0
     assert explain_job(ids[2])[0].code in ("slot", "rate")
     statements = sent(lambda: explain_job(ids[2]))
-    assert len(statements) <= 10, statements
+    assert len(statements) <= 11, statements
     # Others wait there, too.
     subject = GateSlot.objects.values_list("subject", flat=True)[0]
     GateWait.objects.bulk_create(
@@ -116,14 +116,37 @@ def test_a_job_behind_gates_reads_what_holds_it_and_no_others(backlog, workers, 
     )
     assert reads(lambda: explain_job(ids[2])) < READS_MAX
     breaker("stripe").open("x")
-    assert len(sent(lambda: explain_job(ids[2]))) <= 10
+    assert len(sent(lambda: explain_job(ids[2]))) <= 11
 
 
 def test_a_job_behind_its_ordering_key_reads_the_first_one_alone(backlog, workers):
     ids = enqueue_many("q", range(1000), ordering_key="k")
     assert explain_job(ids[-1])[0].code == "key"
-    assert len(sent(lambda: explain_job(ids[-1]))) == 4
+    assert len(sent(lambda: explain_job(ids[-1]))) == 5
     assert reads(lambda: explain_job(ids[-1])) < READS_MAX
+
+
+def test_the_backlog_costs_a_few_statements_whatever_the_jobs_and_reads_those_that_it_counts(run, workers, monkeypatch):
+    monkeypatch.setattr(survey, "COUNT_MAX", 100)
+    assert explain_backlog()[0].evidence["waiting_capped"] is True
+    statements = sent(explain_backlog)
+    # Now, names, which have READY jobs, gates, two for each priority, counts, delayed jobs, workers, jobs, what is set,
+    # leases; writes, leases that have run out, silent workers, waits for locks.
+    assert len(statements) <= 16 + 2 * LEVELS_MAX, statements
+    for statement in on_jobs(statements):
+        check(run, statement)
+    assert reads(explain_backlog) < READS_MAX + 100 * LEVELS_MAX + 2 * 50 * LEVELS_MAX
+
+
+def test_the_backlog_of_many_queues_costs_a_limited_number_of_statements(db, workers):
+    for number in range(250):
+        enqueue(f"queue {number}", 1, priority=number % 3)
+    few = len(sent(explain_backlog))
+    assert few < 60
+    for number in range(250, 500):
+        enqueue(f"queue {number}", 1, priority=number % 3)
+    assert len(sent(explain_backlog)) <= few + 3, "three hundred more names to look at"
+    assert explain_backlog()[0].evidence["queues_cut"] is True
 
 
 def test_the_backlog_is_larger_than_what_is_read():

@@ -25,8 +25,10 @@ ROOT = os.getuid() == 0
 USERS = range(60_000, 64_000)
 WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the monitor
-CHILD = 7 + 4  # main thread, stack dump, watchdog, settler, wake-up, signals, event loop; four job threads
-MONITOR = 5 + LISTENER  # one renews, one settles what the dead left, one keeps house, one fires, the watchdog
+# Main thread, stack dump, watchdog, settler, wake-up, signals, statistics, event loop; four job threads.
+CHILD = 8 + 4
+# One renews, one settles what the dead left, one keeps house, one fires, one writes statistics, the watchdog.
+MONITOR = 6 + LISTENER
 LOG_WRITER = 2  # one reads log lines, one writes them
 SINGLE = 1 + LOG_WRITER + MONITOR + CHILD  # with the supervisor
 FAMILY = SINGLE + CHILD

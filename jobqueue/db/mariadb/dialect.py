@@ -12,6 +12,7 @@ from jobqueue.db.mariadb.diagnostics import MariaDBDiagnostics
 from jobqueue.db.mariadb.locks import MariaDBLocks
 from jobqueue.db.mysql.dialect import MySQL
 from jobqueue.db.mysql.read_limit import limit_by_variable
+from jobqueue.db.mysql.set_up import MariaDBSetUp
 
 
 class MariaDB(MySQL):
@@ -22,6 +23,7 @@ class MariaDB(MySQL):
     oldest = (10, 6, 0)
     locks = MariaDBLocks()
     diagnostics = MariaDBDiagnostics()
+    set_up = MariaDBSetUp()
 
     # As it is: JSON is kept as it was written, and statements of others are shown whatever is in them.
     json_parameter = Dialect.json_parameter

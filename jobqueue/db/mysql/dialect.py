@@ -21,8 +21,17 @@ from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.read_limit import limit_by_variable
-from jobqueue.db.mysql.server import SESSION_LOST, collation, error_number, padding_problem, server_problems
+from jobqueue.db.mysql.server import (
+    SESSION_LOST,
+    collation,
+    error_number,
+    padding_problem,
+    server_problems,
+    write_refusal,
+)
+from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
+from jobqueue.db.set_up import SetUp
 from jobqueue.db.sockets import one_value
 
 # 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
@@ -58,6 +67,7 @@ class MySQL(Dialect):
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     locks: LockDialect = MySQLLocks()
     diagnostics: Diagnostics = MySQLDiagnostics()
+    set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
@@ -177,6 +187,10 @@ class MySQL(Dialect):
         with connection.cursor() as cursor:
             cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
             return str(cursor.fetchone()[1]).lower().replace("-", " ")
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """From the server's variables; those with a right to it write although read_only is on."""
+        return write_refusal(connection)
 
     def binary_collation(self, connection: BaseDatabaseWrapper) -> str | None:
         """The one that the server has: not every server that speaks MySQL's protocol has MySQL's collations."""

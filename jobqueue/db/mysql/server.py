@@ -15,6 +15,16 @@ SESSION_LOST = {1053, 1077, 1079, 1927, 2006, 2013, 2055, 4031}
 _PADDED = "utf8mb4_bin"
 # Transaction characteristics cannot be changed now; not in this state of an XA transaction.
 _REFUSED_INSIDE = {1568, 1399}
+#: variables for which a server refuses writes, the strictest first
+_REFUSALS = ("innodb_read_only", "super_read_only", "transaction_read_only", "tx_read_only", "read_only")
+# The accounts that read_only does not bind.
+_EXEMPT = """
+SELECT COUNT(*) FROM information_schema.user_privileges
+WHERE grantee = CONCAT_WS(
+  '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1))
+)
+AND privilege_type IN ('SUPER', 'CONNECTION_ADMIN', 'READ_ONLY ADMIN', 'READ ONLY ADMIN')
+"""
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # bits of the status that MySQL sends with every answer
 
 
@@ -118,3 +128,16 @@ def reset_session(connection: BaseDatabaseWrapper) -> bool:
         with session.cursor() as cursor:
             cursor.execute(wanted["init_command"])
     return True
+
+
+def write_refusal(connection: BaseDatabaseWrapper) -> str:
+    """The variable for which the server refuses this account's writes; "" if it does not."""
+    with connection.cursor() as cursor:
+        # Not as @@names, of which each server knows others.
+        cursor.execute("SHOW VARIABLES WHERE Variable_name IN (%s, %s, %s, %s, %s)", _REFUSALS)
+        values = {str(name): str(value) for name, value in cursor.fetchall()}
+        found = [name for name in _REFUSALS if values.get(name, "OFF") not in ("OFF", "0")]
+        if found == ["read_only"]:
+            cursor.execute(_EXEMPT)
+            found = [] if cursor.fetchone()[0] else found
+    return found[0] if found else ""

@@ -16,6 +16,7 @@ from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
 from jobqueue.db.postgresql.session import is_pooled, limited, sqlstate
+from jobqueue.db.postgresql.set_up import PostgreSQLSetUp
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
 
@@ -60,6 +61,7 @@ class PostgreSQL(Dialect):
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     locks = PostgreSQLLocks()
     diagnostics = PostgreSQLDiagnostics()
+    set_up = PostgreSQLSetUp()
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %s)"
@@ -134,6 +136,12 @@ class PostgreSQL(Dialect):
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
         return str(one_value(connection, "SHOW transaction_isolation"))
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """A standby refuses all writes; the default of a session, those of transactions that do not say otherwise."""
+        sql = "SELECT CASE WHEN pg_is_in_recovery() THEN 'recovery' ELSE current_setting(%s) END"
+        found = str(one_value(connection, sql, ["default_transaction_read_only"]))
+        return {"off": "", "on": "default_transaction_read_only"}.get(found, found)
 
     def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
         """From the driver: every status but idle; so also a failed transaction, and an answer that was not read."""

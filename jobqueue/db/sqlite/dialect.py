@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind
 from jobqueue.db.sqlite.interrupt import interrupted_after
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
+from jobqueue.db.sqlite.set_up import SQLiteSetUp
 
 
 class SQLiteDiagnostics(Diagnostics):
@@ -34,6 +36,7 @@ class SQLite(Dialect):
     single_writer = True
     locks = SQLiteLocks()
     diagnostics = SQLiteDiagnostics()
+    set_up = SQLiteSetUp()
     transaction = staticmethod(immediate)
     column_types = {"tiny": "smallint", "instant": "datetime"}
     now_sql = NOW_SQL
@@ -58,6 +61,19 @@ class SQLite(Dialect):
             if "unable to open" in text or "disk I/O" in text:
                 return ErrorKind.LOST_CONNECTION
         return None
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """The session's query_only, a file opened with mode=ro, or one that this process may not write."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT q.query_only, d.file FROM pragma_query_only q, pragma_database_list d WHERE d.seq = 0"
+            )
+            query_only, path = cursor.fetchone()
+        if query_only:
+            return "query_only"
+        if "mode=ro" in str(connection.settings_dict["NAME"]):
+            return "mode=ro"
+        return "file permissions" if path and not os.access(path, os.W_OK) else ""
 
     def never_sent(self, error: BaseException) -> bool:
         """There is no network that can lose an answer."""

@@ -10,9 +10,12 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import Error
 
 from jobqueue.cli import (
+    alarms,
     bench,
     completion,
+    doctor,
     enqueue,
+    explain,
     groups,
     keys,
     listing,
@@ -48,6 +51,7 @@ class Subcommand(Protocol):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "list": listing,
     "show": show,
+    "explain": explain,
     "retry": retry,
     "redrives": redrives,
     "note": notes,
@@ -63,7 +67,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "workers": workers,
     "locks": locks,
     "stats": stats,
+    "alarms": alarms,
     "unrunnable": unrunnable,
+    "doctor": doctor,
     "bench": bench,
     "completion": completion,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import Error, connections
 
+from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
@@ -29,6 +30,11 @@ from jobqueue.maintenance import (
 )
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.stats import recorder
+
+#: how long a single pass waits for those who are told of alarms
+ALARM_SECONDS = 30.0
+#: how long a command that was stopped waits for the one who is being told
+END_SECONDS = 3.0
 
 
 class Command(BaseCommand):
@@ -54,14 +60,19 @@ class Command(BaseCommand):
         if given["interval"] is not None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stop.set())
+        self._alarms = AlarmWatch()
         with recorder.recording(using) as stats:
             self._repeat(using, given, stop, stats)
+        if given["interval"] is None:
+            self._alarms.wait(ALARM_SECONDS)
+        self._alarms.end(END_SECONDS)
 
     def _repeat(self, using: str, given: dict[str, Any], stop: threading.Event, stats: recorder.Recorder) -> None:
         while True:
             try:
                 self._pass(using, given)
                 stats.try_flush()
+                self._look(using, given)
             except (Error, DatabaseBusy) as error:
                 self.stderr.write(f"{unreadable(using, error)} Nothing was reaped in this pass.")
                 connections[using].close()
@@ -100,6 +111,16 @@ class Command(BaseCommand):
             text = json.dumps({"version": 1, **facts})
         if given["verbosity"] > 0 or given["json"]:
             self.stdout.write(text)
+
+    def _look(self, using: str, given: dict[str, Any]) -> None:
+        """Look for alarms in a thread of its own: at the end of the command it has some time left."""
+        if given["dry_run"]:
+            return
+        try:
+            self._alarms.run_once(load(), using=using)
+        except (Error, DatabaseBusy) as error:
+            self.stderr.write(f"{unreadable(using, error)} Nobody has looked for alarms in this pass.")
+            connections[using].close()
 
     def _prune(self, using: str, given: dict[str, Any]) -> pruner.Pruned:
         """Last: the leases are reaped by now, whatever becomes of this. Not for long where others are to be reaped."""

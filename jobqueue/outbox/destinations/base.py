@@ -37,6 +37,12 @@ class Destination:
         """
         return [None] * len(events)
 
+    def ping(self, seconds: float) -> None:
+        """Ask the broker for an answer, and send nothing. Raises any error if there is none within about `seconds`.
+
+        A destination that has no broker does nothing.
+        """
+
     def close(self) -> None:
         """Close connections; the next send() opens new ones."""
 

@@ -49,6 +49,10 @@ class KafkaBroker(Destination):
             self.close()
         return [self._outcome(answer) for answer in answers]
 
+    def ping(self, seconds: float) -> None:
+        """By the list of topics."""
+        self._connected().list_topics(timeout=seconds)
+
     def close(self) -> None:
         """Close the producer and drop what was not confirmed."""
         producer, self._producer = self._producer, None

@@ -61,6 +61,12 @@ class KombuBroker(Destination):
                 outcomes.append(None)
         return outcomes
 
+    def ping(self, seconds: float) -> None:
+        """By a connection of its own, once."""
+        options = self._options.get("TRANSPORT_OPTIONS", {})
+        with self._kombu.Connection(self._url, connect_timeout=seconds, transport_options=options) as connection:
+            connection.ensure_connection(max_retries=1, timeout=seconds)
+
     def close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         self._declared.clear()

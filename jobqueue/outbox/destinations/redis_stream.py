@@ -56,6 +56,14 @@ class RedisStream(Destination):
             for answer in answers
         ]
 
+    def ping(self, seconds: float) -> None:
+        """By a connection of its own."""
+        client = connect(self._url, seconds, "JOBQUEUE['OUTBOX']['ROUTES']")
+        try:
+            client.ping()
+        finally:
+            client.close()
+
     def close(self) -> None:
         """Close the connections."""
         client, self._client = self._client, None

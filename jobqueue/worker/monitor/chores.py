@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from django.db import Error
 
+from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.maintenance import (
@@ -26,6 +27,7 @@ from jobqueue.maintenance import (
     stat_rollup,
 )
 from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.signals import Dispatch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,6 +58,7 @@ class Chores:
         batch: int = BATCH,
         in_trouble: Callable[[], bool] = lambda: False,
         turn: AbstractContextManager[object] | None = None,
+        dispatch: Dispatch | None = None,
     ) -> None:
         self.using = using
         self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
@@ -73,6 +76,8 @@ class Chores:
         self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
         self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
         self.rollups: dict[str, Chore] = {"roll-up of job_stat": self.rollup.run_once}
+        self.alarm_watch = AlarmWatch(dispatch)
+        self.alarms: dict[str, Chore] = {"alarms": self.alarm_watch.run_once}
         self._skipped_until: dict[str, float] = {}
 
     def sweep(self) -> None:
@@ -99,6 +104,10 @@ class Chores:
         """Add rows of statistics up."""
         self._do(self.rollups, "added up")
 
+    def look_for_alarms(self) -> None:
+        """Let a thread compare figures with thresholds, if it is this process's turn, and tell people."""
+        self._do(self.alarms, "started")
+
     def _do(self, chores: dict[str, Chore], what: str) -> None:
         for name, chore in chores.items():
             if time.monotonic() < self._skipped_until.get(name, 0.0):
@@ -114,7 +123,7 @@ class Chores:
             else:
                 if what in ("redriven", "pruned"):
                     continue  # these chores report what they do
-                if any(asdict(found).values()) and what != "added up":  # each minute
+                if any(asdict(found).values()) and what not in ("added up", "started"):  # each minute, and more often
                     logger.info("%s: %s: %s", name, what, found)
                 elif what != "promoted":  # each second
                     detail.debug("%s: nothing %s", name, what)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
+from jobqueue.alarms import watch as alarm_watch
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.dead_letters.alone import queues_alone
@@ -59,6 +60,7 @@ class Housekeeping:
         # Later: a worker that starts has more urgent things to do.
         self._next_prune = time.monotonic() + random.uniform(1.0, 2.0)
         self._next_rollup = time.monotonic() + random.uniform(0.0, 1.0) * stat_rollup.INTERVAL_SECONDS
+        self._next_alarms = time.monotonic() + random.uniform(0.0, 1.0)
         # A worker that ends when nothing is due would wait for such a job.
         self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
@@ -71,7 +73,7 @@ class Housekeeping:
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
-        self._chores = Chores(options.database, self._batch, self._takes_fewer, turn)
+        self._chores = Chores(options.database, self._batch, self._takes_fewer, turn, dispatch)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
         self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
@@ -79,6 +81,7 @@ class Housekeeping:
     def end(self, most_seconds: float) -> None:
         """Wait up to `most_seconds` for a last round of the threads."""
         self.thread.end(most_seconds)
+        self._chores.alarm_watch.end(most_seconds)
         self._gates.thread.end(most_seconds)
 
     def retire(self, name: str, reason: str) -> None:
@@ -102,8 +105,12 @@ class Housekeeping:
             self._next_alone = now + random.uniform(0.8, 1.2) * ALONE_SECONDS
             do(self.look_for_alone)
         self._gates.wake_if_asked()
-        if not self._options.reaper:
-            return
+        if self._options.reaper:
+            self.reap_and_tidy(now)
+
+    def reap_and_tidy(self, now: float) -> None:
+        """Do what is due for the whole database."""
+        do = self.thread.do
         if now >= self._next_reaping:
             self._next_reaping = now + random.uniform(0.8, 1.2)
             do(self.reap)
@@ -122,6 +129,10 @@ class Housekeeping:
         if now >= self._next_watch:
             self._next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
             do(self._chores.watch)
+
+        if now >= self._next_alarms:
+            self._next_alarms = now + random.uniform(0.8, 1.2) * alarm_watch.INTERVAL_SECONDS
+            do(self._chores.look_for_alarms)
 
     def write_ends(self) -> None:
         """Write the ends that were given to retire()."""

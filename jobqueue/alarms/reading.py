@@ -1,0 +1,78 @@
+"""The figures that have a threshold, as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
+
+from jobqueue.alarms.hysteresis import MINIMA
+from jobqueue.conf import Settings
+from jobqueue.conf.alarms import EVERY_QUEUE, SILENT
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
+from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
+from jobqueue.models import Worker
+from jobqueue.stats.queues import QueueStats, figures
+
+#: the figure that is computed from look to look
+RISING = "rising_age_seconds"
+#: a worker that stays silent counts for so long after it was marked as such
+SILENT_SECONDS = 900.0
+#: silent workers are counted up to this
+SILENT_MAX = 1000
+
+
+class Reading(NamedTuple):
+    """One figure. That of RISING is the age of the oldest job; looking.py makes of it how long it has grown."""
+
+    queue: str
+    name: str
+    value: float
+    threshold: float
+
+
+def read(settings: Settings, known: Collection[str], *, using: str) -> list[Reading]:
+    """The figures of queues and workers that have a threshold. `known`: queues whose alarms fire, or may be about to.
+
+    Raises StatementTimeout.
+    """
+    return [*_of_queues(settings, known, using), *_of_workers(settings, using)]
+
+
+def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterator[Reading]:
+    alarms = settings.alarms
+    if not any(alarms.queues.values()):
+        return
+    everywhere = bool(alarms.queues.get(EVERY_QUEUE))
+    named = {queue for queue, thresholds in alarms.queues.items() if thresholds and queue != EVERY_QUEUE}
+    there = {queue for queue in known if alarms.of_queue(queue)}
+    for stats in figures(named | there, everywhere=everywhere, using=using):
+        for name, threshold in alarms.of_queue(stats.queue).items():
+            # A queue that only "*" means and that has no jobs any more ends nothing: it has no throughput to miss.
+            if name in MINIMA and stats.queue not in named and not _has_jobs(stats):
+                continue
+            value = stats.oldest_age_seconds if name == RISING else getattr(stats, name)
+            yield Reading(stats.queue, name, float(value), threshold)
+
+
+def _has_jobs(stats: QueueStats) -> bool:
+    return bool(stats.ready or stats.scheduled or stats.running)
+
+
+def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
+    threshold = settings.alarms.workers.get(SILENT)
+    if threshold is not None:
+        yield Reading("", SILENT, float(_silent_workers(settings.worker_silent_seconds, using)), threshold)
+
+
+def _silent_workers(silent_seconds: float, using: str) -> int:
+    """Workers without a heartbeat: those that nobody has marked yet, and those marked in the last SILENT_SECONDS."""
+    workers = Worker.objects.using(using).order_by()
+    own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
+    unmarked = workers.filter(Q(heartbeat_at__lt=own), stopped_at__isnull=True)
+    unmarked = unmarked.filter(heartbeat_at__lt=UtcNowPlus(-silent_seconds))
+    marked = workers.filter(stopped_at__gte=UtcNowPlus(-SILENT_SECONDS), stop_reason=SILENT_REASON)
+    return sum(len(rows.values_list("pk", flat=True)[:SILENT_MAX]) for rows in (unmarked, marked))

@@ -1,0 +1,94 @@
+"""Decides which process looks, and lets a thread look and tell, so that nothing else waits for that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from django.db import Error, connections
+
+from jobqueue import signals
+from jobqueue.alarms.delivery import is_anything_due, tell_due
+from jobqueue.alarms.looking import UNWATCHED_SECONDS, end_unwatched, look
+from jobqueue.conf import Settings
+from jobqueue.exceptions import DatabaseBusy, LockNotAcquired, StatementTimeout
+from jobqueue.locks.lease import uncounted_lock
+from jobqueue.signals import Dispatch
+
+logger = logging.getLogger("jobqueue.alarms")
+
+#: between two looks of all processes together, nearly
+INTERVAL_SECONDS = 15.0
+TURN = "jobqueue: alarms"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the thread has begun to do."""
+
+    looks: int = 0
+    tells: int = 0
+
+
+class AlarmWatch:
+    """One process's part. Any number of processes may call run_once() every INTERVAL_SECONDS: one of them looks."""
+
+    def __init__(self, dispatch: Dispatch | None = None) -> None:
+        self._dispatch = dispatch
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        # Soon after a change of the settings, the workers that know the old ones may still be there.
+        self._unwatched_at = time.monotonic() + UNWATCHED_SECONDS
+
+    def run_once(self, settings: Settings, *, using: str) -> Started:
+        """Start a thread that looks, if it is this process's turn, and tells what is due; two or three statements."""
+        if self._ending.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return Started()
+        if not settings.alarms.watches:
+            self._end_unwatched(settings, using)
+            return Started()
+        looks = _my_turn(using)
+        if not looks and not is_anything_due(using=using):
+            return Started()
+        self._thread = threading.Thread(target=self._work, args=(settings, using, looks), name="alarms", daemon=True)
+        self._thread.start()
+        return Started(int(looks), 1)
+
+    def wait(self, seconds: float) -> None:
+        """Wait up to `seconds` for the end of what run_once() began."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def end(self, seconds: float) -> None:
+        """Begin nothing any more, and wait up to `seconds` for the recipient that is being told."""
+        self._ending.set()
+        self.wait(seconds)
+
+    def _end_unwatched(self, settings: Settings, using: str) -> None:
+        if time.monotonic() >= self._unwatched_at:
+            self._unwatched_at = time.monotonic() + UNWATCHED_SECONDS
+            end_unwatched(settings, using=using)
+
+    def _work(self, settings: Settings, using: str, looks: bool) -> None:
+        signals.dispatch_via(self._dispatch)
+        try:
+            if looks:
+                look(settings, using=using)
+            tell_due(settings, using=using, ending=self._ending.is_set)
+        except (Error, DatabaseBusy, StatementTimeout) as error:
+            logger.warning("alarms were not looked at: %s; the next look is in %g s", error, INTERVAL_SECONDS)
+        except Exception:
+            logger.exception("an unexpected error; the next look for alarms is in %g s", INTERVAL_SECONDS)
+        finally:
+            connections[using].close()
+
+
+def _my_turn(using: str) -> bool:
+    try:
+        # Left to expire, so that it lasts until the next look is due.
+        uncounted_lock(TURN, INTERVAL_SECONDS * 0.75, using).acquire()
+    except LockNotAcquired:
+        return False
+    return True

@@ -1,0 +1,68 @@
+"""jobs alarms: list the alarms that fire; exit status 1 if there is one."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+
+from jobqueue.alarms import Alarm, firing
+from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms.looking import last_look_seconds
+from jobqueue.alarms.recipients import facts
+from jobqueue.cli.arguments import add_database, add_json
+from jobqueue.cli.tables import aligned
+from jobqueue.cli.watch import add_watch, repeat
+from jobqueue.conf import load
+from jobqueue.durations import format_seconds
+
+#: exit status while an alarm fires
+FIRING = 1
+#: nobody looks any more, if the last look is older
+STALE_SECONDS = 300.0
+_HEAD = ("queue", "alarm", "value", "threshold", "since", "runbook")
+
+
+def declare(parser: ArgumentParser) -> None:
+    add_watch(parser)
+    add_json(parser, "print one JSON object; with --watch one in each line")
+    add_database(parser)
+
+
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    def show(block: OutputWrapper) -> int:
+        found, age = firing(using=using), last_look_seconds(using=using)
+        if given["json"]:
+            # Without ended_at and state: they fire.
+            listed = [{name: value for name, value in facts(one).items() if name not in _OF_ENDS} for one in found]
+            block.write(json.dumps({"version": 1, "alarms": listed, "last_look_seconds": age}))
+        elif given["verbosity"] > 0:
+            _write(block, found, age)
+        return FIRING if found else 0
+
+    return repeat(show, out, using, given, words=f"alarms of {using}")
+
+
+_OF_ENDS = ("state", "ended_at")
+
+
+def _write(out: OutputWrapper, found: list[Alarm], age: float | None) -> None:
+    if not load().alarms.watches:
+        out.write("JOBQUEUE['ALARMS'] has no thresholds: nobody looks")
+    elif age is None:
+        out.write("nobody has looked yet: a worker without --no-reaper does, and reap_leases")
+    elif age > STALE_SECONDS:
+        out.write(f"the last look was {format_seconds(age)} ago: no worker without --no-reaper seems to run")
+    if not found:
+        out.write("no alarm fires")
+        return
+    for line in aligned([_HEAD, *map(_row, found)], numbers=(2, 3)):
+        out.write(line)
+
+
+def _row(alarm: Alarm) -> tuple[str, ...]:
+    since = f"{alarm.since:%Y-%m-%d %H:%M:%S}"
+    figures = f"{alarm.value:,g}", f"{alarm.threshold:,g}"
+    return (alarm.queue or "(workers)", alarm.name, *figures, since, RUNBOOKS[alarm.name])

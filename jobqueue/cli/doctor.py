@@ -1,0 +1,72 @@
+"""jobs doctor: check the whole set-up, and print what to do about each finding."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import OutputWrapper
+from django.utils import translation
+
+from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json
+from jobqueue.cli.tables import aligned
+from jobqueue.doctor import Finding, Level
+from jobqueue.doctor.examination import Checked, check_all, in_order
+
+#: the exit status if there is an error or a warning
+FOUND_WRONG = 1
+
+
+def declare(parser: ArgumentParser) -> None:
+    add_json(parser)
+    add_database(parser)
+
+
+def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    with translation.override(None):
+        checked = list(check_all(using))
+    findings = in_order(checked)
+    if given["json"]:
+        out.write(json.dumps(_document(using, checked, findings)))
+    elif given["verbosity"] > 0:
+        for line in _lines(checked, findings, every=given["verbosity"] > 1):
+            out.write(line)
+    if any(finding.id == "database_unreachable" for finding in findings):
+        return NO_DATABASE
+    return FOUND_WRONG if any(finding.is_bad for finding in findings) else 0
+
+
+def _document(using: str, checked: Sequence[Checked], findings: Sequence[Finding]) -> dict[str, Any]:
+    checks = [{"name": one.check.name, "title": one.check.title, "state": _state(one)} for one in checked]
+    return {"version": 1, "database": using, "findings": [asdict(finding) for finding in findings], "checks": checks}
+
+
+def _state(one: Checked) -> str:
+    if one.findings is None:
+        return "left out"
+    return "findings" if one.findings else "passed"
+
+
+def _lines(checked: Sequence[Checked], findings: Sequence[Finding], *, every: bool) -> Iterator[str]:
+    rows = [row for finding in findings for row in _rows(finding)]
+    if every:
+        rows += [(_state(one), one.check.name, one.check.title) for one in checked if not one.findings]
+    yield from aligned(rows) if rows else []
+    left_out = sum(one.findings is None for one in checked)
+    more = f"; {left_out} were left out" if left_out else ""
+    yield f"{len(checked) - left_out} checks: {_counts(findings)}{more}"
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:
+    yield finding.level, finding.id, finding.text
+    yield "", "", f"  To do: {finding.fix}"
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    number = Counter(finding.level for finding in findings)
+    bad = [f"{number[level]} {level}{'' if number[level] == 1 else 's'}" for level in (Level.ERROR, Level.WARNING)]
+    return f"{', '.join(bad)}, {number[Level.INFO]} for information"

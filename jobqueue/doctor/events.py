@@ -1,0 +1,28 @@
+"""Events of the outbox that no route and no subscriber of this host takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobqueue.conf import load
+from jobqueue.doctor.finding import Finding, Level
+from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.unrouted import IDS_MAX
+from jobqueue.payload import JSON
+
+SHOWN = 10
+
+
+def unrouted_events(using: str) -> Iterator[Finding]:
+    """events_unrouted: an index seek for each key with events, up to 1,000 of them."""
+    for one in Routes(using, load().outbox_settings.routes).unrouted()[:SHOWN]:
+        evidence: dict[str, JSON] = {"topic": one.topic, "events": list(sorted(one.ids)[:IDS_MAX])}
+        evidence |= {"number": len(one.ids), "behind": len(one.behind)}
+        yield Finding(
+            Level.WARNING,
+            "events_unrouted",
+            f"No route and no subscriber of this host takes events of the topic {one}.",
+            f"Add {one.topic!r} to JOBQUEUE['OUTBOX']['ROUTES'], write a subscriber, or discard the events in the "
+            "admin. See docs/howto/outbox.md.",
+            evidence,
+        )

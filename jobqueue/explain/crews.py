@@ -1,0 +1,98 @@
+"""no_worker and workers_busy of many queues: those without a worker, and those that the same workers serve."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from django.utils.translation import gettext
+
+from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.findings import Findings, Rank, queue_list
+from jobqueue.explain.serving import SHOWN, RunningWorker, leases_of, most_run, read_workers, serve, tasks_in_words
+from jobqueue.payload import JSON
+
+
+class Crews:
+    """The workers that run, and the due jobs that wait for them alone."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._workers = read_workers(using)
+        self._of: dict[str, frozenset[str]] = {}
+        self._unserved: list[tuple[str, int, bool]] = []
+        self._free: defaultdict[frozenset[str], list[tuple[str, int, bool]]] = defaultdict(list)
+
+    def serve(self, queue: str) -> bool:
+        """Whether a worker that runs serves `queue`."""
+        return bool(self._serving(queue))
+
+    def without_worker(self, queue: str, jobs: int, *, capped: bool) -> None:
+        """Record due jobs of a queue that none serves."""
+        self._unserved.append((queue, jobs, capped))
+
+    def free(self, queue: str, jobs: int, *, capped: bool) -> None:
+        """Record due jobs that nothing holds back but whether a worker takes them."""
+        self._free[self._serving(queue)].append((queue, jobs, capped))
+
+    def tell(self, findings: Findings) -> None:
+        """Add what was recorded: one explanation for all queues without a worker, one for each crew of others."""
+        if self._unserved:
+            names = [queue for queue, _, _ in self._unserved]
+            _add(findings, _no_worker(names, self._workers), self._unserved, Rank.HOLDS_UP)
+        for crew, waiting in self._free.items():
+            one = self._busy(crew, [queue for queue, _, _ in waiting])
+            _add(findings, one, waiting, Rank.HOLDS_UP if one.evidence["full"] else Rank.MOVES)
+
+    def _serving(self, queue: str) -> frozenset[str]:
+        if queue not in self._of:
+            self._of[queue] = frozenset(serve(queue, self._workers).threads)
+        return self._of[queue]
+
+    def _busy(self, crew: frozenset[str], queues: Collection[str]) -> Explanation:
+        threads = sum(worker.threads for worker in self._workers if worker.name in crew)
+        held = leases_of(sorted(crew), self._using)
+        leases = held.total()
+        facts: dict[str, object] = {
+            "queues": queue_list(queues),
+            "held": leases,
+            "threads": threads,
+            "workers": len(crew),
+        }
+        evidence: dict[str, JSON] = {"leases": leases, "threads": threads, "workers": len(crew)}
+        evidence |= {"full": leases >= threads, "tasks": most_run(held), "worker_names": list(sorted(crew)[:SHOWN])}
+        if leases >= threads:
+            text = gettext(
+                "The workers of these queues are busy: %(workers)d hold %(held)d jobs, with %(threads)d threads. They "
+                "run: %(tasks)s."
+            )
+            facts["tasks"] = tasks_in_words(held)
+            step = gettext("A job starts when another one ends. Start more workers if jobs wait for too long.")
+        else:
+            text = gettext(
+                "Nothing holds back what is due in these queues: the next free worker starts it. Of %(threads)d "
+                "threads of %(workers)d workers, %(held)d hold a job."
+            )
+            step = gettext("Wait a few seconds. If nothing starts then, read the log of the workers.")
+        return Explanation("workers_busy", text % facts, evidence, step)
+
+
+def _add(findings: Findings, one: Explanation, waiting: list[tuple[str, int, bool]], rank: Rank) -> None:
+    jobs, capped = sum(number for _, number, _ in waiting), any(capped for _, _, capped in waiting)
+    findings.add(one, [queue for queue, _, _ in waiting], jobs, capped=capped, rank=rank)
+
+
+def _no_worker(queues: Collection[str], workers: list[RunningWorker]) -> Explanation:
+    served = sorted({worker.queues for worker in workers})[:SHOWN]
+    evidence: dict[str, JSON] = {"living": len(workers), "serve": list(served)}
+    if not workers:
+        text = gettext("No worker is running, so no job starts.")
+        return Explanation("no_worker", text, evidence, gettext("Start a worker: python manage.py runworker"))
+    text = gettext("No worker that runs serves these queues. Those that run serve: %(served)s.")
+    step = gettext("Start a worker for them (runworker --queues %(queues)s), or name them in --queues of those.")
+    return Explanation(
+        "no_worker",
+        text % {"served": "; ".join(served)},
+        evidence,
+        step % {"queues": ",".join(sorted(queues)[:SHOWN])},
+    )

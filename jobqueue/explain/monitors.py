@@ -1,0 +1,75 @@
+"""monitor_dead: leases have run out, or workers are silent, and nobody has acted on it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from django.utils.translation import gettext
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
+from jobqueue.db.expressions import Unestimated
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
+from jobqueue.explain.findings import Findings, counted
+from jobqueue.explain.reading import ReadJob
+from jobqueue.maintenance.worker_rows import silent
+from jobqueue.models import Job
+from jobqueue.payload import JSON
+
+#: leases that have run out are counted up to this, and silent workers that are named
+LEASES_MAX, WORKERS_SHOWN = 1000, 10
+
+
+def monitor_dead(findings: Findings, using: str) -> None:
+    """Add monitor_dead if leases ran out, or heartbeats ended, too long ago. Two statements.
+
+    Every worker's monitor ends such leases and marks such workers about once a second.
+    """
+    seconds = load().worker_silent_seconds
+    rows = _lapsed(using, seconds).rows()
+    # A worker is silent only after that time; then monitors have as long again.
+    names = list(silent(2 * seconds, using=using).values_list("name", flat=True)[:WORKERS_SHOWN])
+    if not rows and not names:
+        return
+    ids, capped = [row[0] for row in rows], len(rows) >= LEASES_MAX
+    queues = {queue for _, queue, _, _ in rows}
+    evidence: dict[str, JSON] = {"leases": len(ids), "jobs": list(ids[:JOBS_SHOWN]), "silent_workers": list(names)}
+    evidence["seconds"] = max(((now - until).total_seconds() for _, _, until, now in rows), default=None)
+    if rows:
+        text = gettext(
+            "Nobody ends leases that have run out: %(n)s have been over for up to %(time)s (jobs %(jobs)s). The "
+            "monitors of workers, or reap_leases, should end them within seconds."
+        )
+    else:
+        text = gettext(
+            "Workers have been silent for more than %(limit)s, and nobody has marked them as stopped: %(workers)s. "
+            "Monitors of other workers, or reap_leases, should do that within seconds."
+        )
+    facts = {"n": counted(len(ids), capped=capped), "jobs": id_list(ids), "workers": ", ".join(names)}
+    facts |= {"time": span(float(evidence["seconds"] or 0)), "limit": span(2 * seconds)}
+    findings.add(Explanation("monitor_dead", text % facts, evidence, _step()), queues, len(ids), capped=capped)
+
+
+def nobody_reaps(job: ReadJob) -> list[Explanation]:
+    """monitor_dead, if the lease of a PROCESSING job ran out WORKER_SILENT_SECONDS ago or earlier."""
+    seconds = 0.0 if job.lock_until is None else (job.now - job.lock_until).total_seconds()
+    if seconds < load().worker_silent_seconds:
+        return []
+    text = gettext("The lease of job %(id)d ran out %(time)s ago, and nobody has ended it.")
+    evidence: dict[str, JSON] = {"leases": 1, "jobs": [job.pk], "seconds": seconds}
+    return [Explanation("monitor_dead", text % {"id": job.pk, "time": span(seconds)}, evidence, _step())]
+
+
+def _step() -> str:
+    return gettext("Start a worker, or run reap_leases. If workers run, look at the log of their supervisors.")
+
+
+@lru_cache(maxsize=8)
+def _lapsed(using: str, seconds: float) -> Prepared:
+    rows = Job.objects.using(using).filter(
+        status=Unestimated(Job.Status.PROCESSING), lock_until__lt=UtcNowPlus(-seconds)
+    )
+    rows = vendor(using).force_index(rows.order_by("lock_until"), "ix_lease")
+    return prepare_rows(rows.values_list("pk", "queue", Selected("lock_until"), Selected(UtcNow()))[:LEASES_MAX])

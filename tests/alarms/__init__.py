@@ -1,0 +1,1 @@
+"""Alarms: when they begin and end, and who is told."""

@@ -1,0 +1,244 @@
+"""A look begins and ends alarms, and writes them down."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobqueue import alarms
+from jobqueue.alarms import looking
+from jobqueue.alarms.looking import Looked, end_unwatched, last_look_seconds, look
+from jobqueue.alarms.reading import SILENT_SECONDS
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.maintenance import cleaner, worker_rows
+from jobqueue.models import Job, JobAlarm, Worker
+from jobqueue.signals import alarm_changed
+from tests.alarms.helpers import look_again
+from tests.factories import make_jobs, now
+
+pytestmark = pytest.mark.django_db
+
+
+def watch(settings, **thresholds):
+    settings.JOBQUEUE = {"ALARMS": thresholds}
+
+
+def firing():
+    return [(alarm.queue, alarm.name, alarm.value) for alarm in alarms.firing()]
+
+
+def remove(count, queue="mail"):
+    Job.objects.filter(pk__in=list(Job.objects.filter(queue=queue).values_list("pk", flat=True)[:count])).delete()
+
+
+def test_an_alarm_begins_with_the_second_look_and_ends_with_the_second_below_80_percent(settings):
+    watch(settings, mail={"ready": 10})
+    make_jobs(9, "mail")
+    assert look_again() == Looked()
+    assert not JobAlarm.objects.filter(queue="mail").exists()
+    make_jobs(1, "mail")
+    assert look_again() == Looked()
+    assert alarms.firing() == []
+    assert look_again() == Looked(begun=1)
+    (alarm,) = alarms.firing()
+    assert (alarm.queue, alarm.name, alarm.value, alarm.threshold) == ("mail", "ready", 10, 10)
+    assert (alarm.incident, alarm.ended_at) == (1, None)
+    assert now() - alarm.since < timedelta(minutes=1)
+    remove(2)
+    for _ in range(3):
+        assert look_again() == Looked()
+    assert firing() == [("mail", "ready", 8)]
+    remove(1)
+    assert look_again() == Looked()
+    assert look_again() == Looked(ended=1)
+    assert alarms.firing() == []
+
+
+def test_a_queue_that_swings_around_its_threshold_has_one_incident(settings):
+    watch(settings, mail={"ready": 10})
+    make_jobs(10, "mail")
+    total = Looked()
+    for _ in range(12):
+        for change in (lambda: remove(2), lambda: make_jobs(2, "mail")):
+            found = look_again()
+            total = Looked(total.begun + found.begun, total.ended + found.ended)
+            change()
+    assert total in (Looked(), Looked(begun=1))
+    look_again()
+    assert look_again(), alarms.firing()[0].incident == 1
+
+
+def test_a_restart_of_all_workers_begins_no_second_incident(settings):
+    watch(settings, mail={"ready": 2})
+    make_jobs(3, "mail")
+    look_again()
+    look_again()
+    # An hour without any worker.
+    assert look_again(3600) == Looked()
+    assert look_again() == Looked()
+    (alarm,) = alarms.firing()
+    assert alarm.incident == 1
+    assert JobAlarm.objects.filter(queue="mail").count() == 1
+
+
+def test_a_second_incident_has_the_next_number(settings):
+    watch(settings, mail={"ready": 2})
+    for number in (1, 2):
+        make_jobs(3, "mail")
+        look_again()
+        look_again()
+        assert [alarm.incident for alarm in alarms.firing()] == [number]
+        remove(3)
+        look_again()
+        look_again()
+        assert alarms.firing() == []
+
+
+def test_the_star_means_the_queues_without_an_entry(settings):
+    watch(settings, **{"*": {"ready": 2}, "mail": {"ready": 5}, "bulk": {}})
+    for queue in ("mail", "bulk", "web"):
+        make_jobs(3, queue)
+    look_again()
+    look_again()
+    assert firing() == [("web", "ready", 3)]
+    # Of a queue without rows the alarm ends, too.
+    Job.objects.filter(queue="web").delete()
+    look_again()
+    assert look_again() == Looked(ended=1)
+
+
+def test_a_minimum_of_throughput_is_for_queues_that_have_work(settings):
+    watch(settings, **{"*": {"throughput_per_minute": 5}, "always": {"throughput_per_minute": 1}})
+    make_jobs(1, "mail")
+    look_again()
+    look_again()
+    assert firing() == [("always", "throughput_per_minute", 0), ("mail", "throughput_per_minute", 0)]
+    remove(1)
+    look_again()
+    assert len(firing()) == 2
+    look_again(700)
+    assert firing() == [("always", "throughput_per_minute", 0)]
+
+
+def test_an_age_that_grows_in_each_look_is_an_alarm(settings):
+    watch(settings, mail={"rising_age_seconds": 40})
+    (first,) = make_jobs(1, "mail")
+    make_jobs(1, "mail")
+    for number in range(5):
+        # The queue does not move: its oldest job is older each time. 40 s are over at the fourth look.
+        assert alarms.firing() == []
+        Job.objects.update(run_at=UtcNowPlus(-100 - 15 * number))
+        look_again()
+    (alarm,) = alarms.firing()
+    assert alarm.name == "rising_age_seconds"
+    assert alarm.value >= 40
+    Job.objects.filter(pk=first).delete()
+    Job.objects.update(run_at=UtcNowPlus(-1))
+    look_again()
+    Job.objects.all().delete()
+    assert look_again() == Looked(ended=1)
+
+
+def test_silent_workers_are_counted_until_they_are_long_gone(settings):
+    settings.JOBQUEUE = {"ALARMS": {"WORKERS": {"silent": 1}}, "WORKER_SILENT_SECONDS": 30}
+    about = {"supervisor_pid": 1, "boot_id": "b", "queues": "*", "concurrency": 1, "using": "default"}
+    for name in ("lives", "silent"):
+        worker_rows.register(name, **about)
+    look_again()
+    look_again()
+    assert alarms.firing() == []
+    Worker.objects.filter(name="silent").update(heartbeat_at=UtcNowPlus(-60))
+    look_again()
+    look_again()
+    assert firing() == [("", "silent", 1)]
+    # Another worker marks it as silent: it still is.
+    worker_rows.retire_silent(30, using="default")
+    look_again()
+    look_again()
+    assert firing() == [("", "silent", 1)]
+    Worker.objects.filter(name="silent").update(stopped_at=UtcNowPlus(-SILENT_SECONDS - 1))
+    look_again()
+    assert look_again() == Looked(ended=1)
+
+
+def test_an_alarm_without_a_threshold_ends_after_ten_minutes(settings):
+    watch(settings, mail={"ready": 2})
+    make_jobs(3, "mail")
+    look_again()
+    look_again()
+    watch(settings, other={"ready": 2})
+    look_again()
+    # A worker with other settings, as in a deployment, changes nothing.
+    assert len(alarms.firing()) == 1
+    assert look_again(looking.UNWATCHED_SECONDS) == Looked(ended=1)
+
+
+def test_without_any_threshold_what_fires_ends_too(settings):
+    watch(settings, mail={"ready": 2})
+    make_jobs(3, "mail")
+    look_again()
+    look_again()
+    watch(settings)
+    assert end_unwatched(load(), using="default") == Looked()
+    JobAlarm.objects.update(looked_at=UtcNowPlus(-looking.UNWATCHED_SECONDS - 1))
+    assert end_unwatched(load(), using="default") == Looked(ended=1)
+
+
+def test_a_look_that_began_earlier_writes_nothing(settings):
+    watch(settings, mail={"ready": 2})
+    make_jobs(3, "mail")
+    look_again()
+    JobAlarm.objects.update(looked_at=UtcNowPlus(60))
+    assert look(load(), using="default") == Looked()
+    assert JobAlarm.objects.get(queue="mail").looks == 1
+
+
+def test_the_signal_carries_the_alarm(settings):
+    heard = []
+
+    def hear(alarm, using, **rest):
+        heard.append((alarm.queue, alarm.ended_at is None, using))
+
+    alarm_changed.connect(hear)
+    watch(settings, mail={"ready": 2})
+    make_jobs(3, "mail")
+    look_again()
+    look_again()
+    remove(3)
+    look_again()
+    look_again()
+    assert heard == [("mail", True, "default"), ("mail", False, "default")]
+
+
+def test_rows_that_are_quiet_are_deleted_and_those_that_fire_stay(settings):
+    watch(settings, mail={"ready": 2}, web={"ready": 2})
+    make_jobs(3, "mail")
+    make_jobs(3, "web")
+    look_again()
+    look_again()
+    remove(3, "web")
+    look_again()
+    look_again()
+    assert cleaner.JOB_ALARMS.run_once(load(), using="default").rows == 0
+    JobAlarm.objects.exclude(quiet_at=None).update(quiet_at=UtcNowPlus(-91 * 86_400))
+    assert cleaner.JOB_ALARMS.run_once(load(), using="default").rows == 1
+    assert firing() == [("mail", "ready", 3)]
+
+
+def test_the_last_look_is_known(settings):
+    assert last_look_seconds(using="default") is None
+    watch(settings, mail={"ready": 2})
+    for _ in range(2):
+        look_again()
+        assert 0 <= last_look_seconds(using="default") < 60
+    assert alarms.firing() == []
+
+
+def test_a_look_has_as_many_statements_for_many_queues_as_for_few(settings, django_assert_max_num_queries):
+    watch(settings, **{"*": {"ready": 9000, "oldest_age_seconds": 3600}, "WORKERS": {"silent": 1}})
+    make_jobs(1, "first")
+    look_again()
+    for number in range(15):
+        make_jobs(1, f"queue {number}")
+    with django_assert_max_num_queries(25):
+        look(load(), using="default")

@@ -1,0 +1,52 @@
+"""manage.py jobs alarms: what fires, and exit status 1 while something does."""
+
+import pytest
+
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.models import JobAlarm
+from tests.alarms.helpers import look_again
+from tests.cli.helpers import printed, read_json
+from tests.factories import make_jobs
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def fires(settings):
+    """An alarm that fires."""
+    settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}, "WORKERS": {"silent": 1}}}
+    make_jobs(5, "mail")
+    look_again()
+    look_again()
+
+
+def test_nothing_fires(settings):
+    assert printed("alarms") == "JOBQUEUE['ALARMS'] has no thresholds: nobody looks\nno alarm fires\n"
+    settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
+    assert printed("alarms").startswith("nobody has looked yet: a worker")
+    look_again()
+    assert printed("alarms") == "no alarm fires\n"
+    assert read_json("alarms")["alarms"] == []
+
+
+def test_what_fires_is_a_line_with_its_runbook_and_status_1(fires):
+    head, line = printed("alarms", status=1).splitlines()
+    assert head.split()[:4] == ["queue", "alarm", "value", "threshold"]
+    assert line.split()[:4] == ["mail", "ready", "5", "3"]
+    assert line.endswith("docs/runbook/queue-backs-up.md")
+    assert printed("alarms", "-v", "0", status=1) == ""
+
+
+def test_json_has_the_attributes_of_firing(fires):
+    found = read_json("alarms", status=1)
+    assert found["last_look_seconds"] < 60
+    (one,) = found["alarms"]
+    assert (one["queue"], one["name"], one["value"], one["threshold"], one["incident"]) == ("mail", "ready", 5, 3, 1)
+    assert set(one) == {"queue", "name", "value", "threshold", "since", "incident", "text", "runbook"}
+
+
+def test_it_says_if_nobody_looks_any_more(fires):
+    JobAlarm.objects.update(looked_at=UtcNowPlus(-3600))
+    first, *_ = printed("alarms", status=1).splitlines()
+    assert first.startswith("the last look was 1h")
+    assert first.endswith("ago: no worker without --no-reaper seems to run")

@@ -1,0 +1,194 @@
+"""monitor_dead, read_only and row_lock, each provoked for real; and none of them where all is well."""
+
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, connection
+from django.test import override_settings
+
+from jobqueue import enqueue
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import JobQueueError
+from jobqueue.explain import explain_backlog, explain_job, row_locks
+from jobqueue.maintenance.worker_rows import retire_silent
+from jobqueue.models import Job, Worker
+from jobqueue.transitions import ack, reap
+from tests.explain.helpers import checked, codes, first, of_job, of_queue
+from tests.factories import claim_one, make_job, now, set_columns, wait_until
+from tests.marks import committed
+from tests.settings import VENDOR
+
+MINUTE = timedelta(minutes=1)
+
+
+@contextmanager
+def refusing_writes():
+    """The database refuses writes, as an operator or a failover makes it."""
+    name = connection.settings_dict["NAME"]
+    on, off = {
+        "sqlite": (["PRAGMA query_only = ON"], ["PRAGMA query_only = OFF"]),
+        "mysql": (["SET GLOBAL super_read_only = ON"], ["SET GLOBAL read_only = OFF"]),
+        "mariadb": (["SET GLOBAL tx_read_only = ON"], ["SET GLOBAL tx_read_only = OFF"]),
+        "postgres": (
+            [f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'],
+            ["SET default_transaction_read_only = off", f'ALTER DATABASE "{name}" RESET default_transaction_read_only'],
+        ),
+    }[VENDOR]
+    run(on)
+    try:
+        yield
+    finally:
+        run(off)
+
+
+def run(statements):
+    """Run these; later statements are those of a new session, unless SQLite would forget."""
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+    if VENDOR != "sqlite":
+        connection.close()
+
+
+@committed
+class TestADatabaseThatRefusesWrites:
+    def test_is_the_first_reason_of_jobs_queues_and_the_backlog(self, worker):
+        worker("w")
+        running, due = make_job(), None
+        claim_one()
+        due = make_job()
+        with refusing_writes():
+            with pytest.raises((DatabaseError, JobQueueError)):
+                enqueue("q", 1)
+            for found in (of_job(due), of_job(running), of_queue(), checked(explain_backlog())):
+                one = first(found, "read_only")
+                assert one.evidence["setting"] in one.text
+            assert checked(explain_backlog())[0].evidence["waiting_jobs"] == 1
+            assert codes(of_queue()) == ["read_only", "running"], "no worker starts a job"
+        for found in (of_job(due), of_job(running), of_queue(), checked(explain_backlog())):
+            assert "read_only" not in codes(found)
+
+    def test_is_told_without_any_job(self):
+        with refusing_writes():
+            assert codes(checked(explain_backlog())) == ["read_only"]
+
+    @pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="others exempt no account")
+    def test_is_told_to_accounts_that_it_refuses_and_to_no_others(self):
+        session = connection.copy()
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE USER IF NOT EXISTS 'explain_reader'@'%%' IDENTIFIED BY 'plain'", [])
+            cursor.execute(
+                f"GRANT SELECT, INSERT ON `{connection.settings_dict['NAME']}`.* TO 'explain_reader'@'%%'", []
+            )
+            session.settings_dict = connection.settings_dict | {"USER": "explain_reader", "PASSWORD": "plain"}
+            try:
+                assert vendor("default").write_refusal(session) == ""
+                cursor.execute("SET GLOBAL read_only = ON")
+                assert vendor("default").write_refusal(session) == "read_only"
+                assert vendor("default").write_refusal(connection) == ""
+                make_job()
+            finally:
+                cursor.execute("SET GLOBAL read_only = OFF")
+                session.close()
+                cursor.execute("DROP USER 'explain_reader'@'%%'", [])
+
+
+@pytest.mark.django_db
+class TestMonitorsThatDoNothing:
+    def test_are_told_by_leases_that_nobody_ends(self, worker):
+        worker("w")
+        ids = [make_job(), make_job()]
+        for job_id in ids:
+            set_columns(claim_one().job_id, lock_until=UtcNowPlus(-90))
+            assert first(of_job(job_id), "monitor_dead").evidence["jobs"] == [job_id]
+        one = first(checked(explain_backlog()), "monitor_dead")
+        assert one.evidence["leases"] == one.evidence["waiting_jobs"] == 2
+        assert one.evidence["queues"] == ["q"]
+        assert 89 < one.evidence["seconds"] < 150
+        reap()
+        assert "monitor_dead" not in codes(checked(explain_backlog()))
+
+    def test_are_not_told_of_leases_that_ran_out_a_moment_ago(self, worker):
+        worker("w")
+        job_id = make_job()
+        set_columns(claim_one().job_id, lock_until=UtcNowPlus(-5))
+        assert codes(of_job(job_id)) == ["running"]
+        assert codes(checked(explain_backlog())) == ["running"]
+
+    @override_settings(JOBQUEUE={"WORKER_SILENT_SECONDS": 30})
+    def test_are_told_by_silent_workers_that_nobody_marks_as_stopped(self, worker):
+        worker("w", heartbeat_seconds=10)
+        Worker.objects.update(heartbeat_at=now() - MINUTE * 0.75)
+        assert codes(checked(explain_backlog())) == ["ended"], "monitors have as long again"
+        Worker.objects.update(heartbeat_at=now() - 2 * MINUTE)
+        one = first(checked(explain_backlog()), "monitor_dead")
+        assert one.evidence["silent_workers"] == ["w"]
+        assert "w" in one.text
+        assert retire_silent(30, using="default") == 1
+        assert codes(checked(explain_backlog())) == ["ended"]
+
+
+@contextmanager
+def locked(job_id):
+    """Another connection has written this job and keeps its transaction open."""
+    holder = connection.copy()
+    try:
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+            (number,) = cursor.fetchone()
+            cursor.execute("UPDATE job_queue SET priority = priority + 1 WHERE id = %s", [job_id])
+        yield number
+    finally:
+        holder.rollback()
+        holder.close()
+
+
+@committed
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks")
+class TestARowLock:
+    def test_is_told_with_the_connection_that_holds_it_and_what_it_ran(self, worker):
+        worker("w")
+        make_job()
+        lease = claim_one(lease_seconds=600)
+        thread = threading.Thread(target=self.settle, args=[lease])
+        with locked(lease.job_id) as number:
+            thread.start()
+            wait_until(lambda: codes(explain_backlog())[0] == "row_lock", what="a wait of a second")
+            one = first(checked(explain_backlog()), "row_lock")
+        thread.join()
+        assert one.evidence["blocking"] == number
+        assert one.evidence["seconds"] >= row_locks.WAIT_SECONDS
+        assert one.evidence["locked"].startswith("job_queue")
+        assert one.evidence["waiting_statement"].replace("`", "").replace('"', "").startswith("UPDATE job_queue")
+        assert str(number) in one.text
+        # MariaDB does not say what an idle connection ran.
+        assert VENDOR == "mariadb" or "priority" in one.evidence["blocking_statement"]
+        assert Job.objects.get().status == Job.Status.DONE
+        assert "row_lock" not in codes(checked(explain_backlog()))
+
+    def test_that_makes_nobody_wait_is_no_reason(self, worker):
+        worker("w")
+        job_id = make_job()
+        with locked(job_id):
+            assert "row_lock" not in codes(checked(explain_backlog()))
+
+    @staticmethod
+    def settle(lease):
+        try:
+            ack(lease)
+        finally:
+            connection.close()
+
+
+@pytest.mark.django_db
+def test_healthy_jobs_have_none_of_these_reasons(worker):
+    worker("w", concurrency=200)
+    ids = [make_job(f"q{number % 5}") for number in range(100)]
+    for number in range(5):
+        claim_one(f"q{number}", worker="w")
+    reasons = [explain_job(job_id)[0] for job_id in ids] + explain_backlog()
+    assert {(one.code, one.evidence.get("full")) for one in reasons} == {("running", None), ("workers_busy", False)}
