@@ -259,9 +259,8 @@ def _id_range(alias: str) -> Iterator[Problem]:
 
 
 def _has_table(alias: str) -> bool:
-    connection = connections[alias]
-    with connection.cursor() as cursor:
-        return Job._meta.db_table in connection.introspection.table_names(cursor)
+    with connections[alias].cursor() as cursor:
+        return Job._meta.db_table in connections[alias].introspection.table_names(cursor)
 
 
 def check_tables(
