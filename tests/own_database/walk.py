@@ -425,6 +425,7 @@ def metrics_view():
     # The view refuses a request without a token; what it would serve is of the queue's database.
     assert metrics.view(RequestFactory().get("/metrics")).status_code == 403
     assert 'jobqueue_jobs{queue="q",state="ready"} 1.0' in prometheus_text(read_figures(using=QUEUE))
+    return (models.Job,)
 
 
 @walks("jobqueue.doctor.examine")
