@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from datetime import timedelta
 
 import pytest
@@ -207,3 +208,17 @@ def test_verbs_of_another_database_are_not_counted():
     lease = claim_one()
     found.note("ack", {Job.Status.DONE: [lease._replace(using="other")]})
     assert found._buffer.is_empty
+
+
+@committed
+def test_a_thread_for_which_there_was_no_room_is_started_with_the_next_end(monkeypatch):
+    def no_room(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    recorder.start("default")
+    monkeypatch.undo()
+    make_job()
+    ack(claim_one())
+    recorder.close()
+    wait_until(lambda: sums()[0] == 1)
