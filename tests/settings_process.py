@@ -4,6 +4,8 @@ import faulthandler
 import signal
 import sys
 
+import django
+
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS, env
 
@@ -19,9 +21,12 @@ JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")
 JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
 JOBQUEUE["ALARMS"] = env.json("JOBQUEUE_TEST_ALARMS", {})
 if port := env.int("JOBQUEUE_TEST_SMTP_PORT", default=0):
-    EMAIL_HOST, EMAIL_PORT = "127.0.0.1", port
-    _smtp = "django.core.mail.backends.smtp.EmailBackend"
-    MAILERS = {"default": {"BACKEND": _smtp, "OPTIONS": {"host": EMAIL_HOST, "port": port}}}
+    if django.VERSION >= (6, 1):
+        # There the older settings may not stand beside it.
+        _smtp = "django.core.mail.backends.smtp.EmailBackend"
+        MAILERS = {"default": {"BACKEND": _smtp, "OPTIONS": {"host": "127.0.0.1", "port": port}}}
+    else:
+        EMAIL_HOST, EMAIL_PORT = "127.0.0.1", port
 JOBQUEUE["SCHEDULES"] = env.json("JOBQUEUE_TEST_SCHEDULES", {})
 # Nobody looks at the admin of a worker, and hundreds are started.
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "django.contrib.admin"]

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 
+import django
 import pytest
 
 from jobqueue.alarms import delivery, recipients
@@ -18,6 +19,7 @@ from tests.factories import make_jobs
 from tests.patience import patient
 
 pytestmark = pytest.mark.django_db
+SMTP = "django.core.mail.backends.smtp.EmailBackend"
 heard = []
 
 
@@ -40,13 +42,12 @@ def nothing_heard():
 @pytest.fixture
 def sink(settings):
     with smtp_sink() as server:
-        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-        settings.EMAIL_HOST, settings.EMAIL_PORT, settings.EMAIL_TIMEOUT = "127.0.0.1", server.port, patient(10)
-        if hasattr(settings, "MAILERS"):
-            options = {"host": "127.0.0.1", "port": server.port, "timeout": patient(10)}
-            settings.MAILERS = {
-                "default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend", "OPTIONS": options}
-            }
+        options = {"host": "127.0.0.1", "port": server.port, "timeout": patient(10)}
+        if django.VERSION >= (6, 1):
+            settings.MAILERS = {"default": {"BACKEND": SMTP, "OPTIONS": options}}
+        else:
+            settings.EMAIL_BACKEND = SMTP
+            settings.EMAIL_HOST, settings.EMAIL_PORT, settings.EMAIL_TIMEOUT = options.values()
         yield server
 
 
@@ -61,7 +62,7 @@ def notify(settings):
     """An alarm that fires, about which these are to be told; the call lets it end."""
 
     def begin(*given):
-        settings.ADMINS = [("ops", "admin@example.com")]
+        settings.ADMINS = ["admin@example.com" if django.VERSION >= (6, 0) else ("ops", "admin@example.com")]
         settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}, "NOTIFY": list(given)}}
         make_jobs(5, "mail")
         look_again()

@@ -60,6 +60,7 @@ def test_an_idle_monitor_looks_about_once_a_second_by_one_statement(monkeypatch,
     monkeypatch.setattr(housekeeping.time, "monotonic", lambda: clock[0])
     found = house()
     found._next_sweep = found._next_watch = found._next_prune = float("inf")
+    found._next_rollup = found._next_alarms = float("inf")
     found.round()
     # In five seconds, of 0.8 to 1.2 s between two looks, and of twice that.
     with django_assert_max_num_queries(6 + 3):

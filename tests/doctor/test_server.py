@@ -241,7 +241,10 @@ def test_a_file_on_a_network_file_system_is_an_error(monkeypatch, tmp_path):
 @only_sqlite
 def test_a_database_in_memory_is_a_warning(monkeypatch):
     entry = {**connection.settings_dict, "NAME": ":memory:", "OPTIONS": {}}
-    with closing(type(connections["default"])(entry, "default")) as memory:
+    memory = type(connections["default"])(entry, "default")
+    memory.connect()
+    # Django leaves a database in memory open.
+    with closing(memory.connection):
         monkeypatch.setattr(sqlite_file, "connections", {"default": memory})
         (one,) = sqlite_file.sqlite_file("default")
     assert (one.level, one.id) == (Level.WARNING, "memory_database")
