@@ -10,6 +10,7 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from tests.factories import make_job
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 SLOW = {
@@ -42,7 +43,7 @@ def test_a_slow_read_is_stopped_and_the_session_has_no_limit_afterwards():
     before, begun = setting(), time.monotonic()
     with pytest.raises(StatementTimeout, match="Nothing was written"):
         run_slow()
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < patient(30)
     assert setting() == before
     with time_limit(30, using="default"):
         assert one_value(connection, "SELECT 1") == 1
@@ -66,11 +67,10 @@ def test_a_stricter_limit_of_the_session_stays():
     with connection.cursor() as cursor:
         cursor.execute(strict.get(VENDOR, "SET statement_timeout = '100ms'"))
     try:
-        begun, before = time.monotonic(), setting()
-        with pytest.raises(StatementTimeout), time_limit(20, using="default"):
+        before = setting()
+        # Without the stricter one it would take longer than a test may.
+        with pytest.raises(StatementTimeout), time_limit(3600, using="default"):
             one_value(connection, SLOW[VENDOR])
-        if VENDOR != "postgres":
-            assert time.monotonic() - begun < 15
         assert setting() == before
     finally:
         connection.close()

@@ -27,15 +27,18 @@ def is_pooled(connection: BaseDatabaseWrapper) -> bool:
 
 @contextmanager
 def limited(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
-    """A block in a transaction, or savepoint, of its own whose statements are stopped after `seconds` each.
+    """A block in a transaction, or savepoint, of its own whose statements are stopped after `seconds` each, or sooner.
+
+    A stricter limit of the session stays.
 
     SET LOCAL, so that no pooler gives the limit to another client; an error leaves the caller's transaction usable.
     """
     with transaction.atomic(using=connection.alias):
-        before = one_value(connection, "SELECT current_setting('statement_timeout')")
-        one_value(connection, _SET, [f"{max(1, round(1000 * seconds))}ms"])
+        before = int(one_value(connection, "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"))
+        limit = max(1, round(1000 * seconds))
+        one_value(connection, _SET, [f"{min(before, limit) if before else limit}ms"])
         yield
-        one_value(connection, _SET, [before])
+        one_value(connection, _SET, [f"{before}ms"])
 
 
 _SET = "SELECT set_config('statement_timeout', %s, true)"
