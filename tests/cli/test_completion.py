@@ -4,7 +4,6 @@ import os
 import pty
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -16,6 +15,7 @@ from jobqueue.management.commands.jobs import SUBCOMMANDS
 from tests.cli.helpers import printed, read_json, refused
 from tests.matrix import enough_on
 from tests.patience import patient
+from tests.servers.programs import installed
 
 pytestmark = enough_on("sqlite", why="no database is asked")
 
@@ -128,7 +128,6 @@ def test_the_tab_key_of_bash_completes_a_subcommand(scripts):
     typed(["bash", "--norc", "--noprofile", "-i"], f"source {scripts / 'bash'}", "manage.py jobs work\t", "workers ")
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 @pytest.mark.parametrize(
     ("keys", "shown"),
     [
@@ -140,7 +139,7 @@ def test_the_tab_key_of_bash_completes_a_subcommand(scripts):
 )
 def test_the_tab_key_of_zsh_completes_words(scripts, keys, shown):
     setup = f"autoload -Uz compinit && compinit -u -D; source {scripts / 'zsh'}"
-    typed(["zsh", "-f", "-i"], setup, keys, shown)
+    typed([installed("zsh"), "-f", "-i"], setup, keys, shown)
 
 
 def test_zsh_gets_all_words_and_what_they_mean(scripts):

@@ -1,7 +1,6 @@
 """What the doctor says of clocks, sessions and the settings of the server, each changed for real."""
 
 import os
-import time
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
@@ -13,6 +12,7 @@ from jobqueue.db import vendor
 from jobqueue.doctor import Level, clocks, sessions, sqlite_file
 from jobqueue.doctor.server import driver_timeouts
 from jobqueue.models import Job
+from tests.blocking import let_lists_expire
 from tests.doctor.helpers import PLAIN, add_worker, ids, the
 from tests.factories import wait_until
 from tests.marks import committed
@@ -331,11 +331,8 @@ def test_a_transaction_that_is_open_for_long_is_named_with_its_session(monkeypat
 
 
 def idle_ones():
-    """What the finding says of each session that runs no statement.
-
-    InnoDB makes its list anew only if nobody has read it for a tenth of a second; it may show a statement that has just
-    ended.
-    """
-    time.sleep(0.2)
+    """What the finding says of each session that runs no statement."""
+    # An old list may show a statement that has just ended.
+    let_lists_expire()
     found = list(sessions.old_transactions("default"))
     return {one["session"]: one for finding in found for one in finding.evidence["sessions"] if one["idles"]}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -17,6 +16,7 @@ from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, pieces, table
 from tests.matrix import enough_on
+from tests.servers.programs import installed
 
 pytestmark = enough_on("sqlite", why="files are read, and no database")
 
@@ -24,10 +24,12 @@ FOLDER = ROOT / "docs" / "monitoring"
 RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
 PANELS = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
-PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="promtool is not installed: it is in the package prometheus"
-)
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    """The program of Prometheus that checks and tests rules."""
+    return installed("promtool")
 
 
 def exposed():
@@ -68,9 +70,8 @@ def test_the_dashboard_chooses_queues_by_a_label_that_exists():
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-@needs_promtool
-def test_promtool_accepts_the_rules():
-    done = subprocess.run([PROMTOOL, "check", "rules", FOLDER / "alerts.yml"], capture_output=True, text=True)
+def test_promtool_accepts_the_rules(promtool):
+    done = subprocess.run([promtool, "check", "rules", FOLDER / "alerts.yml"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"{len(RULES)} rules found" in done.stdout
 
@@ -105,8 +106,7 @@ def test_the_page_lists_every_alert():
     assert [code(row[0])[0] for row in rows] == [rule["alert"] for rule in RULES]
 
 
-@needs_promtool
-def test_the_query_by_which_workers_are_scaled_and_the_rules_give_what_they_should(tmp_path):
+def test_the_query_by_which_workers_are_scaled_and_the_rules_give_what_they_should(promtool, tmp_path):
     """Two web processes answer scrapes, one queue has nothing to do, and one has no jobs at all."""
     given = [
         series("jobqueue_oldest_age_seconds", "0 0 300 600", queue="mail", instance="a"),
@@ -162,6 +162,6 @@ def test_the_query_by_which_workers_are_scaled_and_the_rules_give_what_they_shou
     }
     (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
     done = subprocess.run(
-        [PROMTOOL, "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [promtool, "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -62,7 +62,11 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         return HeldLocks(frozenset(locks), str(level).lower().replace("-", " "), complete)
 
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
-        """information_schema.INNODB_LOCK_WAITS, at most a tenth of a second old."""
+        """information_schema.INNODB_LOCK_WAITS.
+
+        The server makes this list anew only if nobody has read it for a tenth of a second, so what is read more often
+        than that stays as it was.
+        """
         sql = f"SET STATEMENT max_statement_time=2 FOR {_WAITS}"
         return [_wait(*row) for row in ask(connection, sql, [limit], NO_PROCESS_RIGHT)]
 
