@@ -70,14 +70,16 @@ def test_a_paused_queue_starts_nothing_later_than_a_second(run_worker, jobs, obs
     figure("restarted", "a worker and the server" if restarted else "a worker")
 
 
-def produce(path, until):
-    """Add jobs as fast as it goes until then, and write when each was added, and how many were refused."""
+def produce(path, stop):
+    """Add jobs as fast as it goes until `stop` exists, and write when each was added, and how many were refused."""
     added, refused = [], 0
-    while time.time() < until:
+    while not stop.exists():
         try:
             enqueue("full", 1)
             added.append(time.time())
         except QueueFull:
+            if not refused:
+                path.with_suffix(".refused").touch()
             refused += 1
             time.sleep(0.002)
     path.write_text(json.dumps([added, refused]))
@@ -102,14 +104,20 @@ def test_producers_pass_max_ready_by_no_more_than_they_add_in_a_second(settings,
     settings.JOBQUEUE = {"QUEUES": {"full": {"MAX_READY": most}}}
     rows = Job.objects.filter(queue="full", status=Job.Status.READY)
     connections.close_all()
-    until, paths = time.time() + seconds, [tmp_path / f"producer-{number}" for number in range(producers)]
-    pids = [forked(lambda path=path: produce(path, until)) for path in paths]
-    greatest = 0
-    while time.time() < until:
-        greatest = max(greatest, rows.count())
-        # A worker that is slower than the producers.
-        Job.objects.filter(pk__in=list(rows.values_list("pk", flat=True)[:20])).update(status=Job.Status.DONE)
-        time.sleep(0.05)
+    stop, paths = tmp_path / "stop", [tmp_path / f"producer-{number}" for number in range(producers)]
+    pids = [forked(lambda path=path: produce(path, stop)) for path in paths]
+    greatest, begun, was_full = 0, time.monotonic(), False
+    try:
+        # On a busy machine it takes longer than `seconds` until the queue is full.
+        while (lasted := time.monotonic() - begun) < seconds or not was_full:
+            assert lasted < patient(60), "no producer was refused"
+            was_full = any(tmp_path.glob("*.refused"))
+            greatest = max(greatest, rows.count())
+            # A worker that is slower than the producers.
+            Job.objects.filter(pk__in=list(rows.values_list("pk", flat=True)[:20])).update(status=Job.Status.DONE)
+            time.sleep(0.05)
+    finally:
+        stop.touch()
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * producers
     found = [json.loads(path.read_text()) for path in paths]
     added, refused = sorted(at for one, _ in found for at in one), sum(count for _, count in found)
