@@ -125,6 +125,10 @@ class Dialect(Seeks):
     unindexed_sql = "(%(expressions)s + 0)"
     #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
     unestimated_sql = "%s"
+    #: whether a subquery in FROM may use columns of what stands before it, with a plan that seeks for each of its rows
+    joins_laterally = False
+    #: whether a part of a UNION may be "(SELECT ... LIMIT 1)"
+    has_parentheses_in_union = False
     #: whether (a, b) > (x, y) is one range of an index
     compares_rows = False
     #: suffix of a read that sees the newest committed row and locks only its index entry

@@ -19,6 +19,10 @@ from jobqueue.db.parameters import Parameter, Statement, placeholder
 T = TypeVar("T")
 
 
+#: a part of a UNION; as a table, because SQLite takes no parentheses here, and the others no LIMIT without them
+_PART = "SELECT * FROM ({text}) AS t{number}"
+
+
 class Prepared:
     """One statement of one database, with slots."""
 
@@ -36,15 +40,58 @@ class Prepared:
         portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
         return [row for portion in portions for row in self._union(portion)]
 
-    def _union(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
+    def seek_each(self, runs: Sequence[Mapping[str, object]], at_once: int = 100) -> list[tuple[Any, ...]]:
+        """As rows_of_each(), for hundreds of `runs` of a read of a few rows each, where planning is most of the cost.
+
+        Where the database can, the values are a table, so that one plan serves all runs of a statement; or the parts of
+        the UNION are no tables of their own, which the server would fill first.
+        """
+        dialect = vendor(self._using)
+        portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
+        if dialect.joins_laterally:
+            return [row for portion in portions for row in self._joined(portion)]
+        part = "({text})" if dialect.has_parentheses_in_union else _PART
+        return [row for portion in portions for row in self._union(portion, part)]
+
+    def _joined(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
+        if len(runs) == 1:
+            return self.rows(**runs[0])
+        connection = connections[self._using]
+        slots = {param.name: param for param in self._params if isinstance(param, Slot)}
+        rows: list[str] = []
+        params: list[Parameter] = []
+        for values in runs:
+            rendered = [slot.render(values[name], connection) for name, slot in slots.items()]
+            rows.append(f"({', '.join(text for text, _ in rendered)})")
+            params += [parameter for _, bound in rendered for parameter in bound]
+        text, others = self._with_columns()
+        wanted = f"(VALUES {', '.join(rows)}) AS v({', '.join(slots)})"
+        return self._fetch(f"SELECT t.* FROM {wanted} CROSS JOIN LATERAL ({text}) AS t", [*params, *others])
+
+    def _with_columns(self) -> tuple[str, list[Parameter]]:
+        """The text with a column of v for each slot, and the other parameters."""
+        text, params = [self._pieces[0]], list[Parameter]()
+        for param, piece in zip(self._params, self._pieces[1:], strict=True):
+            if isinstance(param, Slot):
+                text += [f"v.{param.name}", piece]
+            else:
+                text += ["%s", piece]
+                params.append(param)
+        whole = "".join(text)
+        for param in self._params:
+            if isinstance(param, Slot):
+                # No plan can estimate a column of v, and a subquery around it would run for each row.
+                whole = whole.replace(vendor(self._using).unestimated_sql % f"v.{param.name}", f"v.{param.name}")
+        return whole, params
+
+    def _union(self, runs: Sequence[Mapping[str, object]], part: str = _PART) -> list[tuple[Any, ...]]:
         if len(runs) == 1:
             return self.rows(**runs[0])
         texts: list[str] = []
         params: list[Parameter] = []
         for values in runs:
             text, bound = self._bound(values, connections[self._using])
-            # As a table, because SQLite takes no parentheses here, and the others no LIMIT without them.
-            texts.append(f"SELECT * FROM ({text}) AS t{len(texts)}")
+            texts.append(part.format(text=text, number=len(texts)))
             params += bound
         return self._fetch(" UNION ALL ".join(texts), params)
 
@@ -152,17 +199,18 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
     return Prepared(queryset.db, sql, params, converters)
 
 
-def prepare_count(queryset: QuerySet[Any, Any], first: str, second: str) -> Prepared:
-    """One row about a queryset of two values, `first` and `second`, which may have a LIMIT.
+def prepare_count(queryset: QuerySet[Any, Any], *columns: str) -> Prepared:
+    """One row about a queryset of the values `columns`, which may have a LIMIT.
 
-    The lowest first value, the number of rows, the lowest second value; (None, 0, None) if there are none.
+    The number of its rows, and the lowest value of each column; (0, None, ...) if there are none.
     """
     compiler = queryset.query.get_compiler(queryset.db)
     sql, params = compiler.as_sql()
     converters = compiler.get_converters([entry[0] for entry in compiler.select])
-    one, other = map(connections[queryset.db].ops.quote_name, (first, second))
-    text = f"SELECT MIN(c.{one}) AS low, COUNT(*) AS found, MIN(c.{other}) AS least FROM ({sql}) AS c"
-    return Prepared(queryset.db, text, params, {2 * position: each for position, each in converters.items()})
+    quote = connections[queryset.db].ops.quote_name
+    lowest = ", ".join(f"MIN(c.{quote(column)}) AS lowest{place}" for place, column in enumerate(columns))
+    text = f"SELECT COUNT(*) AS found, {lowest} FROM ({sql}) AS c"
+    return Prepared(queryset.db, text, params, {1 + position: each for position, each in converters.items()})
 
 
 def prepare_delete(queryset: QuerySet[Any, Any]) -> Prepared:

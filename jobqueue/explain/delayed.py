@@ -63,7 +63,7 @@ def read_delays(spots: Sequence[Spot], using: str) -> Delays:
     places = [spot for spot in spots if spot.gate == 0]
     levels = [level._asdict() for spot in places for level in spot.levels][:LEVELS_MAX]
     delays, parked = Delays(), dict[tuple[str, str | None], _Parked]()
-    for job_id, queue, task, wait_reason in next_of_level(using, NEXT_MAX).rows_of_each(levels):
+    for job_id, queue, task, wait_reason in next_of_level(using, NEXT_MAX).seek_each(levels):
         if is_parked(wait_reason):
             parked.setdefault((queue, task), _Parked(job_id, queue)).jobs += 1
         elif queue not in with_due:

@@ -28,7 +28,7 @@ def first_jobs(queue: str, now: datetime, using: str) -> FirstJobs:
     found = top_levels([(queue, Job.Status.READY, gate) for gate in ALL_GATES], using)
     for _ in range(LEVELS_MAX):
         runs = [level._asdict() for level in found]
-        for _, gate, _, run_at, job_id in first_of_level(using).rows_of_each(runs):
+        for _, gate, _, run_at, job_id in first_of_level(using).seek_each(runs):
             if run_at <= now:
                 answer.due[gate] = job_id
             elif gate not in earliest or run_at < earliest[gate]:

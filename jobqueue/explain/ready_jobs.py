@@ -8,7 +8,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
-from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.prepared import Prepared, prepare_count, prepare_rows
 from jobqueue.gates.backlog import GATES
 from jobqueue.gates.levels import INDEX
 from jobqueue.models import Job
@@ -22,14 +22,16 @@ LEVELS_MAX = 8
 
 
 @cache
-def any_ready(using: str) -> Prepared:
-    """The slot `queue`, if it has a READY job."""
-    rows = Job.objects.using(using).filter(
-        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.READY)
-    )
-    # In the order of the index; else PostgreSQL may read the table until it meets one.
-    first = vendor(using).force_index(rows.order_by("gate", "priority", "run_at", "id"), INDEX)
-    return prepare_rows(first.values_list("queue")[:1])
+def first_gate(using: str) -> Prepared:
+    """The slot `queue` and the lowest gate behind which it has READY jobs, if it has any."""
+    return _lowest_gate(_of_queue(using), using)
+
+
+@cache
+def next_gate(using: str) -> Prepared:
+    """The slot `queue` and the lowest gate above the slot `gate` behind which it has READY jobs, if there is one."""
+    above = Slot("gate", Job._meta.get_field("gate"))
+    return _lowest_gate(_of_queue(using).filter(gate__gt=above), using)
 
 
 @cache
@@ -41,8 +43,9 @@ def first_of_level(using: str) -> Prepared:
 
 @lru_cache(maxsize=64)
 def due_of_level(using: str, most: int) -> Prepared:
-    """Queue, gate and priority, once for each due job of a priority, up to `most`. Reads index entries alone."""
-    return prepare_rows(_in_order(_due(using), using).values_list("queue", "gate", "priority")[:most])
+    """How many jobs of a priority are due, up to `most`, and their queue, gate and priority. Index entries alone."""
+    columns = ("queue", "gate", "priority")
+    return prepare_count(_in_order(_due(using), using).values_list(*columns)[:most], *columns)
 
 
 @lru_cache(maxsize=8)
@@ -64,11 +67,19 @@ def _due(using: str) -> JobQuerySet:
 
 
 def _rows(using: str) -> JobQuerySet:
+    return _of_queue(using).filter(gate=Slot("gate", Job._meta.get_field("gate")))
+
+
+def _of_queue(using: str) -> JobQuerySet:
     return Job.objects.using(using).filter(
-        queue=UnestimatedSlot("queue", NameField()),
-        status=Unestimated(Job.Status.READY),
-        gate=Slot("gate", Job._meta.get_field("gate")),
+        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.READY)
     )
+
+
+def _lowest_gate(rows: JobQuerySet, using: str) -> Prepared:
+    # In the order of the index; else PostgreSQL may read the table until it meets one.
+    first = vendor(using).force_index(rows.order_by("gate", "priority", "run_at", "id"), INDEX)
+    return prepare_rows(first.values_list("queue", "gate")[:1])
 
 
 def _level() -> Slot:

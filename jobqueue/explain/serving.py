@@ -117,7 +117,7 @@ def leases_of(workers: Sequence[str], using: str) -> Counter[str]:
 
     Jobs without a task are counted under the handler of their queue: "@handler mail".
     """
-    rows = _leases(using).rows_of_each([{"worker": name} for name in workers])
+    rows = _leases(using).seek_each([{"worker": name} for name in workers])
     return Counter(task or f"@handler {queue}" for task, queue in rows)
 
 

@@ -15,7 +15,7 @@ from jobqueue.models import GateWait
 
 #: the first jobs of a queue and priority whose wait_reasons are read, the priorities that are looked at, and the
 #: subjects that are counted: those with the most jobs among the ones read
-SAMPLE_MAX, LEVELS_MAX, SUBJECTS_MAX = 200, 50, 50
+SAMPLE_MAX, LEVELS_MAX, SUBJECTS_MAX = 200, 50, 20
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ def waiters(spots: Sequence[Spot], using: str) -> list[Waiters]:
     """
     levels = [level._asdict() for spot in spots for level in spot.due_levels][:LEVELS_MAX]
     read: dict[tuple[str, str | None], Waiters] = {}
-    for job_id, queue, _, _, wait_reason in first_due_of_level(using, SAMPLE_MAX).rows_of_each(levels):
+    for job_id, queue, _, _, wait_reason in first_due_of_level(using, SAMPLE_MAX).seek_each(levels):
         read.setdefault((queue, wait_reason), Waiters(job_id, {queue}, 0)).jobs += 1
     most = sorted(read.values(), key=lambda one: -one.jobs)[:SUBJECTS_MAX]
     rows = GateWait.objects.using(using).filter(pk__in=[one.first for one in most])
@@ -56,7 +56,7 @@ def _count(subjects: Sequence[int], found: dict[int, Waiters], using: str) -> No
     most = min(COUNT_MAX, max(COUNT_LEAST, ENTRIES_MAX // len(subjects)))
     for subject in {*subjects}:
         found[subject].jobs = 0
-    for (subject,) in _waiting(using, most).rows_of_each([{"subject": subject} for subject in {*subjects}]):
+    for (subject,) in _waiting(using, most).seek_each([{"subject": subject} for subject in {*subjects}]):
         found[subject].jobs += 1
     for subject in {*subjects}:
         found[subject].capped = found[subject].jobs >= most

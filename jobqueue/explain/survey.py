@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,9 +10,10 @@ from typing import NamedTuple
 from jobqueue.explain.ready_jobs import (
     ALL_GATES,
     LEVELS_MAX,
-    any_ready,
     due_of_level,
+    first_gate,
     first_of_level,
+    next_gate,
 )
 from jobqueue.gates.levels import levels_below, top_levels
 from jobqueue.models import Job
@@ -21,10 +21,19 @@ from jobqueue.transitions.claiming.candidates import queue_names
 
 #: names of queues that are looked at, and of those the ones with READY jobs; the first by name
 NAMES_MAX, QUEUES_MAX = 1000, 200
+#: priorities, each of a queue and gate, that are looked at in all; the highest of each queue and gate always is
+PRIORITIES_MAX = 1500
 #: due jobs that are counted in a queue, gate and priority: at most, and at least if there are as many
 COUNT_MAX, COUNT_LEAST = 10_000, 10
 #: index entries that the first pass reads, unless there are more priorities than a tenth of that; later ones five times
 ENTRIES_MAX = 20_000
+
+
+class Place(NamedTuple):
+    """A queue with READY jobs behind a gate."""
+
+    queue: str
+    gate: int
 
 
 class Level(NamedTuple):
@@ -68,25 +77,35 @@ class Survey:
 def survey(now: datetime, using: str) -> Survey:
     """Look at all queues. A few statements for each hundred names, gates and priorities in use."""
     names = queue_names(using=using, limit=NAMES_MAX + 1)
-    ready = sorted(
-        name for (name,) in any_ready(using).rows_of_each([{"queue": name} for name in names[:NAMES_MAX]])
-    )  # fmt: skip
-    spots = _spots(ready[:QUEUES_MAX], now, using)
+    first = first_gate(using).seek_each([{"queue": name} for name in names[:NAMES_MAX]])
+    ready = sorted(map(Place._make, first))
+    spots = _spots(_all_gates(ready[:QUEUES_MAX], using), now, using)
     _count(spots, using)
     cut = len(names) > NAMES_MAX or len(ready) > QUEUES_MAX
     return Survey(now, sorted(spots, key=lambda spot: (-spot.due, spot.queue, spot.gate)), cut)
 
 
-def _spots(queues: Sequence[str], now: datetime, using: str) -> list[Spot]:
-    found = top_levels([(queue, Job.Status.READY, gate) for queue in queues for gate in ALL_GATES], using)
+def _all_gates(found: Sequence[Place], using: str) -> list[Place]:
+    """These places, and those of the same queues at the gates above."""
+    places = list(found)
+    for _ in ALL_GATES[1:]:
+        found = list(map(Place._make, next_gate(using).seek_each([place._asdict() for place in found])))
+        places += found
+    return places
+
+
+def _spots(places: Sequence[Place], now: datetime, using: str) -> list[Spot]:
+    found = top_levels([(place.queue, Job.Status.READY, place.gate) for place in places], using)
     spots = {(level.queue, level.gate): Spot(level.queue, level.gate) for level in found}
+    looked = 0
     for _ in range(LEVELS_MAX):
+        if not found or looked + len(found) > max(PRIORITIES_MAX, len(spots)):
+            break
+        looked += len(found)
         runs = [level._asdict() for level in found]
-        for queue, gate, level, run_at, job_id in first_of_level(using).rows_of_each(runs):
+        for queue, gate, level, run_at, job_id in first_of_level(using).seek_each(runs):
             _note(spots[queue, gate], Level(queue, gate, level), Delayed(run_at, job_id), is_due=run_at <= now)
         found = levels_below(found, using)
-        if not found:
-            break
     for level in found:
         spots[level.queue, level.gate].capped = True
     return list(spots.values())
@@ -103,15 +122,16 @@ def _note(spot: Spot, level: Level, first: Delayed, *, is_due: bool) -> None:
 
 def _count(spots: Sequence[Spot], using: str) -> None:
     """Count few jobs of each priority, then more where there are more: many small ones do not cut short a large one."""
-    levels, counts, most = [level for spot in spots for level in spot.due_levels], Counter[tuple[object, ...]](), 0
+    levels, counts, most = [level for spot in spots for level in spot.due_levels], dict[tuple[object, ...], int](), 0
     while levels and most < COUNT_MAX:
         allowed = min(COUNT_MAX, max(COUNT_LEAST, 4 * most, ENTRIES_MAX // len(levels)))
         if most and allowed * len(levels) > 5 * ENTRIES_MAX:
             break
         most = allowed
-        counts |= Counter(due_of_level(using, most).rows_of_each([level._asdict() for level in levels]))
-        levels = [level for level in levels if counts[level] >= most]
+        for number, *level in due_of_level(using, most).seek_each([level._asdict() for level in levels]):
+            counts[tuple(level)] = number
+        levels = [level for level in levels if counts.get(level, 0) >= most]
     more = {(level.queue, level.gate) for level in levels}
     for spot in spots:
-        spot.due = sum(counts[level] for level in spot.due_levels)
+        spot.due = sum(counts.get(level, 0) for level in spot.due_levels)
         spot.capped = spot.capped or (spot.queue, spot.gate) in more

@@ -30,12 +30,12 @@ class Level(NamedTuple):
 def top_levels(places: Sequence[tuple[str, int, int]], using: str) -> list[Level]:
     """The highest priority of each (queue, status, gate) that has jobs. A statement for 100 of them."""
     runs = [{"queue": queue, "status": status, "gate": gate} for queue, status, gate in places]
-    return list(map(Level._make, _top(using).rows_of_each(runs)))
+    return list(map(Level._make, _top(using).seek_each(runs)))
 
 
 def levels_below(levels: Sequence[Level], using: str) -> list[Level]:
     """For each of `levels` the next lower priority of the same queue, status and gate, where there is one."""
-    return list(map(Level._make, _below(using).rows_of_each([level._asdict() for level in levels])))
+    return list(map(Level._make, _below(using).seek_each([level._asdict() for level in levels])))
 
 
 def _rows(using: str) -> JobQuerySet:

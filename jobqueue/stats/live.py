@@ -68,7 +68,7 @@ def count_live(queues: Sequence[str], using: str, check: Callable[[], None]) -> 
     for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
         check()
         runs = [{"queue": queue, "status": status} for queue in queues]
-        for queue, count, _ in _of_status(using).rows_of_each(runs, 20):
+        for count, queue, _ in _of_status(using).rows_of_each(runs, 20):
             if count:
                 setattr(found[queue], name, count)
     for live in found.values():
@@ -83,7 +83,7 @@ def _count_waiting(found: dict[str, Live], levels: Sequence[Level], using: str, 
         # Where enough are counted, only the oldest one is looked up.
         runs = [level._asdict() for level in due if (found[level.queue].ready > COUNT_MAX) == (most == 1)]
         check()
-        for queue, count, oldest in _due(using, most).rows_of_each(runs, 20):
+        for count, queue, oldest in _due(using, most).rows_of_each(runs, 20):
             if not count:
                 continue
             live = found[queue]
@@ -94,7 +94,7 @@ def _count_waiting(found: dict[str, Live], levels: Sequence[Level], using: str, 
     for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
         check()
         runs = [level._asdict() for level in later if level.gate in gates]
-        for queue, count, _ in counter(using).rows_of_each(runs, 20):
+        for count, queue, _ in counter(using).rows_of_each(runs, 20):
             if count:
                 found[queue].scheduled += count
 
@@ -137,6 +137,6 @@ def _of_status(using: str) -> Prepared:
 
 
 def _counted(rows: JobQuerySet, most: int) -> Prepared:
-    """(queue, number of rows, lowest run_at) of the first `most` rows; (None, 0, None) if there are none."""
+    """(number of rows, queue, lowest run_at) of the first `most` rows; (0, None, None) if there are none."""
     found = vendor(rows.db).force_index(rows, INDEX).annotate(at=Selected("run_at"))
     return prepare_count(found.values_list("queue", "at")[:most], "queue", "at")

@@ -7,10 +7,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many, task
-from jobqueue.explain import explain_backlog, explain_job, explain_queue, survey
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, subjects, survey
 from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.flow import breaker, set_limit
+from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import GateSlot, GateWait, Job, Worker
+from jobqueue.models.job import HELD_GATE
+from jobqueue.ordering import KEY_GATE
 from tests.factories import now
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
@@ -18,6 +21,7 @@ from tests.matrix import sized
 from tests.plans.conftest import LEVELS, READY
 from tests.plans.test_plans import EXPLAIN, SCANS, SORTS, plan
 from tests.plans.test_redrive_plans import reads
+from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
 pytestmark = sized
@@ -132,7 +136,7 @@ def test_the_backlog_costs_a_few_statements_whatever_the_jobs_and_reads_those_th
     statements = sent(explain_backlog)
     # Now, names, which have READY jobs, gates, two for each priority, counts, delayed jobs, workers, jobs, what is set,
     # leases; writes, leases that have run out, silent workers, waits for locks.
-    assert len(statements) <= 16 + 2 * LEVELS_MAX, statements
+    assert len(statements) <= 20 + 2 * LEVELS_MAX, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(explain_backlog) < READS_MAX + 100 * LEVELS_MAX + 2 * 50 * LEVELS_MAX
@@ -147,6 +151,58 @@ def test_the_backlog_of_many_queues_costs_a_limited_number_of_statements(db, wor
         enqueue(f"queue {number}", 1, priority=number % 3)
     assert len(sent(explain_backlog)) <= few + 3, "three hundred more names to look at"
     assert explain_backlog()[0].evidence["queues_cut"] is True
+
+
+QUEUES, GATES, TIMES = 60, (0, KEY_GATE, HELD_GATE, FLOW_GATE), 5
+
+
+def fill(times):
+    """READY jobs of two priorities behind each gate, and finished ones, in many queues."""
+    with connection.cursor() as cursor:
+        for _ in range(times):
+            cursor.execute(
+                "INSERT INTO job_queue (queue, status, priority, run_at, payload, gate, wait_reason, task) "
+                "SELECT queue, status, priority, run_at, payload, gate, wait_reason, task FROM job_queue "
+                "WHERE wait_reason = 'seed'"
+            )
+        cursor.execute(
+            {"sqlite": "ANALYZE", "postgres": "VACUUM ANALYZE job_queue"}.get(VENDOR, "ANALYZE TABLE job_queue")
+        )
+
+
+def seeds():
+    """One job of each kind of fill()."""
+    for number in range(QUEUES):
+        for priority in (0, 1):
+            states = [(0, gate) for gate in GATES] + [(2, 0), (3, 0)]
+            for status, gate in states:
+                yield Job(
+                    queue=f"queue {number}",
+                    status=status,
+                    gate=gate,
+                    priority=priority,
+                    payload=1,
+                    task="app.work",
+                    wait_reason="seed",
+                    run_at="2020-01-01T00:00:00Z",
+                )
+
+
+def test_the_backlog_of_a_table_five_times_as_large_costs_no_more(transactional_db, workers, monkeypatch):
+    monkeypatch.setattr(survey, "COUNT_MAX", 4)
+    monkeypatch.setattr(survey, "COUNT_LEAST", 2)
+    monkeypatch.setattr(survey, "ENTRIES_MAX", 200)
+    monkeypatch.setattr(subjects, "SAMPLE_MAX", 4)
+    Job.objects.bulk_create(seeds())
+    fill(5)
+    small = len(sent(explain_backlog)), reads(explain_backlog)
+    fill(5 * (TIMES - 1))
+    wait_for_purge()
+    large = len(sent(explain_backlog)), reads(explain_backlog)
+    assert Job.objects.count() == QUEUES * 2 * 6 * (5 * TIMES + 1)
+    assert large[0] == small[0] < 150, (small, large)
+    assert large[1] < 1.2 * small[1] + 200, (small, large)
+    assert large[1] < Job.objects.count() / 2
 
 
 def test_the_backlog_is_larger_than_what_is_read():

@@ -69,6 +69,7 @@ class MySQL(Dialect):
     diagnostics: Diagnostics = MySQLDiagnostics()
     set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
+    has_parentheses_in_union = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",

@@ -65,6 +65,7 @@ class PostgreSQL(Dialect):
     column_types = {"tiny": "smallint", "instant": "timestamp with time zone"}
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %s)"
+    joins_laterally = True
     compares_rows = True
     for_share_sql = "FOR SHARE"
     returning_id_sql = "RETURNING id"
