@@ -20,6 +20,7 @@ from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_places
 from jobqueue.explain.ready_jobs import first_due_of_level
 from jobqueue.explain.refusals import read_only
 from jobqueue.explain.row_locks import row_lock
+from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import held
 from jobqueue.explain.subjects import SAMPLE_MAX, Waiters, waiters
 from jobqueue.explain.survey import Spot, Survey, survey
@@ -40,10 +41,12 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
-        seen = survey(read_now(alias), alias)
+        watch = Stopwatch(alias)
+        seen = survey(watch.first(lambda: read_now(alias)), alias)
         findings = Findings(cut=seen.cut or sum(spot.due > 0 for spot in seen.spots) > SPOTS_MAX)
         if seen.spots:
             _Look(seen, findings, alias).run()
+        _slow(watch, seen, findings)
         due = [spot for spot in seen.spots if spot.due]
         for one in read_only(alias):
             jobs, queues = sum(spot.due for spot in due), {spot.queue for spot in due}
@@ -51,6 +54,16 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
         monitor_dead(findings, alias)
         row_lock(findings, alias)
         return findings.told() or nothing_waits(seen.cut, alias)
+
+
+def _slow(watch: Stopwatch, seen: Survey, findings: Findings) -> None:
+    """Add database_slow for all due jobs. One statement if a job is due."""
+    due = [spot for spot in seen.spots if spot.due and spot.gate == 0]
+    if due:
+        watch.claim(due[0].queue)
+    for one in watch.told():
+        jobs, queues = sum(spot.due for spot in due), {spot.queue for spot in due}
+        findings.add(one, queues, jobs, capped=any(spot.capped for spot in due))
 
 
 @dataclass(slots=True)

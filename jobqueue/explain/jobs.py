@@ -16,6 +16,7 @@ from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
@@ -30,7 +31,8 @@ def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanat
     """
     number, alias = check_id(job_id), alias_of(using)
     with explain_missing_table(alias):
-        found = read_jobs([number], alias)
+        watch = Stopwatch(alias)
+        found = watch.first(lambda: read_jobs([number], alias))
         if not found:
             raise InvalidValue(
                 f"there is no job {number} in the database {alias!r}: its transaction was rolled back or is still "
@@ -38,26 +40,34 @@ def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanat
             )
         (job,) = found
         lives = job.status in (Job.Status.READY, Job.Status.PROCESSING)
-        return explain_row(job, alias, refusal=read_only(alias) if lives else [])
+        return explain_row(job, alias, refusal=read_only(alias) if lives else [], watch=watch)
 
 
-def explain_row(job: ReadJob, using: str, *, refusal: Sequence[Explanation] = ()) -> list[Explanation]:
+def explain_row(
+    job: ReadJob, using: str, *, refusal: Sequence[Explanation] = (), watch: Stopwatch | None = None
+) -> list[Explanation]:
     """explain_job() of a row that was read a moment ago, with the database's time as `now`.
 
-    `refusal`: that the database refuses writes, if it was asked; a page of the admin needs to write anyway.
+    `refusal`: that the database refuses writes, if it was asked; a page of the admin needs to write anyway. `watch`
+    has measured how long the row took.
     """
     if job.status not in (Job.Status.READY, Job.Status.PROCESSING):
         return [ended(job)]
     if job.status == Job.Status.PROCESSING:
-        return [*refusal, *nobody_reaps(job), running(job)]
+        return [*refusal, *nobody_reaps(job), running(job), *(watch.told() if watch else ())]
     place = read_place(job.queue, job.now, using, [job.task])
     found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
     if job.gate == 0 and job.run_at <= job.now:
         found += limits_of_whole_queue(place)
     workers = serving(place)
     found += no_worker(place, workers)
-    # Nothing else keeps it from starting.
-    found = found or [next_free_worker(place, workers)]
+    # If nothing else keeps it from starting.
+    free = not found
+    if watch and free:
+        watch.claim(job.queue)
+    found += watch.told() if watch else []
+    if free:
+        found.append(next_free_worker(place, workers))
     return [*found, *drain_of(place), *_unknown(job, found)]
 
 

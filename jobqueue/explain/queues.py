@@ -15,6 +15,7 @@ from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
 from jobqueue.gates.whole_queues import running_ids
 from jobqueue.payload import JSON
@@ -32,7 +33,8 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
     """
     name, alias = check_queue(queue), alias_of(using)
     with explain_missing_table(alias):
-        place = read_place(name, read_now(alias), alias)
+        watch = Stopwatch(alias)
+        place = read_place(name, watch.first(lambda: read_now(alias)), alias)
         firsts = first_jobs(name, place.now, alias)
         wanted = {**firsts.later, **firsts.due}
         jobs = {job.pk: job for job in read_jobs(list(wanted.values()), alias)} if wanted else {}
@@ -45,23 +47,28 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
         if later is not None and not gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         if jobs:
-            found += _waits(due, gated, place, stopped=bool(refusal or paused))
+            found += _waits(due, gated, place, watch, stopped=bool(refusal or paused))
         if later is not None and gated:
             found += _nothing_due(later, place, cut=firsts.cut)
         runs = _runs(place)
         return _unique(found + (runs if runs or jobs else [_empty(place)]))
 
 
-def _waits(due: ReadJob | None, gated: list[ReadJob], place: Place, *, stopped: bool) -> list[Explanation]:
+def _waits(
+    due: ReadJob | None, gated: list[ReadJob], place: Place, watch: Stopwatch, *, stopped: bool
+) -> list[Explanation]:
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
     free = due is not None and not found and not stopped
     workers = serving(place)
-    if free:
-        found += no_worker(place, workers) or [next_free_worker(place, workers)]
+    if free and workers.threads:
+        watch.claim(place.queue)
+        found += [*watch.told(), next_free_worker(place, workers)]
+    elif free:
+        found += [*no_worker(place, workers), *watch.told()]
     for job in gated:
         found += [*held(job), *expired(job), *reasons_of(job, place)]
-    return found + (no_worker(place, workers) if not free else [])
+    return found + ([*no_worker(place, workers), *watch.told()] if not free else [])
 
 
 def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:

@@ -68,22 +68,22 @@ def on_jobs(statements):
     return [text for text in statements if "job_queue" in text and text.lstrip("(").startswith("SELECT")]
 
 
-def test_a_due_job_costs_five_statements(run, workers):
+def test_a_due_job_costs_six_statements(run, workers):
     job_id = a_due_job()
     statements = sent(lambda: explain_job(job_id))
     assert explain_job(job_id)[0].code == "workers_busy"
-    assert len(statements) == 5, statements
+    assert len(statements) == 6, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_job(job_id)) < READS_MAX
 
 
-def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_due_job_and_nine_more(run, workers):
+def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_due_job_and_ten_more(run, workers):
     statements = sent(lambda: explain_queue("q"))
     assert explain_queue("q")[0].code == "workers_busy"
     # Now, what is set, whether writes are refused, the highest priority, its first job and its row, workers, leases,
-    # jobs that run; and above those that are due, a priority of delayed ones.
-    assert len(statements) == 9 + 2, statements
+    # the read of a claim, jobs that run; and above those that are due, a priority of delayed ones.
+    assert len(statements) == 10 + 2, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_queue("q")) < READS_MAX
@@ -92,7 +92,7 @@ def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_
 def test_no_more_priorities_are_read_than_that(db):
     for priority in range(3 * LEVELS_MAX):
         enqueue("q", 1, priority=priority, run_at=now() + timedelta(hours=1))
-    assert len(sent(lambda: explain_queue("q"))) <= 9 + 2 * LEVELS_MAX
+    assert len(sent(lambda: explain_queue("q"))) <= 10 + 2 * LEVELS_MAX
 
 
 def test_a_queue_whose_jobs_all_run_or_have_ended_costs_no_more(run, workers):

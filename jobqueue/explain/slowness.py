@@ -1,0 +1,97 @@
+"""database_slow: the database takes long for a trivial statement, or for the read of a claim."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+from django.db import connections
+from django.utils.translation import gettext
+
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.sockets import ping
+from jobqueue.explain.explanation import Explanation
+from jobqueue.payload import JSON
+from jobqueue.transitions.claiming import candidates
+
+#: a round trip that takes longer is slow, and so is the read of a claim
+ROUND_TRIP_SECONDS, CLAIM_SECONDS = 0.1, 0.5
+#: how often a slow statement is tried; the fastest counts, because a busy process may be slow by itself
+TRIES = 3
+#: jobs that a claim is taken to ask for
+CLAIM_SIZE = 10
+T = TypeVar("T")
+
+
+class Stopwatch:
+    """Measures statements of one database that are sent anyway."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._round_trip: float | None = None
+        self._claim: tuple[str, float] | None = None
+
+    def first(self, statement: Callable[[], T]) -> T:
+        """Send a statement that reads a row at most, and measure it. If it is slow, trivial ones are measured."""
+        # What may have to connect first must not count.
+        connections[self._using].ensure_connection()
+        found, seconds = _timed(statement)
+        if seconds > ROUND_TRIP_SECONDS:
+            seconds = min(_timed(lambda: ping(connections[self._using]))[1] for _ in range(TRIES))
+        self._round_trip = seconds
+        return found
+
+    def claim(self, queue: str) -> None:
+        """Measure the read that a claim of `queue` begins with, without locks. One statement, TRIES if it is slow."""
+        seconds = _timed(lambda: _claimed(self._using).rows(queue=queue))[1]
+        for _ in range(TRIES - 1):
+            if seconds > CLAIM_SECONDS:
+                seconds = min(seconds, _timed(lambda: _claimed(self._using).rows(queue=queue))[1])
+        self._claim = queue, seconds
+
+    def told(self) -> list[Explanation]:
+        """database_slow, if one of the two was slow."""
+        trip, (queue, claim) = self._round_trip or 0.0, self._claim or (None, 0.0)
+        if trip <= ROUND_TRIP_SECONDS and claim <= CLAIM_SECONDS:
+            return []
+        evidence: dict[str, JSON] = {
+            "database": self._using,
+            "round_trip_ms": round(1000 * trip, 1),
+            "round_trip_limit_ms": 1000 * ROUND_TRIP_SECONDS,
+            "claim_ms": None if self._claim is None else round(1000 * claim, 1),
+            "claim_limit_ms": 1000 * CLAIM_SECONDS,
+            "claim_queue": queue,
+        }
+        facts = {"ms": f"{1000 * trip:.0f}", "limit": f"{1000 * ROUND_TRIP_SECONDS:.0f}", "queue": queue}
+        if trip > ROUND_TRIP_SECONDS:
+            text = gettext(
+                "The database answers slowly: a trivial statement takes %(ms)s ms, and more than %(limit)s ms is slow. "
+                "Each claim and each end of a job needs several."
+            )
+            step = gettext(
+                "Look at the load of the database server and at the network between it and this host. The workers may "
+                "be nearer to it."
+            )
+            return [Explanation("database_slow", text % facts, evidence, step)]
+        facts |= {"ms": f"{1000 * claim:.0f}", "limit": f"{1000 * CLAIM_SECONDS:.0f}"}
+        text = gettext(
+            "The database answers slowly: the read that a claim of queue %(queue)s begins with takes %(ms)s ms, and "
+            "more than %(limit)s ms is slow."
+        )
+        step = gettext(
+            "Look at the load of the database server, and for old open transactions: they keep it from cleaning the "
+            "index up. jobs doctor checks the plan of the claim."
+        )
+        return [Explanation("database_slow", text % facts, evidence, step)]
+
+
+def _timed(statement: Callable[[], T]) -> tuple[T, float]:
+    begun = time.perf_counter()
+    return statement(), time.perf_counter() - begun
+
+
+@cache
+def _claimed(using: str) -> Prepared:
+    return prepare_rows(candidates.top_due(candidates.QUEUE, using=using).values_list("pk")[:CLAIM_SIZE])
