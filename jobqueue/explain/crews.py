@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
+from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.serving import SHOWN, RunningWorker, leases_of, most_run, read_workers, serve, tasks_in_words
 from jobqueue.payload import JSON
 
@@ -40,9 +41,19 @@ class Crews:
         if self._unserved:
             names = [queue for queue, _, _ in self._unserved]
             _add(findings, _no_worker(names, self._workers), self._unserved, Rank.HOLDS_UP)
+        self._tell_short(findings)
         for crew, waiting in self._free.items():
             one = self._busy(crew, [queue for queue, _, _ in waiting])
             _add(findings, one, waiting, Rank.HOLDS_UP if one.evidence["full"] else Rank.MOVES)
+
+    def _tell_short(self, findings: Findings) -> None:
+        """Add host_exhausted, also where no job waits; before the others if jobs wait for such workers alone."""
+        short = {worker.name for worker in self._workers if worker.short}
+        for one in host_exhausted([each for worker in self._workers for each in worker.short]):
+            named = {worker.name for worker in self._workers for each in worker.short if _is_of(each, one)}
+            crews = [(crew, waiting) for crew, waiting in self._free.items() if crew & named]
+            rank = Rank.HOLDS_UP if any(crew <= short for crew, _ in crews) else Rank.MOVES
+            _add(findings, one, [each for _, waiting in crews for each in waiting], rank)
 
     def _serving(self, queue: str) -> frozenset[str]:
         if queue not in self._of:
@@ -80,6 +91,10 @@ class Crews:
 def _add(findings: Findings, one: Explanation, waiting: list[tuple[str, int, bool]], rank: Rank) -> None:
     jobs, capped = sum(number for _, number, _ in waiting), any(capped for _, _, capped in waiting)
     findings.add(one, [queue for queue, _, _ in waiting], jobs, capped=capped, rank=rank)
+
+
+def _is_of(short: Short, one: Explanation) -> bool:
+    return (short.host, short.resource) == (one.evidence["host"], one.evidence["resource"])
 
 
 def _no_worker(queues: Collection[str], workers: list[RunningWorker]) -> Explanation:

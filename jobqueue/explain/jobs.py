@@ -15,7 +15,7 @@ from jobqueue.explain.ordering_keys import ordering_key_of
 from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.refusals import read_only
-from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.models import Job
@@ -67,7 +67,7 @@ def explain_row(
         watch.claim(job.queue)
     found += watch.told() if watch else []
     if free:
-        found.append(next_free_worker(place, workers))
+        found += waits_for_worker(place, workers)
     return [*found, *drain_of(place), *_unknown(job, found)]
 
 

@@ -14,7 +14,7 @@ from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.explain.refusals import read_only
-from jobqueue.explain.serving import next_free_worker, no_worker, serving
+from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
 from jobqueue.gates.whole_queues import running_ids
@@ -63,7 +63,7 @@ def _waits(
     workers = serving(place)
     if free and workers.threads:
         watch.claim(place.queue)
-        found += [*watch.told(), next_free_worker(place, workers)]
+        found += [*watch.told(), *waits_for_worker(place, workers)]
     elif free:
         found += [*no_worker(place, workers), *watch.told()]
     for job in gated:

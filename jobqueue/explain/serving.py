@@ -17,6 +17,7 @@ from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.hosts import Short, host_exhausted, shortages
 from jobqueue.explain.reading import Place
 from jobqueue.maintenance.worker_rows import alive, was_cut
 from jobqueue.models import Job
@@ -35,6 +36,12 @@ class Serving:
 
     threads: dict[str, int]
     others: list[str]
+    short: list[Short]  # what those that serve it are short of
+
+    @property
+    def all_short(self) -> bool:
+        """Whether each one that serves it is short of something."""
+        return bool(self.short) and len({one.worker for one in self.short}) == len(self.threads)
 
 
 class RunningWorker(NamedTuple):
@@ -43,6 +50,7 @@ class RunningWorker(NamedTuple):
     name: str
     queues: str
     threads: int
+    short: list[Short]
 
 
 def serving(place: Place) -> Serving:
@@ -52,20 +60,26 @@ def serving(place: Place) -> Serving:
 
 def read_workers(using: str) -> list[RunningWorker]:
     """Up to WORKERS_MAX workers that run. One statement."""
-    rows = alive(load().worker_silent_seconds, using=using).values_list("name", "queues", "concurrency")
-    return [RunningWorker(*row) for row in rows[:WORKERS_MAX]]
+    columns = ("name", "queues", "concurrency", "host", "troubles")
+    rows = alive(load().worker_silent_seconds, using=using).values_list(*columns)
+    return [
+        RunningWorker(name, queues, threads, shortages(name, host, troubles))
+        for name, queues, threads, host, troubles in rows[:WORKERS_MAX]
+    ]
 
 
 def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
     """Which of `workers` serve `queue`."""
     threads: dict[str, int] = {}
     others: list[str] = []
+    short: list[Short] = []
     for worker in workers:
         if _selection(worker.queues).serves(queue):
             threads[worker.name] = worker.threads
+            short += worker.short
         else:
             others.append(worker.queues)
-    return Serving(threads, others)
+    return Serving(threads, others, short)
 
 
 def no_worker(place: Place, found: Serving) -> list[Explanation]:
@@ -82,6 +96,12 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
         text = gettext("No worker is running, so no job of queue %(queue)s starts.") % facts
         step = gettext("Start a worker: python manage.py runworker")
     return [Explanation("no_worker", text, evidence, step)]
+
+
+def waits_for_worker(place: Place, found: Serving) -> list[Explanation]:
+    """Of a due job that nothing else holds back: workers_busy, and host_exhausted, first if no worker is without it."""
+    busy, short = [next_free_worker(place, found)], host_exhausted(found.short)
+    return short + busy if found.all_short else busy + short
 
 
 def next_free_worker(place: Place, found: Serving) -> Explanation:

@@ -23,6 +23,8 @@ from jobqueue.payload import JSON
 from jobqueue.signals import send, worker_started, worker_stopped
 
 SILENT = "silent: no heartbeat"
+#: keys of the column `troubles` that tell what a worker is short of
+RESOURCES = ("memory", "descriptors", "disk")
 HEARTBEATS_MISSED = 3  # a worker may miss so many of its own heartbeats, however long they are
 QUEUES_BYTES = 1000  # of the names of a worker's queues
 _SECONDS = Slot("seconds", FloatField())
@@ -78,6 +80,12 @@ def note_retries(name: str, retries: JSON, *, using: str) -> None:
     """Store the counts of runs and retries of a worker's process."""
     rows = Worker.objects.using(using).filter(name=name)
     retry_transient("housekeeping", lambda: rows.update(retries=retries), using=using)
+
+
+def note_troubles(name: str, troubles: JSON, *, using: str) -> None:
+    """Store what a worker is short of, and whether it is stalled; None: nothing is wrong."""
+    rows = Worker.objects.using(using).filter(name=name)
+    retry_transient("housekeeping", lambda: rows.update(troubles=troubles), using=using)
 
 
 def note_schedules(name: str, ids: Sequence[int], *, using: str) -> None:

@@ -169,6 +169,7 @@ class Migration(migrations.Migration):
                 ('retries', fields.PayloadField(null=True, verbose_name='retries by task')),
                 ('gates', fields.PayloadField(null=True, verbose_name='limits that it knows')),
                 ('schedules', fields.PayloadField(null=True, verbose_name='schedules that it announces')),
+                ('troubles', fields.PayloadField(null=True, verbose_name='troubles')),
                 ('stopped_at', fields.UtcDateTimeField(null=True, verbose_name='stopped at')),
                 ('stop_reason', fields.NameField(default='', max_length=200, verbose_name='stop reason')),
             ],

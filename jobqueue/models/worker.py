@@ -32,6 +32,8 @@ class Worker(models.Model):
     gates = PayloadField(_("limits that it knows"), null=True)
     # The ids of the versions of schedules that its code and settings have. NULL: none.
     schedules = PayloadField(_("schedules that it announces"), null=True)
+    # What it is short of, and whether it claims nothing although work is due: monitor/troubles.py. NULL: nothing.
+    troubles = PayloadField(_("troubles"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

@@ -7,6 +7,8 @@ import logging
 import multiprocessing
 import os
 import re
+import resource
+import socket
 import sys
 import time
 import urllib.request
@@ -267,6 +269,23 @@ def holds_a_connection(path):
     note("start")
     while not os.path.exists(path):
         time.sleep(0.01)
+
+
+@task
+def leaves_sockets_open(path):
+    """Has almost as many descriptors as its process may, which is not many, until a file appears."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = len(os.listdir("/proc/self/fd")) + 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    opened = [socket.socket() for _ in range(60)]
+    note("start", str(most))
+    try:
+        while not os.path.exists(path):
+            time.sleep(0.01)
+    finally:
+        for one in opened:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @task

@@ -5,6 +5,7 @@ import pytest
 from jobqueue import task
 from jobqueue.models import Worker
 from tests.gates import jobs
+from tests.process.conftest import start as start
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.chores import BATCH, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
+from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
@@ -76,6 +77,7 @@ class Housekeeping:
         self._chores = Chores(options.database, self._batch, self._takes_fewer, turn, dispatch)
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
         self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
+        self.troubles = Troubles(options.database)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
     def end(self, most_seconds: float) -> None:
@@ -95,6 +97,7 @@ class Housekeeping:
         if now >= self._next_rows:
             self._next_rows = now + self._options.heartbeat_seconds
             do(self.renew_workers)
+            do(self.report_troubles)
         if now >= self._next_unserved:
             self._next_unserved = now + random.uniform(0.8, 1.2) * unserved.INTERVAL_SECONDS
             do(self.warn_of_unserved)
@@ -156,6 +159,11 @@ class Housekeeping:
                 self._retries[index] = name, found
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
+
+    def report_troubles(self) -> None:
+        """Write what the host is short of, and which children claim nothing although work is due."""
+        children = [(name, int(self._scoreboard.slots[index].pid)) for index, name in self._living()]
+        self.troubles.report(children)
 
     def warn_of_unserved(self) -> None:
         """Log which queues with jobs no running worker serves."""
