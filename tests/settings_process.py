@@ -14,7 +14,7 @@ JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_FACTOR": 1, "BACKOFF_CAP_SECO
 if env.bool("JOBQUEUE_TEST_DEFAULT_BACKOFF", default=False):
     JOBQUEUE = {}
 # On a busy machine a worker that lives may be silent for long.
-JOBQUEUE["WORKER_SILENT_SECONDS"] = 60
+JOBQUEUE["WORKER_SILENT_SECONDS"] = env.float("JOBQUEUE_TEST_SILENT_SECONDS", default=60.0)
 # {"name of a queue": seconds}
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
 JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")

@@ -24,6 +24,8 @@ RUNBOOKS = {
     "dead_per_hour": _DEAD_PAGE,
     "error_rate": _DEAD_PAGE,
     "silent": "docs/runbook/leases-run-out.md",
+    "stalled": _QUEUE_PAGE,
+    "exhausted": _QUEUE_PAGE,
 }
 
 
@@ -32,7 +34,7 @@ class Alarm:
     """One incident: a figure that has reached its threshold. Instants are aware, by the clock of the database."""
 
     queue: str  # "" if it is about workers
-    name: str  # an attribute of QueueStats, "rising_age_seconds" or "silent"
+    name: str  # an attribute of QueueStats, "rising_age_seconds", or an alarm about workers
     value: float  # at the last look, or when it ended
     threshold: float
     since: datetime

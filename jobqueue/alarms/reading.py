@@ -10,9 +10,9 @@ from django.db.models.functions import Coalesce
 
 from jobqueue.alarms.hysteresis import MINIMA
 from jobqueue.conf import Settings
-from jobqueue.conf.alarms import EVERY_QUEUE, SILENT
+from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, SILENT, STALLED
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED
+from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
 from jobqueue.stats.queues import QueueStats, figures
@@ -21,8 +21,8 @@ from jobqueue.stats.queues import QueueStats, figures
 RISING = "rising_age_seconds"
 #: a worker that stays silent counts for so long after it was marked as such
 SILENT_SECONDS = 900.0
-#: silent workers are counted up to this
-SILENT_MAX = 1000
+#: silent workers are counted up to this, and those with troubles
+SILENT_MAX = TROUBLED_MAX = 1000
 
 
 class Reading(NamedTuple):
@@ -63,9 +63,15 @@ def _has_jobs(stats: QueueStats) -> bool:
 
 
 def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
-    threshold = settings.alarms.workers.get(SILENT)
-    if threshold is not None:
-        yield Reading("", SILENT, float(_silent_workers(settings.worker_silent_seconds, using)), threshold)
+    thresholds, seconds = settings.alarms.workers, settings.worker_silent_seconds
+    if SILENT in thresholds:
+        yield Reading("", SILENT, float(_silent_workers(seconds, using)), thresholds[SILENT])
+    if STALLED in thresholds or EXHAUSTED in thresholds:
+        rows = alive(seconds, using=using).filter(troubles__isnull=False).values_list("troubles", flat=True)
+        found = [{*troubles} if isinstance(troubles, dict) else set() for troubles in rows[:TROUBLED_MAX]]
+        for name, of_it in ((STALLED, {"stalled"}), (EXHAUSTED, {*RESOURCES})):
+            if name in thresholds:
+                yield Reading("", name, float(sum(bool(one & of_it) for one in found)), thresholds[name])
 
 
 def _silent_workers(silent_seconds: float, using: str) -> int:

@@ -16,9 +16,15 @@ WAIT_SECONDS = 1.0
 
 
 def row_lock(findings: Findings, using: str) -> None:
-    """Add row_lock for each connection for which sessions have waited longer than WAIT_SECONDS. One statement or two.
+    """Add what row_locks() finds."""
+    for one in row_locks(using):
+        findings.add(one, (), 0)
 
-    Where the server does not tell its waits, or not this account, nothing is added.
+
+def row_locks(using: str) -> list[Explanation]:
+    """row_lock for each connection for which sessions have waited longer than WAIT_SECONDS. One statement or two.
+
+    Where the server does not tell its waits, or not this account, nothing is found.
     """
     table = Job._meta.db_table
     blockers: dict[int, list[LockWait]] = {}
@@ -27,10 +33,10 @@ def row_lock(findings: Findings, using: str) -> None:
         if wait.locked.partition(",")[0].rpartition(".")[2].strip('`"') == table and wait.seconds >= WAIT_SECONDS:
             blockers.setdefault(wait.blocking, []).append(wait)
     waiting = {wait.waiting for waits in blockers.values() for wait in waits}
-    for blocking, waits in blockers.items():
-        # One that waits itself is not the cause. 0: the server names no connection, as for a prepared transaction.
-        if blocking and blocking not in waiting:
-            findings.add(_explanation(blocking, waits), (), 0)
+    # One that waits itself is not the cause. 0: the server names no connection, as for a prepared transaction.
+    return [
+        _explanation(blocking, waits) for blocking, waits in blockers.items() if blocking and blocking not in waiting
+    ]
 
 
 def _explanation(blocking: int, waits: list[LockWait]) -> Explanation:

@@ -242,3 +242,27 @@ def test_a_look_has_as_many_statements_for_many_queues_as_for_few(settings, djan
         make_jobs(1, f"queue {number}")
     with django_assert_max_num_queries(25):
         look(load(), using="default")
+
+
+def test_workers_with_troubles_are_counted_while_they_run_and_have_them(settings):
+    settings.JOBQUEUE = {"ALARMS": {"WORKERS": {"stalled": 1, "exhausted": 2}}}
+    short, stalled = {"memory": {"free": 1, "limit": 2, "of": "host"}}, {"stalled": {"queue": "q"}}
+    for name, troubles in (
+        ("a", short),
+        ("b", stalled),
+        ("c", short | stalled),
+        ("d", None),
+        ("e", [1]),
+        ("gone", short),
+    ):
+        worker_rows.register(name, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
+        worker_rows.note_troubles(name, troubles, using="default")
+    worker_rows.retire("gone", "stopped", using="default")
+    look_again()
+    look_again()
+    assert firing() == [("", "exhausted", 2), ("", "stalled", 2)]
+    for name in "bc":
+        worker_rows.note_troubles(name, None, using="default")
+    look_again()
+    look_again()
+    assert firing() == []

@@ -34,6 +34,7 @@ from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
 from jobqueue.worker.monitor.scheduler import Scheduler
+from jobqueue.worker.monitor.stall_watch import StallWatch
 from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
@@ -64,7 +65,8 @@ class Monitor:
         self.orphaned_since: float | None = None
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
-        self.scheduler = Scheduler(options, self._living, self._doubt, dispatch)
+        stalls = StallWatch(options, scoreboard, self._living, self.house.troubles)
+        self.scheduler = Scheduler(options, self._living, self._doubt, dispatch, stalls)
         self.settling = DutyThread("recovery", self._recover, self.using, self._doubt, dispatch)
         self.recovery = Recovery(options, scoreboard, UNLOCKED_SECONDS, self.house.retire, self.settling.tick)
         self.overtime = Overtime(scoreboard)

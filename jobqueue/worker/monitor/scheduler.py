@@ -1,4 +1,7 @@
-"""The monitor's thread for schedules: it announces those of its children, and fires all that are due."""
+"""The monitor's thread for schedules: it announces those of its children, and fires all that are due.
+
+It also looks for stalls: unlike housekeeping, it waits for no lock that keeps jobs from being claimed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from jobqueue.maintenance import worker_rows
 from jobqueue.schedules import firing, versions
 from jobqueue.signals import Dispatch
 from jobqueue.worker.monitor.duty_thread import DutyThread
+from jobqueue.worker.monitor.stall_watch import StallWatch
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -32,9 +36,11 @@ class Scheduler:
         living: Callable[[], list[tuple[int, str]]],
         doubt: Callable[[], None],
         dispatch: Dispatch | None,
+        stalls: StallWatch,
     ) -> None:
         self._living, self._using, self._fires = living, options.database, options.scheduler
-        self._begun = time.monotonic()
+        self._stalls, self._begun = stalls, time.monotonic()
+        self._next_stalls = self._begun + stalls.interval_seconds
         self._next_announcement = self._next_look = 0.0
         self.thread = DutyThread("schedules", self.round, options.database, doubt, dispatch)
 
@@ -47,6 +53,9 @@ class Scheduler:
         if self._fires and now >= self._next_look:
             self._next_look = now + random.uniform(0.8, 1.0) * LOOK_SECONDS
             self.thread.do(self.fire)
+        if now >= self._next_stalls:
+            self._next_stalls = now + random.uniform(0.8, 1.0) * self._stalls.interval_seconds
+            self.thread.do(self._stalls.look)
 
     def announce(self) -> None:
         """Note which versions of schedules the children have, and put those in force that have to be."""

@@ -1,0 +1,172 @@
+"""Notices that a child has free threads and claims nothing although work is due, and says why, once per incident."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from django.db.models import FloatField
+from django.utils import translation
+
+from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.durations import format_seconds
+from jobqueue.explain import Explanation, explain_queue
+from jobqueue.explain.row_locks import row_locks
+from jobqueue.gates.levels import INDEX
+from jobqueue.log_format import one_line
+from jobqueue.models import Job
+from jobqueue.payload import JSON
+from jobqueue.transitions.claiming import candidates
+from jobqueue.worker.monitor.troubles import Troubles
+from jobqueue.worker.shared.scoreboard import Scoreboard, Stop
+from jobqueue.worker.shared.worker_options import Options
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: looks in a row that must find the same before it is logged
+LOOKS = 2
+_SECONDS = Slot("seconds", FloatField())
+#: what keeps jobs of a queue from starting because somebody wants that, or until a known moment: no incident
+MEANT = frozenset(
+    {"paused", "draining", "slot", "rate", "key", "breaker", "held", "parents", "not_due", "unknown_task"}
+)
+#: after such an answer, the queue is not asked about again for this long
+MEANT_SECONDS = 60.0
+
+
+class Late(NamedTuple):
+    """A job that has been due for too long."""
+
+    queue: str
+    job_id: int
+    seconds: float
+
+
+class StallWatch:
+    """One worker's. look() is called every `interval_seconds`, by one thread. `troubles` is told of stalls."""
+
+    def __init__(
+        self,
+        options: Options,
+        scoreboard: Scoreboard,
+        living: Callable[[], list[tuple[int, str]]],
+        troubles: Troubles,
+    ) -> None:
+        self._options, self._scoreboard, self._living, self._troubles = options, scoreboard, living, troubles
+        #: by name of the child: how many jobs it has claimed, and since when it has been so many
+        self._claimed: dict[str, tuple[int, float]] = {}
+        self._looks = 0
+        self._since: float | None = None
+        self._meant_until: dict[str, float] = {}
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long a job may be due, and a child with free threads claim nothing: half of WORKER_SILENT_SECONDS.
+
+        At least three of the longest pauses between two looks of an idle worker.
+        """
+        return max(load().worker_silent_seconds / 2, 3 * self._options.poll_high_seconds)
+
+    @property
+    def interval_seconds(self) -> float:
+        """Between two looks."""
+        return self.limit_seconds / 2
+
+    def look(self) -> None:
+        """Look once. No statement while all children claim or are full; else one, and more if jobs wait."""
+        idle = self._idle()
+        found = self._late() if idle else []
+        self._looks = self._looks + 1 if found else 0
+        if not found:
+            self._end()
+        elif self._looks >= LOOKS:
+            self._tell(idle, found)
+
+    def _idle(self) -> dict[str, float]:
+        """The children that could have claimed jobs and did not, for longer than the limit: for how long."""
+        now, stops = time.monotonic(), self._scoreboard.header.stop != Stop.RUN
+        children = {name: self._scoreboard.slots[index] for index, name in self._living()}
+        before = self._claimed
+        self._claimed = {}
+        for name, slot in children.items():
+            count, since = before.get(name, (-1, now))
+            # A lease that was given back counts as not claimed; so any change is one.
+            self._claimed[name] = (count, since) if slot.room > 0 and count == slot.claimed else (slot.claimed, now)
+        return {} if stops else {n: now - at for n, (_, at) in self._claimed.items() if now - at >= self.limit_seconds}
+
+    def _late(self) -> list[Late]:
+        """Jobs that have been due for longer than the limit, one of each queue that has some at its front."""
+        selection, using = self._options.selection, self._options.database
+        names = set(selection.weights)
+        if selection.every is not None:
+            names.update(candidates.waiting_names(using=using))
+        served = sorted(filter(selection.serves, names))
+        levels = [head._asdict() for head in candidates.heads(served, using=using)] if served else []
+        runs = [{"queue": level["queue"], "level": level["level"], "seconds": -self.limit_seconds} for level in levels]
+        return [
+            Late(queue, job_id, (now - run_at).total_seconds())
+            for queue, job_id, run_at, now in _first_late(using).seek_each(runs)
+        ]
+
+    def _tell(self, idle: Mapping[str, float], found: list[Late]) -> None:
+        """Log the beginning of an incident, unless somebody wants the jobs to wait."""
+        now = time.monotonic()
+        if self._since is None:
+            asked = [late for late in found if self._meant_until.get(late.queue, 0.0) <= now]
+            for late in asked[:3]:
+                reasons = self._reasons(late.queue)
+                if not reasons or reasons[0].code not in MEANT:
+                    self._begin(idle, late, reasons[0] if reasons else None)
+                    return
+                self._meant_until[late.queue] = now + MEANT_SECONDS
+        else:
+            self._troubles.stalled = {name: one for name, one in self._troubles.stalled.items() if name in idle}
+
+    def _reasons(self, queue: str) -> list[Explanation]:
+        """The likeliest reasons first, without what cannot be one: that this worker, which asks, does not run."""
+        using = self._options.database
+        # As all lines of the log; a monitor has no request whose language it could take.
+        with translation.override("en"):
+            found = [one for one in explain_queue(queue, using=using) if one.code not in ("no_worker", "running")]
+            surely = bool(found) and found[0].code != "workers_busy"
+            return found if surely else row_locks(using) + found
+
+    def _begin(self, idle: Mapping[str, float], late: Late, reason: Explanation | None) -> None:
+        self._since = time.monotonic()
+        code = None if reason is None else reason.code
+        facts: dict[str, JSON] = {"queue": late.queue, "job_id": late.job_id, "code": code}
+        self._troubles.stalled = {name: {**facts, "seconds": round(seconds)} for name, seconds in idle.items()}
+        line = (
+            f"job {late.job_id} of queue {late.queue} has been due for {_span(late.seconds)}, and {', '.join(idle)} "
+            f"with free threads has claimed nothing for {_span(max(idle.values()))}. "
+        )
+        if reason is None:
+            line += "The database does not tell why; look what the statements of this worker wait for there."
+        else:
+            line += f"The likeliest reason ({reason.code}): {reason.text} {reason.next_step}"
+        logger.warning("%s", one_line(line))
+
+    def _end(self) -> None:
+        if self._since is not None:
+            logger.info("the jobs that nobody claimed are gone, after %s", _span(time.monotonic() - self._since))
+        self._since, self._troubles.stalled = None, {}
+
+
+def _span(seconds: float) -> str:
+    return format_seconds(float(round(seconds)))
+
+
+@cache
+def _first_late(using: str) -> Prepared:
+    """Queue, id and run_at of the first job of a priority, if it has been due for longer than the slot, and now."""
+    rows = Job.objects.using(using).filter(queue=candidates.QUEUE, status=candidates.READY, gate=0)
+    rows = rows.filter(priority=candidates.LEVEL, run_at__lte=UtcNowPlus(_SECONDS)).order_by("run_at", "id")
+    first = vendor(using).force_index(rows, INDEX)
+    return prepare_rows(first.values_list("queue", "pk", Selected("run_at"), Selected(UtcNow()))[:1])

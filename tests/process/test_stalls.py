@@ -1,0 +1,61 @@
+"""A real worker whose claims wait for a lock on the table says so, once, and says when it is over."""
+
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from jobqueue.models import Job, Worker
+from tests.app import tasks
+from tests.factories import job, now, wait_until
+from tests.marks import committed
+from tests.settings import VENDOR
+
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no lock on one table")]
+
+
+@contextmanager
+def locked_table():
+    """Another connection lets everybody read the jobs, and nobody write them."""
+    holder = connection.copy()
+    try:
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            postgres = VENDOR == "postgres"
+            cursor.execute("LOCK TABLE job_queue IN SHARE MODE" if postgres else "LOCK TABLES job_queue READ")
+        yield
+    finally:
+        # Ends the lock on every server.
+        holder.close()
+
+
+def told(group):
+    return [line for line in group.text().splitlines() if "with free threads has claimed nothing" in line]
+
+
+def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_too(worker):
+    first = tasks.add.enqueue(1, 2).id
+    group = worker(JOBQUEUE_TEST_SILENT_SECONDS="4")
+    wait_until(lambda: job(first).status == Job.Status.DONE, what="the first job")
+    late = tasks.add.using(run_after=now() + timedelta(seconds=3)).enqueue(3, 4).id
+    with locked_table():
+        wait_until(lambda: told(group), 90, "the warning")
+        if VENDOR == "postgres":
+            # Elsewhere the thread that writes the rows of workers reaps, too, and waits for the lock.
+            wait_until(lambda: (Worker.objects.get().troubles or {}).get("stalled"), what="the row of the worker")
+            assert Worker.objects.get().troubles["stalled"]["job_id"] == late
+            assert "(row_lock)" in told(group)[0]
+    wait_until(lambda: job(late).status == Job.Status.DONE, what="the job")
+    group.prints("the jobs that nobody claimed are gone")
+    wait_until(lambda: Worker.objects.get().troubles is None, what="an empty column")
+    (line,) = told(group)
+    assert f"job {late} of queue default has been due for" in line
+
+
+def test_a_worker_that_works_says_nothing(worker):
+    ids = [tasks.work.enqueue(0.01).id for _ in range(50)]
+    group = worker("--drain")
+    assert group.wait() == 0
+    assert {job(one).status for one in ids} == {Job.Status.DONE}
+    assert told(group) == []
