@@ -19,7 +19,7 @@ from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.durations import format_seconds
 from jobqueue.explain import Explanation, explain_queue
 from jobqueue.explain.row_locks import row_locks
-from jobqueue.gates.levels import INDEX
+from jobqueue.gates.levels import INDEX, Level, levels_below
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -30,6 +30,8 @@ from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
+#: priorities of a queue that are looked at, the highest first
+LEVELS_MAX = 8
 #: looks in a row that must find the same before it is logged
 LOOKS = 2
 _SECONDS = Slot("seconds", FloatField())
@@ -102,18 +104,24 @@ class StallWatch:
         return {} if stops else {n: now - at for n, (_, at) in self._claimed.items() if now - at >= self.limit_seconds}
 
     def _late(self) -> list[Late]:
-        """Jobs that have been due for longer than the limit, one of each queue that has some at its front."""
+        """A job of each queue that has been due for longer than the limit, of the highest priority with such a job."""
         selection, using = self._options.selection, self._options.database
         names = set(selection.weights)
         if selection.every is not None:
             names.update(candidates.waiting_names(using=using))
         served = sorted(filter(selection.serves, names))
-        levels = [head._asdict() for head in candidates.heads(served, using=using)] if served else []
-        runs = [{"queue": level["queue"], "level": level["level"], "seconds": -self.limit_seconds} for level in levels]
-        return [
-            Late(queue, job_id, (now - run_at).total_seconds())
-            for queue, job_id, run_at, now in _first_late(using).seek_each(runs)
-        ]
+        heads = candidates.heads(served, using=using) if served else []
+        levels = [Level(head.queue, Job.Status.READY, 0, head.level) for head in heads if head.level is not None]
+        found: dict[str, Late] = {}
+        for _ in range(LEVELS_MAX):
+            runs = [{"queue": one.queue, "level": one.level, "seconds": -self.limit_seconds} for one in levels]
+            for queue, job_id, run_at, now in _first_late(using).seek_each(runs):
+                found[queue] = Late(queue, job_id, (now - run_at).total_seconds())
+            # Delayed jobs may have a higher priority.
+            levels = levels_below([one for one in levels if one.queue not in found], using)
+            if not levels:
+                break
+        return [found[queue] for queue in sorted(found)]
 
     def _tell(self, idle: Mapping[str, float], found: list[Late]) -> None:
         """Log the beginning of an incident, unless somebody wants the jobs to wait."""
