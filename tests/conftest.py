@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from tests import matrix
+from tests.cli.schemas import json_meets_its_schema  # noqa: F401 - a fixture for all tests
 from tests.flush import drop_when_nobody_is_there, flush_only_what_has_rows
 from tests.servers import binaries, control
 from tests.servers import rabbitmq as rabbitmq_server
