@@ -18,6 +18,7 @@ from jobqueue.doctor.claim_plan import claim_plan
 from jobqueue.doctor.clocks import clock_skew, session_zone
 from jobqueue.doctor.events import unrouted_events
 from jobqueue.doctor.finding import Finding, Level
+from jobqueue.doctor.firing_alarms import firing_alarms
 from jobqueue.doctor.foreign_claimers import foreign_claimers
 from jobqueue.doctor.leases import lapsed_leases, lease_length
 from jobqueue.doctor.nested_retries import nested_retries
@@ -86,6 +87,7 @@ CHECKS = [
     Check("retries", "retries do not multiply", Need.TABLES, nested_retries),
     Check("schedules", "schedules fire on time", Need.TABLES, schedules),
     Check("events", "all events have a route", Need.TABLES, unrouted_events),
+    Check("alarms", "no alarm fires", Need.TABLES, firing_alarms),
 ]
 _ORDER = list(Level)
 

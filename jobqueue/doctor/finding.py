@@ -18,6 +18,7 @@ IDS = (
     "foreign_claimer", "retries_multiply",
     "schedule_unknown_task", "schedule_unannounced", "schedule_late", "schedule_missed",
     "broker_unreachable", "redis_unreachable", "events_unrouted",
+    "alarm_fires",
 )  # fmt: skip
 
 
