@@ -45,7 +45,7 @@ def _be_patient():
     from jobqueue.worker import supervisor
     from jobqueue.worker.monitor import housekeeping, monitor, stopping
     from jobqueue.worker.run import pool
-    from jobqueue.worker.shared import signal_dispatcher
+    from jobqueue.worker.shared import signal_dispatcher, worker_options
 
     # For leases to be given back, for the server to see that a child is gone, for a receiver that does not hang.
     supervisor.SETTLE_SECONDS = _own("SETTLE", patient(5))
@@ -56,6 +56,7 @@ def _be_patient():
     stopping.GRACE_SECONDS = _own("GRACE", patient(1))
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
+    worker_options.LIVE_SECONDS_MIN = _own("LIVE", worker_options.LIVE_SECONDS_MIN)
     housekeeping.BATCH = int(os.environ.get("JOBQUEUE_TEST_REAP_BATCH", housekeeping.BATCH))
 
 

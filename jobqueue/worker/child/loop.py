@@ -48,7 +48,7 @@ class Loop:
         self.settler = Settler(child, finishing, threads=1 if fault_vendor(child.using).single_writer else 2)
         self.fetcher = Fetcher(child, self.settler)
         self.recycling = Recycling(child.options, child.slot)
-        self.started = time.monotonic()
+        self.started = self.slot.looked_at = time.monotonic()
         self._rules: Rules | None = None
         self._rules_turn = child.header.rules_turn
         self._name_at = 0.0
@@ -67,6 +67,7 @@ class Loop:
                 if child.stopping and not pool.held:
                     return reason
                 self._name_running()
+                self.slot.looked_at = time.monotonic()
                 pool.wait(0.05)
                 continue
             self._give_back(pool.take_back_late(self.settler.mean_run_seconds or 0.0))
@@ -79,6 +80,8 @@ class Loop:
                 self.notified = False
                 self.options.selection.forget()
                 claimed = self._claim()
+            if not self.fetcher.outage.unanswered:
+                self.slot.looked_at = time.monotonic()
             if was_idle and self._drained():
                 reason, child.stopping = self._done("nothing is due"), True
                 continue

@@ -8,7 +8,8 @@ import time
 from django.db import connections
 
 from jobqueue.backoff import Backoff
-from jobqueue.db import is_refusal
+from jobqueue.db import fault_vendor, is_refusal
+from jobqueue.db.dialect import ErrorKind
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 
 logger = logging.getLogger("jobqueue.worker")
@@ -22,12 +23,16 @@ class Outage:
     def __init__(self, name: str, what: str, using: str, concurrency: ConcurrencyLimit) -> None:
         self._name, self._what, self._using, self._concurrency = name, what, using, concurrency
         self.failures, self.next_try = 0, 0.0
+        #: whether the last failure was no answer; after a refusal a new process would do no better
+        self.unanswered = False
 
     def met(self, error: BaseException | None) -> None:
         """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""
         self.failures += 1
         self.next_try = time.monotonic() + PAUSE.delay_seconds(self.failures)
         self._concurrency.outage_began()
+        kind = None if error is None else fault_vendor(self._using).error_kind(error)
+        self.unanswered = kind is ErrorKind.LOST_CONNECTION
         if is_refusal(error, self._using):
             logger.error("%s: the database refused a %s: %s", self._name, self._what, error)
         elif self.failures == 1:
@@ -39,4 +44,4 @@ class Outage:
         if self.failures:
             logger.info("%s: the database answers again", self._name)
             self._concurrency.outage_ended()
-        self.failures = 0
+        self.failures, self.unanswered = 0, False

@@ -167,7 +167,7 @@ class Monitor:
         if port is None:
             return None
         try:
-            return Probe(self.scoreboard, port, self.options.silent_seconds)
+            return Probe(self.scoreboard, port, self.options.silent_seconds, self.options.live_seconds)
         except (OSError, RuntimeError) as error:
             logger.error("--probe-port %d cannot be used: %s; the worker runs without probes", port, error)
             return None
@@ -224,6 +224,7 @@ class Monitor:
         since, self.header.database_down_since = self.header.database_down_since, 0.0
         self.header.database_down, self.header.renewed_at = 0, now
         if since:
+            self.header.answers_since = now
             logger.warning("the database answers again after %.1f s", now - since)
 
     def _given_up(self) -> bool:

@@ -13,6 +13,7 @@ from jobqueue.conf import load
 from jobqueue.worker.shared.redone_counts import totals
 from jobqueue.worker.shared.retry_counts import totals as totals_of_retries
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
+from jobqueue.worker.shared.worker_options import LIVE_SECONDS_MIN
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -40,12 +41,19 @@ _COUNTERS = {
 class Probe:
     """GET /live, /ready and /metrics.
 
-    /live: 200 while the monitor ticks, 503 after 30 s without. /ready: 503 also while no child runs, while the database
-    is unreachable, and after `silent_seconds` without a tick. /metrics: Prometheus text.
+    /live: 503 after 30 s without a tick of the monitor, and while a child with a free thread has not looked for jobs
+    for `live_seconds` although the database answers. /ready: 503 while no child runs, while the database is
+    unreachable, and after `silent_seconds` without a tick. /metrics: Prometheus text.
     """
 
-    def __init__(self, scoreboard: Scoreboard, port: int, silent_seconds: float = STALE_SECONDS) -> None:
-        self._scoreboard, self._silent_seconds = scoreboard, silent_seconds
+    def __init__(
+        self,
+        scoreboard: Scoreboard,
+        port: int,
+        silent_seconds: float = STALE_SECONDS,
+        live_seconds: float = LIVE_SECONDS_MIN,
+    ) -> None:
+        self._scoreboard, self._silent_seconds, self._live_seconds = scoreboard, silent_seconds, live_seconds
         server = ThreadingHTTPServer(("", port), _handler(self._answer))
         threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
         logger.info("probes on port %d: /live /ready /metrics", server.server_port)
@@ -56,8 +64,7 @@ class Probe:
 
     def _answer(self, path: str) -> tuple[int, str]:
         if path == "/live":
-            silent = self._silent
-            return (200, "live\n") if silent < STALE_SECONDS else (503, _no_tick(silent))
+            return self._live()
         if path == "/ready":
             return self._ready()
         if path == "/metrics":
@@ -67,6 +74,32 @@ class Probe:
     def _ready(self) -> tuple[int, str]:
         header = self._scoreboard.header
         if header.stop:
+    def _live(self) -> tuple[int, str]:
+        if (silent := self._silent) >= STALE_SECONDS:
+            return 503, _no_tick(silent)
+        for index, slot in enumerate(self._scoreboard.slots):
+            if (seconds := self._unlooked_seconds(index)) > self._live_seconds:
+                why = ": a signal has stopped it" if slot.paused else ""
+                return 503, f"process {slot.pid} has not looked for jobs for {seconds:.0f} s{why}\n"
+        return 200, "live\n"
+
+    def _unlooked_seconds(self, index: int) -> float:
+        """For how long a child should have looked for jobs and has not.
+
+        Without a database nobody can look, and a new process could not either.
+        """
+        slot, header = self._scoreboard.slots[index], self._scoreboard.header
+        if slot.state != State.RUNNING or not slot.looked_at or header.database_down:
+            return 0.0
+        if not slot.paused and not slot.room and self._is_full(index):
+            # A job may keep the interpreter for long, and the main thread from its turn.
+            return 0.0
+        return time.monotonic() - max(slot.looked_at, header.answers_since)
+
+    def _is_full(self, index: int) -> bool:
+        running = sum(lease_slot.hold == Hold.RUNNING for lease_slot in self._scoreboard.lease_slots[index])
+        return running >= self._scoreboard.slots[index].level
+
             return 503, "stopping\n"
         if header.database_down:
             return 503, "the database is unreachable\n"

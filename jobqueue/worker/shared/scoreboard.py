@@ -192,6 +192,7 @@ class ProcessSlot(ctypes.Structure):
     wait_status: Int
     winding: Int
     started: Seconds
+    looked_at: Seconds  # when its main loop last looked for jobs, or saw that it needed none; 0: it has none
     claimed: Total
     finished: Total
     failed: Total
@@ -235,6 +236,7 @@ class Header(ctypes.Structure):
 
 
 class Scoreboard:
+    answers_since: Seconds  # when the database answered again after the last outage; 0: there was none
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
     def __init__(self, processes: int, leases: int) -> None:

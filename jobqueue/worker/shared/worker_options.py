@@ -15,6 +15,7 @@ MONITOR_CONNECTIONS = 6
 PER_CHILD = 5
 #: connections of each child that relays events: the relay, and the renewal of leases beside a slow delivery
 PER_RELAY = 2
+LIVE_SECONDS_MIN = 60.0  # an orchestrator restarts a worker that is not live, and its jobs with it
 SILENT_SECONDS_MIN = 2.0  # with very short leases, on a busy machine, a monitor may be slow without hanging
 
 
@@ -74,6 +75,14 @@ class Options:
     def silent_seconds(self) -> float:
         """A monitor that is silent for this long is replaced: another one can still renew the leases in time."""
         return max(SILENT_SECONDS_MIN, self.lease_seconds / 2)
+
+    @property
+    def live_seconds(self) -> float:
+        """A child with free threads that has not looked for jobs for this long does not come back by itself.
+
+        Longer than a statement without an answer may take, which is half a lease.
+        """
+        return max(LIVE_SECONDS_MIN, self.lease_seconds)
 
     def child_name(self, index: int, generation: int) -> str:
         """The name that a child process writes to locked_by; no two processes have the same."""
