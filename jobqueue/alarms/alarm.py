@@ -26,6 +26,7 @@ RUNBOOKS = {
     "silent": "docs/runbook/leases-run-out.md",
     "stalled": _QUEUE_PAGE,
     "exhausted": _QUEUE_PAGE,
+    "refused_connections": "docs/runbook/no-connection-left.md",
 }
 
 

@@ -10,8 +10,10 @@ from django.db.models.functions import Coalesce
 
 from jobqueue.alarms.hysteresis import MINIMA
 from jobqueue.conf import Settings
-from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, SILENT, STALLED
+from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, REFUSED, SILENT, STALLED
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.lockstats.report import read_redone
 from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
@@ -21,6 +23,8 @@ from jobqueue.stats.queues import QueueStats, figures
 RISING = "rising_age_seconds"
 #: a worker that stays silent counts for so long after it was marked as such
 SILENT_SECONDS = 900.0
+#: connections that were refused count for so long; processes write them once a minute, and workers every ten seconds
+REFUSED_SECONDS = 300.0
 #: silent workers are counted up to this, and those with troubles
 SILENT_MAX = TROUBLED_MAX = 1000
 
@@ -72,6 +76,14 @@ def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
         for name, of_it in ((STALLED, {"stalled"}), (EXHAUSTED, {*RESOURCES})):
             if name in thresholds:
                 yield Reading("", name, float(sum(bool(one & of_it) for one in found)), thresholds[name])
+    if REFUSED in thresholds:
+        yield Reading("", REFUSED, float(_refused_connections(using)), thresholds[REFUSED])
+
+
+def _refused_connections(using: str) -> int:
+    """How often a process of the queue got no connection in the last REFUSED_SECONDS."""
+    found = read_redone(seconds=REFUSED_SECONDS, using=using)
+    return sum(one.redone + one.given_up for one in found if one.error == ErrorKind.NO_CONNECTION)
 
 
 def _silent_workers(silent_seconds: float, using: str) -> int:

@@ -37,7 +37,12 @@ class ErrorKind(StrEnum):
     BUSY = "busy"  # SQLite: another connection writes
     CANCELED = "canceled"  # a limit of the statement's time, or an operator
     NO_ROOM = "no_room"  # on disk, in memory, or for locks
+    NO_CONNECTION = "no_connection"  # the server, the account or a pool has none left
     LOST_CONNECTION = "lost_connection"
+
+
+#: there is no usable connection: Fault.GONE
+GONE_KINDS = (ErrorKind.LOST_CONNECTION, ErrorKind.NO_CONNECTION)
 
 
 class Problem(NamedTuple):
@@ -227,7 +232,7 @@ class Dialect(Seeks):
         kind = self.error_kind(error)
         if kind is None:
             return None
-        return Fault.GONE if kind is ErrorKind.LOST_CONNECTION else Fault.TRANSIENT
+        return Fault.GONE if kind in GONE_KINDS else Fault.TRANSIENT
 
     def never_sent(self, error: BaseException) -> bool:
         """Whether the statement that raised this Fault.GONE surely did not reach the server."""

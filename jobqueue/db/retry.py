@@ -15,7 +15,8 @@ from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.dialect import GONE_KINDS, ErrorKind
+from jobqueue.db.opening import open_connection
 from jobqueue.db.redone import Refusal, Verb, report
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
@@ -68,6 +69,7 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
     reconnected = False
     for attempt in range(1, ATTEMPTS + 1):
         try:
+            open_connection(connection)
             return work()
         except Error as error:
             reader = fault_vendor(using)
@@ -77,7 +79,7 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
             kind = ErrorKind.LOST_CONNECTION if left_off else reader.error_kind(error)
             if kind is None:
                 raise
-            gone = kind is ErrorKind.LOST_CONNECTION
+            gone = kind in GONE_KINDS
             unsure = gone and not repeatable and (left_off or not reader.never_sent(error))
             redone = attempt < ATTEMPTS and not unsure and not (gone and reconnected)
             count_refusal(verb, kind, error, using=using, attempt=attempt, redone=redone)
@@ -102,7 +104,7 @@ def count_error(verb: Verb, error: Error, *, using: str) -> None:
     kind = fault_vendor(using).error_kind(error)
     count_refusal(verb, kind, error, using=using, attempt=1, redone=True)
     connection = connections[using]
-    if kind is ErrorKind.LOST_CONNECTION and not in_callers_transaction(connection):
+    if kind in GONE_KINDS and not in_callers_transaction(connection):
         connection.close()
 
 

@@ -18,7 +18,7 @@ from django.db import Error, connections
 from jobqueue import wakeup
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.dialect import GONE_KINDS
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import count_error
 from jobqueue.dead_letters.alone import WAITS_ALONE, end_alone
@@ -122,7 +122,7 @@ def _try(run_id: int, batch: int, using: str, last: _Try, tries: int) -> Written
         with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
             _write(run_id, batch, using, last)
     except Error as error:
-        if fault_vendor(using).error_kind(error) in (None, ErrorKind.LOST_CONNECTION):
+        if fault_vendor(using).error_kind(error) in (None, *GONE_KINDS):
             raise
         count_error("retry", error, using=using)
         raise DatabaseBusy(f"{error}. Nothing was written; the step is tried again.") from error

@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.opening import open_connection
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.durations import parse_rate
@@ -234,7 +235,9 @@ def _read(using: str) -> Rules:
 
 
 def _read_now(using: str) -> Rules:
-    if not connections[using].in_atomic_block:
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        open_connection(connection)
         return rules_from(_rows(using), *read_breakers(using))
     # A savepoint, so that an error leaves the caller's transaction usable.
     with transaction.atomic(using=using):

@@ -7,7 +7,7 @@ import pytest
 from jobqueue import checks
 from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.conf import load, read
-from jobqueue.conf.alarms import COUNT_MAX, FIGURES, SILENT, Recipient
+from jobqueue.conf.alarms import COUNT_MAX, EXHAUSTED, FIGURES, REFUSED, SILENT, STALLED, Recipient
 from jobqueue.stats import QueueStats
 from jobqueue.stats.live import COUNT_MAX as COUNTED_MAX
 from tests.docs.markdown import ROOT
@@ -26,6 +26,7 @@ WRONG = [
     ({"mail*": {"ready": 5}}, "keys are names of queues"),
     ({7: {"ready": 5}}, "keys are names of queues"),
     ({"WORKERS": {"silent": 0}}, "ALARMS['WORKERS']['silent'] must be an int from 1"),
+    ({"WORKERS": {"refused_connections": 0.5}}, "ALARMS['WORKERS']['refused_connections'] must be an int from 1"),
     ({"WORKERS": {"ready": 5}}, "a queue of this name has the thresholds of '*'"),
     ({"NOTIFY": {"ready": 5}}, "a queue of this name has the thresholds of '*'"),
     ({"NOTIFY": "log"}, "must be a list"),
@@ -66,7 +67,7 @@ def test_what_is_right_is_read(settings):
             "mail": {"ready": 100, "error_rate": 0.2},
             "quiet": {},
             "*": {"oldest_age_seconds": 120},
-            "WORKERS": {"silent": 1},
+            "WORKERS": {"silent": 1, "refused_connections": 10},
             "NOTIFY": ["log", "mail", {"MAIL": ["a@b.c"]}, {"WEBHOOK": "https://e.com/x"}, {"HOOK": "a.b"}],
         }
     }
@@ -75,7 +76,7 @@ def test_what_is_right_is_read(settings):
     assert alarms.of_queue("mail") == {"ready": 100.0, "error_rate": 0.2}
     assert alarms.of_queue("quiet") == {}
     assert alarms.of_queue("WORKERS") == {"oldest_age_seconds": 120.0}
-    assert alarms.workers == {"silent": 1.0}
+    assert alarms.workers == {"silent": 1.0, "refused_connections": 10.0}
     assert alarms.notify[0] == Recipient("log")
     assert [recipient.kind for recipient in alarms.notify] == ["log", "mail", "MAIL", "WEBHOOK", "HOOK"]
     assert not read({"ALARMS": {"mail": {}, "NOTIFY": ["log"]}})[0].alarms.watches
@@ -84,7 +85,7 @@ def test_what_is_right_is_read(settings):
 def test_the_figures_are_those_of_the_statistics_and_each_has_a_runbook():
     figures = {field.name for field in dataclasses.fields(QueueStats)} - {"queue", "capped"}
     assert {*FIGURES} == figures | {"rising_age_seconds"}
-    assert {*RUNBOOKS} == {*FIGURES, SILENT}
+    assert {*RUNBOOKS} == {*FIGURES, SILENT, STALLED, EXHAUSTED, REFUSED}
     assert all((ROOT / page).exists() for page in RUNBOOKS.values())
     assert COUNT_MAX == COUNTED_MAX
 

@@ -281,6 +281,7 @@ CODES = {
     "busy": [(SQLite, "SQLITE_BUSY"), (SQLite, "SQLITE_LOCKED")],
     "canceled": [(MySQL, 1317), (MySQL, 3024), (PostgreSQL, "57014")],
     "no_room": [(MySQL, 1021), (PostgreSQL, "53100"), (SQLite, "SQLITE_FULL")],
+    "no_connection": [(MySQL, 1040), (MySQL, 1203), (MySQL, 1226), (PostgreSQL, "53300")],
     "lost_connection": [(MySQL, 2013), (PostgreSQL, "57P01"), (SQLite, "SQLITE_IOERR")],
 }
 WORDS = {"SQLITE_FULL": "database or disk is full", "SQLITE_IOERR": "disk I/O error"}

@@ -37,15 +37,18 @@ from jobqueue.db.sockets import one_value
 # 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
 # 1317 KILL QUERY, 1969 and 3024 a limit of the statement's time.
 # No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
+# Too many connections: of the server, of the account by a setting, of the account by its own limits.
+_FULL = {1040, 1203, 1226}
 _TRANSIENT: dict[object, ErrorKind] = {
     1213: ErrorKind.DEADLOCK,
     **dict.fromkeys((1205, 3572), ErrorKind.LOCK_TIMEOUT),
     **dict.fromkeys((1020, 3101, 1180), ErrorKind.SERIALIZATION),
     **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELED),
     **dict.fromkeys((1021, 1114, 1206), ErrorKind.NO_ROOM),
+    **dict.fromkeys(_FULL, ErrorKind.NO_CONNECTION),
 }
-# Client: 2000-2027. Server: too many connections, read-only, cluster without quorum.
-_GONE = {1040, 1047, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1290, 1792, 1836, 3032}
+# Client: 2000-2027. Server: read-only, cluster without quorum.
+_GONE = {1047, 1152, 1158, 1159, 1160, 1161, 1290, 1792, 1836, 3032}
 # Logins that are refused until the account is repaired: access denied, account locked, no such database.
 _REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
 _GONE |= _REFUSED | SESSION_LOST
@@ -228,7 +231,7 @@ class MySQL(Dialect):
 
     def never_sent(self, error: BaseException) -> bool:
         """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
-        return error_number(error) in {0, 1040, 1203, 1226, 2002, 2003, 2005, 2006, 4031} | _REFUSED
+        return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED
 
     def error_code(self, error: BaseException) -> str:
         if isinstance(error, (OperationalError, DatabaseError)):

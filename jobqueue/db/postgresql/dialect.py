@@ -15,7 +15,7 @@ from jobqueue.db.dialect import Dialect, ErrorKind, Problem
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
-from jobqueue.db.postgresql.session import is_pooled, limited, sqlstate
+from jobqueue.db.postgresql.session import has_no_connection, is_pooled, limited, sqlstate
 from jobqueue.db.postgresql.set_up import PostgreSQLSetUp
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
@@ -28,10 +28,10 @@ _TRANSIENT = {
     "57014": ErrorKind.CANCELED,
     **dict.fromkeys(("53100", "53200", "58030"), ErrorKind.NO_ROOM),
 }
-# Connection exceptions are class 08; 57Pxx shut down or terminated, 53300 too many clients, 25006 read-only.
-_GONE = {"57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03"}
-# Terminated (what it was doing is rolled back), starting up or shutting down, too many clients.
-_NEVER_TAKEN = ("57P01", "57P03", "53300")
+# Connection exceptions are class 08; 57Pxx shut down or terminated, 25006 read-only.
+_GONE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03"}
+# Terminated (what it was doing is rolled back), starting up or shutting down.
+_NEVER_TAKEN = ("57P01", "57P03")
 # How the drivers' own words begin; libpq's are behind them.
 _NEVER_SENT = (
     "connection failed: ",
@@ -191,6 +191,8 @@ class PostgreSQL(Dialect):
         """By SQLSTATE; an operational error without one is a lost connection."""
         if not isinstance(error, DatabaseError | InterfaceError):
             return None
+        if has_no_connection(error):
+            return ErrorKind.NO_CONNECTION
         state = self.error_code(error)
         if state in _GONE or state.startswith("08"):
             return ErrorKind.LOST_CONNECTION
@@ -203,7 +205,8 @@ class PostgreSQL(Dialect):
 
         psycopg says "consuming input failed" for an answer that did not arrive: then it is unknown.
         """
-        return self.error_code(error) in _NEVER_TAKEN or str(error).startswith(_NEVER_SENT)
+        taken = self.error_code(error) not in _NEVER_TAKEN and not has_no_connection(error)
+        return not taken or str(error).startswith(_NEVER_SENT)
 
     def error_code(self, error: BaseException) -> str:
         return sqlstate(error) or type(error).__name__

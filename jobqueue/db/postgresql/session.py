@@ -11,11 +11,28 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.sockets import one_value
 
+#: of psycopg_pool, for Django's option "pool": no connection was free in time, or too many threads wait for one
+_POOL_ERRORS = {"PoolTimeout", "TooManyRequests"}
+_FULL = (
+    "too many clients already",
+    "too many connections for ",
+    "remaining connection slots are reserved",
+    "no more connections allowed",
+)
+
 
 def sqlstate(error: BaseException) -> str | None:
     """SQLSTATE of the driver's exception; None where the server did not answer."""
     found: str | None = getattr(error.__cause__, "sqlstate", None)
     return found
+
+
+def has_no_connection(error: BaseException) -> bool:
+    """Whether the server, the account or a pool of psycopg had no connection left."""
+    if sqlstate(error) == "53300" or type(error.__cause__).__name__ in _POOL_ERRORS:
+        return True
+    # Of a login that was refused psycopg knows only libpq's words.
+    return sqlstate(error) is None and any(words in str(error) for words in _FULL)
 
 
 def is_pooled(connection: BaseDatabaseWrapper) -> bool:

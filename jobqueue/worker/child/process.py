@@ -15,6 +15,7 @@ from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal, redone
+from jobqueue.db.opening import observe_openings
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.opening import on_closed, on_opened
@@ -33,6 +34,7 @@ from jobqueue.worker.child.relay_thread import WorkerRelay
 from jobqueue.worker.child.retry_budget import DeliveryCounts
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.shared import stack_dump
+from jobqueue.worker.shared.connection_counts import ConnectionCounts
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.watchdog import Watchdog
@@ -68,6 +70,7 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     job_fork.guard()
     keep_log_lines()
     redone.observe(scoreboard.redone[index].add)
+    observe_openings(ConnectionCounts(slot).add)
     observe_deliveries(DeliveryCounts(scoreboard.retries[index]))
     modules = list(registry.discover())
     declare_settings()

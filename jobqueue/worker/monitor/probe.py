@@ -35,6 +35,9 @@ _COUNTERS = {
     "locks_contended": ("locks_contended", "Locks that jobs got after a wait"),
     "locks_reentries": ("locks_reentered", "Jobs that took a lock again after its end"),
     "locks_wait_us": ("locks_wait_us", "Microseconds that jobs waited for locks"),
+    "connections_opened": ("connections_opened", "Connections that children opened or took from a pool"),
+    "connections_refused": ("connections_refused", "Connections that children did not get, because none was left"),
+    "connection_wait_us": ("connection_wait_us", "Microseconds that children waited for connections"),
 }
 
 
@@ -71,9 +74,6 @@ class Probe:
             return self._metrics()
         return 404, "known: /live /ready /metrics\n"
 
-    def _ready(self) -> tuple[int, str]:
-        header = self._scoreboard.header
-        if header.stop:
     def _live(self) -> tuple[int, str]:
         if (silent := self._silent) >= STALE_SECONDS:
             return 503, _no_tick(silent)
@@ -100,6 +100,9 @@ class Probe:
         running = sum(lease_slot.hold == Hold.RUNNING for lease_slot in self._scoreboard.lease_slots[index])
         return running >= self._scoreboard.slots[index].level
 
+    def _ready(self) -> tuple[int, str]:
+        header = self._scoreboard.header
+        if header.stop:
             return 503, "stopping\n"
         if header.database_down:
             return 503, "the database is unreachable\n"

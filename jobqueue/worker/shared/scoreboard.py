@@ -207,6 +207,9 @@ class ProcessSlot(ctypes.Structure):
     locks_contended: Total
     locks_reentries: Total
     locks_wait_us: Total
+    connections_opened: Total
+    connections_refused: Total
+    connection_wait_us: Total
 
     @property
     def alive(self) -> bool:
@@ -233,10 +236,10 @@ class Header(ctypes.Structure):
     monitor_ticked_at: Seconds  # when a step of the monitor's work last ended
     renewed_at: Seconds  # when the monitor last renewed all leases
     database_down_since: Seconds  # 0: the database answers
+    answers_since: Seconds  # when the database answered again after the last outage; 0: there was none
 
 
 class Scoreboard:
-    answers_since: Seconds  # when the database answered again after the last outage; 0: there was none
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
     def __init__(self, processes: int, leases: int) -> None:

@@ -1,0 +1,68 @@
+"""How long a verb waits for its connection, and connections that are refused, by limits that really are reached."""
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from jobqueue import enqueue
+from jobqueue.db import fault_vendor, opening, redone
+from jobqueue.db.dialect import ErrorKind, Fault
+from jobqueue.models import Job
+from tests.exhausted import LIMITS, POOL_SECONDS, no_connection_left
+from tests.marks import committed
+from tests.settings import VENDOR
+
+pytestmark = committed
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    """What was reported."""
+    found = []
+    monkeypatch.setattr(opening, "_observers", [found.append])
+    return found
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """The transactions that were reported as refused."""
+    found = []
+    monkeypatch.setattr(redone, "_observers", [found.append])
+    return found
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="a test database in memory is never closed")
+def test_the_wait_for_a_connection_is_reported_once_for_each_that_is_opened(openings):
+    connection.close()
+    enqueue("q", 1)
+    enqueue("q", 2)
+    (one,) = openings
+    assert (one.opened, one.refused) == (True, False)
+    assert 0 < one.seconds < 60
+
+
+def test_within_a_callers_transaction_there_is_nothing_to_wait_for(openings):
+    with transaction.atomic():
+        enqueue("q", 1)
+    assert openings == []
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_connection_that_is_refused_is_counted_for_its_verb_and_the_enqueue_surely_has_not_happened(
+    limit, openings, refusals
+):
+    with no_connection_left(limit):
+        with pytest.raises(OperationalError) as caught:
+            enqueue("q", 1)
+        assert fault_vendor("default").fault(caught.value) is Fault.GONE
+        assert fault_vendor("default").never_sent(caught.value)
+    # Two tries of the transaction, and perhaps of the read of the limits before it.
+    assert [one.refused for one in openings] in ([True] * 2, [True] * 4)
+    assert [(one.verb, one.kind, one.redone) for one in refusals] == [
+        ("enqueue", ErrorKind.NO_CONNECTION, True), ("enqueue", ErrorKind.NO_CONNECTION, False),
+    ]  # fmt: skip
+    if limit == "pool":
+        assert all(one.seconds >= 0.9 * POOL_SECONDS for one in openings)
+    assert not Job.objects.exists()
+    connection.close()
+    enqueue("q", 2)
+    assert openings[-1].opened
