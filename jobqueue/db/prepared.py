@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 #: a part of a UNION; as a table, because SQLite takes no parentheses here, and the others no LIMIT without them
-_PART = "SELECT * FROM ({text}) AS t{number}"
+_PART = "SELECT * FROM ({text}) AS t{place}"
 
 
 class Prepared:
@@ -91,7 +91,7 @@ class Prepared:
         params: list[Parameter] = []
         for values in runs:
             text, bound = self._bound(values, connections[self._using])
-            texts.append(part.format(text=text, number=len(texts)))
+            texts.append(part.format(text=text, place=len(texts)))
             params += bound
         return self._fetch(" UNION ALL ".join(texts), params)
 

@@ -132,7 +132,7 @@ def test_a_webhook_that_answers_500_is_tried_again_and_the_mail_is_not_repeated(
 
 def test_a_receiver_that_hangs_holds_up_nobody_else(notify, sink, receiver, monkeypatch):
     monkeypatch.setattr(recipients, "WEBHOOK_SECONDS", 60.0)
-    monkeypatch.setattr(delivery, "TELL_SECONDS", 0.2)
+    monkeypatch.setattr(delivery, "TELL_SECONDS", patient(0.2))
     receiver.hangs = True
     notify({"WEBHOOK": receiver.url}, "log")
     assert tell() == Told(told=1, failed=1)
@@ -143,6 +143,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(notify, sink, receiver, monk
     receiver.hangs = False
     receiver.released.set()
     thread.join(patient(20))
+    monkeypatch.setattr(delivery, "TELL_SECONDS", patient(20))
     now_due()
     assert tell() == Told(told=1)
     assert len(receiver.requests) == 2
