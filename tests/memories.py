@@ -2,7 +2,7 @@
 
 import logging
 
-from jobqueue import wakeup
+from jobqueue import tracing, wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
@@ -56,6 +56,7 @@ def reset():
             logger.propagate = True
     for memory in MEMORIES:
         memory.clear()
+    tracing.trace_with(None)
     # Limits of other apps, whose tasks a test has discovered: claims would check jobs of all queues for them.
     for known in (declared._declared, declared._dependencies):
         for path in [path for path in known if not path.startswith("tests.app.")]:

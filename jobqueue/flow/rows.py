@@ -14,7 +14,7 @@ from jobqueue.exceptions import InvalidValue, UnknownQueue
 from jobqueue.gates.declared import path_of
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import FlowRule
-from jobqueue.producer.enqueueing import known_queues
+from jobqueue.producer.queue_names import known_queues
 from jobqueue.tasks import registry
 from jobqueue.validation import check_queue, check_text, did_you_mean
 

@@ -10,14 +10,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
-from django.core.signals import setting_changed
 from django.db import Error, connections, transaction
-from django.utils.module_loading import import_string
 
 from jobqueue import wakeup
 from jobqueue.compat import Task
@@ -31,6 +28,8 @@ from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
+from jobqueue.producer.queue_names import known_queues
+from jobqueue.producer.spans import traced
 from jobqueue.signals import job_enqueued, send
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
 
@@ -148,60 +147,37 @@ def new_job(
     )
 
 
-@cache
-def known_queues() -> frozenset[str] | None:
-    """The names in TASKS[...]["QUEUES"] of every alias served by our backend; None = any name is allowed.
-
-    An alias of ours without QUEUES, or with an empty list, allows any name.
-    """
-    ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if is_ours(params)]
-    names = [params.get("QUEUES") or () for params in ours]
-    return frozenset(name for group in names for name in group) if ours and all(names) else None
-
-
-def is_ours(params: Any) -> bool:
-    """Whether an entry of TASKS names our backend, or a subclass of it."""
-    # By an attribute, not by the class, because this room must not import the backend.
-    try:
-        return bool(getattr(import_string(params["BACKEND"]), "jobqueue_backend", False))
-    except (ImportError, KeyError, TypeError):
-        return False
-
-
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == "TASKS":
-        known_queues.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="jobqueue.queues")
-
-
 def add(job: NewJob, *, using: str | None = None) -> int:
     """Insert one checked job; its id, or that of the job that holds its dedupe key."""
     alias, until = alias_of(using), _key_wait()
-    room = check_room([job], alias)
-    (job,) = room.jobs
     added: dict[int, NewJob] = {}
-    if job.dedupe_key is None:
-        (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
-        added[job_id] = job
-    else:
-        from jobqueue.producer import dedupe
+    with traced([job]) as span:
+        room = check_room(span.jobs, alias)
+        (job,) = room.jobs
+        if job.dedupe_key is None:
+            (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
+            added[job_id] = job
+        else:
+            from jobqueue.producer import dedupe
 
-        job_id = retry_transient("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
-        give_back(room, added.values(), alias)
+            job_id = retry_transient("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
+            give_back(room, added.values(), alias)
+        span.note([job_id], len(added))
     _announce(added, [job_id], alias)
     return job_id
 
 
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    (job,) = check_room([job], using).jobs
     created_at = None
-    if job.ordering_key is None and not job.tags:
-        job_id, created_at = retry_transient("enqueue", dated_insertion(job, using), using=using, repeatable=False)
-    else:
-        (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
+    with traced([job]) as span:
+        (job,) = check_room(span.jobs, using).jobs
+        if job.ordering_key is None and not job.tags:
+            work = dated_insertion(job, using)
+            job_id, created_at = retry_transient("enqueue", work, using=using, repeatable=False)
+        else:
+            (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
+        span.note([job_id], 1)
     _announce({job_id: job}, [job_id], using)
     if created_at is not None:
         return job_id, read_created_at(created_at, using)
@@ -227,22 +203,24 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
     alias = alias_of(using)
     if not jobs:
         return []
-    room = check_room(jobs, alias)
-    jobs = room.jobs
-    keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
     added = {} if added is None else added
-    from jobqueue.producer import dedupe
+    with traced(jobs) as span:
+        room = check_room(span.jobs, alias)
+        jobs = room.jobs
+        keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
+        from jobqueue.producer import dedupe
 
-    add_chunk = partial(dedupe.add_many if keyed else dedupe.add_plain, using=alias, until=until, added=added)
+        add_chunk = partial(dedupe.add_many if keyed else dedupe.add_plain, using=alias, until=until, added=added)
 
-    def write() -> list[int]:
-        with transaction.atomic(using=alias):
-            return [job_id for chunk in insert.chunks(jobs, alias) for job_id in add_chunk(chunk)]
+        def write() -> list[int]:
+            with transaction.atomic(using=alias):
+                return [job_id for chunk in insert.chunks(jobs, alias) for job_id in add_chunk(chunk)]
 
-    ids = retry_transient(
-        "enqueue", write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs)
-    )
-    give_back(room, [added[job_id] for job_id in {*ids} if job_id in added], alias)
+        ids = retry_transient(
+            "enqueue", write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs)
+        )
+        give_back(room, [added[job_id] for job_id in {*ids} if job_id in added], alias)
+        span.note(ids, len({*ids} & added.keys()))
     _announce(added, ids, alias)
     return ids
 
@@ -253,7 +231,10 @@ def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:
     For jobs that follow from others, as callbacks of groups: MAX_READY and a drain hold up producers only.
     """
     added: dict[int, NewJob] = {}
-    ids = [job_id for chunk in insert.chunks(jobs, using) for job_id in insertion(chunk, using, _key_wait())()]
+    with traced(jobs) as span:
+        chunks = insert.chunks(span.jobs, using)
+        ids = [job_id for chunk in chunks for job_id in insertion(chunk, using, _key_wait())()]
+        span.note(ids, len(ids))
     added.update(zip(ids, jobs, strict=True))
     _announce(added, ids, using)
     return ids

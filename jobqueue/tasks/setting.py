@@ -9,7 +9,7 @@ from django.conf import settings
 
 from jobqueue.db import Problem
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.producer.enqueueing import is_ours
+from jobqueue.producer.queue_names import is_ours
 from jobqueue.validation import check_queue, did_you_mean
 
 _BACKEND = "jobqueue.backends.JobQueueBackend"

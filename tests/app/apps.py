@@ -25,6 +25,8 @@ class TestAppConfig(AppConfig):
             from jobqueue.signals import job_dead
 
             job_dead.connect(lambda **_: _wait_at(gate), weak=False)
+        if spans := os.environ.get("JOBQUEUE_TEST_SPANS"):
+            _trace(spans)
         if "relay_outbox" in sys.argv:
             from jobqueue.management.commands import relay_outbox
 
@@ -73,6 +75,27 @@ def _tell_failures():
             log.write(f"failure-kept {lease_slot.job_id}\n")
 
     LeaseSlot.keep_failure = keep_and_tell
+
+
+def _trace(path):
+    """Each child of a worker writes its spans to a file, one JSON object a line, late enough to need the last flush."""
+    from jobqueue.otel import JobQueueInstrumentor, spans
+    from jobqueue.signals import worker_started
+
+    spans.FLUSH_SECONDS = patient(spans.FLUSH_SECONDS)
+
+    def send_spans(**_):
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+        exporter = ConsoleSpanExporter(out=open(path, "a"), formatter=lambda span: span.to_json(indent=None) + "\n")  # noqa: SIM115
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+        trace.set_tracer_provider(provider)
+
+    worker_started.connect(send_spans, weak=False)
+    JobQueueInstrumentor().instrument()
 
 
 def _wait_at(gate):

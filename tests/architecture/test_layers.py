@@ -15,7 +15,7 @@ PACKAGE = ROOT / "jobqueue"
 
 #: from the bottom up: a module may import its own room and those above it in this list; the longest name counts
 ROOMS = [
-    "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff",
+    "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "signals", "backoff", "tracing",
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
@@ -23,7 +23,7 @@ ROOMS = [
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
-    "allocate", "bulk", "counter", "fencing", "transactions", "backends",
+    "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
     "admin", "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

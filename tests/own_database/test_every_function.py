@@ -27,7 +27,7 @@ PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",
     "jobqueue.inspect", "jobqueue.testing", "jobqueue.transactions", "jobqueue.allocate", "jobqueue.counter",
     "jobqueue.alarms", "jobqueue.bulk", "jobqueue.fencing", "jobqueue.context.job_context", "jobqueue.doctor",
-    "jobqueue.metrics",
+    "jobqueue.metrics", "jobqueue.otel",
 ]  # fmt: skip
 #: names that touch no database
 WITHOUT_DATABASE = {
@@ -37,7 +37,7 @@ WITHOUT_DATABASE = {
     "jobqueue.transactions.OutsideCallWarning", "jobqueue.fencing.FenceField", "jobqueue.fencing.HasFence",
     "jobqueue.fencing.fence_of", "jobqueue.fencing.refuse_newer", "jobqueue.context.job_context.current_job",
     "jobqueue.context.job_context.JobScope", "jobqueue.context.job_context.keep_log_lines",
-    "jobqueue.doctor.Finding", "jobqueue.doctor.Level",
+    "jobqueue.doctor.Finding", "jobqueue.doctor.Level", "jobqueue.otel.JobQueueInstrumentor",
 }  # fmt: skip
 CALLS = sorted(set(WALK.values()), key=lambda call: call.__name__)
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

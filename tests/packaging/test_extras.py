@@ -20,6 +20,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 OF_THE_REPOSITORY = {"test", "lint", "dev", "demo"}
 #: a driver is imported by Django, by the engine's name in DATABASES
 OF_DJANGO = {"mysql", "postgres"}
+#: packages whose module has another name
+MODULES = {"opentelemetry-api": "opentelemetry"}
 SOURCES = sorted((ROOT / "jobqueue").rglob("*.py"))
 
 
@@ -32,7 +34,8 @@ def distribution(requirement: str) -> str:
 def test_the_package_imports_what_an_extra_installs(extra):
     code = "\n".join(path.read_text() for path in SOURCES)
     for requirement in EXTRAS[extra]:
-        module = distribution(requirement).replace("-", "_")
+        name = distribution(requirement)
+        module = MODULES.get(name, name.replace("-", "_"))
         assert re.search(rf'(import|from) {module}\b|library\("{module}"', code), f"nothing imports {module}"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from typing import Any
 
 from django.db import connections
 
+from jobqueue import tracing
 from jobqueue.backoff import default_backoff
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
@@ -253,6 +255,12 @@ class Attempt:
             finishing=self.context.finishing and not self.context.finished,
             finish_result=self.context.result,
         )
+
+
+def traced(attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
+    """A `with` block that is the span of a call of these attempts, if this process is traced."""
+    tracer = tracing.current()
+    return nullcontext() if tracer is None else tracer.running(attempts)
 
 
 def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]:

@@ -17,7 +17,7 @@ from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.verb import observe_ends
 from jobqueue.worker.run import task_signals
-from jobqueue.worker.run.attempt import Attempt, Outcome
+from jobqueue.worker.run.attempt import Attempt, Outcome, traced
 from jobqueue.worker.run.batch import batch_function, call_batch
 from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited, limits_of
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
@@ -79,10 +79,11 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
     for attempt in attempts:
         attempt.begin()
     try:
-        if (function := batch_function(leases[0])) is not None:
-            call_batch(function, attempts, run.around(None))
-        else:
-            _call(attempts[0], run, inline)
+        with traced(attempts):
+            if (function := batch_function(leases[0])) is not None:
+                call_batch(function, attempts, run.around(None))
+            else:
+                _call(attempts[0], run, inline)
     finally:
         for attempt in attempts:
             attempt.end()
@@ -113,7 +114,7 @@ async def perform_coroutine(
     attempt = Attempt(lease, asked_to_stop)
     attempt.begin()
     try:
-        with attempt:
+        with traced([attempt]), attempt:
             call = attempt.find()
             limits, started = limits_of(attempt.options), Tasks()
             _started.set(started)

@@ -1,0 +1,50 @@
+"""Who traces this process, if anybody does: jobqueue.otel sets it, the producer and the workers ask for it.
+
+It stands below both and imports nothing, so that a process without tracing pays for one look at a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class EnqueueSpan(Protocol):
+    """The span of one enqueue, which ends with its `with` block."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What to store with the jobs, so that their runs find this span; empty if the span is not kept."""
+
+    def note(self, ids: Sequence[int], *, added: int) -> None:
+        """Record the ids that the enqueue gave, and how many jobs it has added."""
+
+
+class Tracer(Protocol):
+    """Makes spans. Nothing that it calls may raise an error into an enqueue or a run."""
+
+    def enqueueing(
+        self, queues: Collection[str], tasks: Collection[str], *, count: int
+    ) -> AbstractContextManager[EnqueueSpan]:
+        """The span of an enqueue of `count` jobs in these queues, of these tasks."""
+
+    def running(self, attempts: Sequence[Any]) -> AbstractContextManager[object]:
+        """The span of one call, which runs these attempts (worker.run.attempt.Attempt)."""
+
+    def flush(self) -> None:
+        """Send what has ended: this process is about to end."""
+
+
+_tracer: Tracer | None = None
+
+
+def trace_with(tracer: Tracer | None) -> None:
+    """From now on `tracer` makes the spans of this process and of its forks; None: nobody does."""
+    global _tracer
+    _tracer = tracer
+
+
+def current() -> Tracer | None:
+    """Who makes spans; None if nobody does."""
+    return _tracer
