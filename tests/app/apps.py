@@ -27,6 +27,8 @@ class TestAppConfig(AppConfig):
             job_dead.connect(lambda **_: _wait_at(gate), weak=False)
         if spans := os.environ.get("JOBQUEUE_TEST_SPANS"):
             _trace(spans)
+        if page := os.environ.get("JOBQUEUE_TEST_PAGE"):
+            _do_as_it_says(page)
         if "relay_outbox" in sys.argv:
             from jobqueue.management.commands import relay_outbox
 
@@ -96,6 +98,17 @@ def _trace(path):
 
     worker_started.connect(send_spans, weak=False)
     JobQueueInstrumentor().instrument()
+
+
+def _do_as_it_says(page):
+    """Run the first two blocks of a page: the settings, and the receivers."""
+    from tests.docs.markdown import ROOT, pieces
+
+    space = {"__name__": "tests.app.page"}
+    for piece in [piece for piece in pieces(ROOT / page) if piece.kind == "python"][:2]:
+        exec(compile("\n" * piece.line + piece.text, piece.page, "exec"), space)
+    # Receivers are held weakly.
+    sys.modules["tests.app"].page = space
 
 
 def _wait_at(gate):
