@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve venv check test lint bench bench-check prove proofs release-check clean
+.PHONY: help demo serve venv check test lint docs bench bench-check prove proofs release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
@@ -22,6 +22,9 @@ test: ## the suite on real MySQL, MariaDB, PostgreSQL, SQLite and Redis (DB=mysq
 lint: ## ruff, mypy, and whether a migration is missing
 	@sh scripts/lint.sh
 
+docs: ## the pages as a site with search, in .site: open .site/index.html, no server needed
+	@sh scripts/docs.sh
+
 bench: ## measure against hand-written SQL and other queues; writes docs/benchmarks.md
 	@sh scripts/bench.sh
 
@@ -38,4 +41,4 @@ release-check: ## the same, and fail if a page is stale or missing
 	@sh scripts/proofs.sh --fail
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-6 .python .upstream .venv-bench .venv-import .servers build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*
+	rm -rf .venv .venv-6 .python .upstream .venv-bench .venv-import .servers .site build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*

@@ -27,7 +27,7 @@ if [ -z "$newest" ]; then
     exit 1
 fi
 PY=$PWD/.venv-6/bin/python
-if ! { make_venv "${newest#* }" && install -e '.[mysql,test]' 'Django>=6,<7'; } >&2; then
+if ! { make_venv "${newest#* }" && install -e '.[docs,mysql,test]' 'Django>=6,<7'; } >&2; then
     echo "Django 6.x: .venv-6 could not be made with ${newest#* }: see above"
     exit 1
 fi

@@ -49,7 +49,7 @@ lts='Django>=5.2,<6'
 
 # Everything that has a wheel: all but the driver of MySQL and MariaDB, which needs a C compiler.
 install_wheels() {
-    install -e '.[compat,lint,test]' "$lts"
+    install -e '.[compat,docs,lint,test]' "$lts"
 }
 
 # Headers and a compiler for mysqlclient, which has no Linux wheel: installed where we may.
