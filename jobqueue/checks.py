@@ -132,7 +132,7 @@ def _sqlite_problems(alias: str, options: Mapping[str, object]) -> Iterator[Prob
             "W010",
             f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
             'immediately with "database is locked".',
-            'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds.',
+            'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds: docs/howto/sqlite.md',
         )
     if "wal" not in str(options.get("init_command") or "").lower():
         yield Problem(

@@ -67,7 +67,7 @@ def connection_budget(using: str) -> Iterator[Finding]:
             f"The workers that run may open {workers.connections} connections, and the server allows this account "
             f"{use.limit}: under load some are refused, web processes too.{kept}",
             "Run fewer and larger workers, lower --concurrency, raise max_connections, or use a pooler; "
-            "docs/howto/own-database.md#connections has the sum.",
+            "docs/howto/sizing.md#connections has the sum.",
             evidence,
         )
     if use.used >= USED_SHARE * use.limit:
