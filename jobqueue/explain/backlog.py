@@ -46,6 +46,8 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
         findings = Findings(cut=seen.cut or sum(spot.due > 0 for spot in seen.spots) > SPOTS_MAX)
         if seen.spots:
             _Look(seen, findings, alias).run()
+        else:
+            Crews(alias).tell(findings)
         _slow(watch, seen, findings)
         due = [spot for spot in seen.spots if spot.due]
         for one in read_only(alias):

@@ -34,6 +34,11 @@ def codes(found):
     return [one.code for one in found]
 
 
+def codes_here(found):
+    """The same without unknown_task, which depends on the handlers that the process has imported."""
+    return [code for code in codes(found) if code != "unknown_task"]
+
+
 def first(found, code):
     """The first explanation, whose code must be `code`."""
     assert found[0].code == code, found

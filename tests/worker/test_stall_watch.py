@@ -46,12 +46,12 @@ def passes(monkeypatch):
 class Watched:
     """A worker with one child that has free threads."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, **more):
         self.scoreboard = Scoreboard(1, 1)
         self.slot = self.scoreboard.slots[0]
         self.slot.room = 4
         self.troubles = Troubles("default")
-        options = Options(selection=parse(words), database="default")
+        options = Options(selection=parse(words), database="default", **more)
         self.watch = StallWatch(options, self.scoreboard, lambda: [(0, "w")], self.troubles)
 
 
@@ -178,6 +178,4 @@ def test_a_paused_queue_does_not_hide_another(watched, passes, caplog):
 @override_settings(JOBQUEUE={"WORKER_SILENT_SECONDS": 10})
 def test_the_limit_is_half_of_the_time_after_which_a_worker_is_silent(watched):
     assert (watched.watch.limit_seconds, watched.watch.interval_seconds) == (5.0, 2.5)
-    patient = Watched()
-    patient.watch._options.poll_high_seconds = 60.0
-    assert patient.watch.limit_seconds == 180.0
+    assert Watched(poll_high_seconds=60.0).watch.limit_seconds == 180.0
