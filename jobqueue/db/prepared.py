@@ -40,13 +40,14 @@ class Prepared:
         portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
         return [row for portion in portions for row in self._union(portion)]
 
-    def seek_each(self, runs: Sequence[Mapping[str, object]], at_once: int = 100) -> list[tuple[Any, ...]]:
+    def seek_each(self, runs: Sequence[Mapping[str, object]], at_once: int | None = None) -> list[tuple[Any, ...]]:
         """As rows_of_each(), for hundreds of `runs` of a read of a few rows each, where planning is most of the cost.
 
         Where the database can, the values are a table, so that one plan serves all runs of a statement; or the parts of
         the UNION are no tables of their own, which the server would fill first.
         """
         dialect = vendor(self._using)
+        at_once = at_once or (500 if dialect.joins_laterally else 100)
         portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
         if dialect.joins_laterally:
             return [row for portion in portions for row in self._joined(portion)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +30,8 @@ from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 
-#: queues and gates, those with the most due jobs, whose first job is looked at
-SPOTS_MAX = 50
+#: queues and gates, those with the most due jobs, whose first job is looked at; so many of each gate are among them
+SPOTS_MAX, SPOTS_OF_GATE = 50, 10
 
 
 def explain_backlog(*, using: str | None = None) -> list[Explanation]:
@@ -58,6 +59,15 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
         return findings.told() or nothing_waits(seen.cut, alias)
 
 
+def _chosen(due: Sequence[Spot]) -> list[Spot]:
+    """The spots to look at: jobs without a gate are most, and would hide what others wait for."""
+    of_gate, first, others = Counter[int](), list[Spot](), list[Spot]()
+    for spot in due:
+        of_gate[spot.gate] += 1
+        (first if of_gate[spot.gate] <= SPOTS_OF_GATE else others).append(spot)
+    return [*first, *others][:SPOTS_MAX]
+
+
 def _slow(watch: Stopwatch, seen: Survey, findings: Findings) -> None:
     """Add database_slow for all due jobs. One statement if a job is due."""
     due = [spot for spot in seen.spots if spot.due and spot.gate == 0]
@@ -83,7 +93,7 @@ class _Look:
 
     def __init__(self, seen: Survey, findings: Findings, using: str) -> None:
         self._seen, self._findings, self._using = seen, findings, using
-        self._due = [spot for spot in seen.spots if spot.due][:SPOTS_MAX]
+        self._due = _chosen([spot for spot in seen.spots if spot.due])
         self._crews = Crews(using)
         self._read = self._rows()
 

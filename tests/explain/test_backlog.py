@@ -8,8 +8,10 @@ from jobqueue import enqueue, enqueue_many, task, workflow
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import JobQueueError
 from jobqueue.explain import explain_backlog, findings, subjects, survey
+from jobqueue.explain.backlog import SPOTS_MAX
 from jobqueue.flow import breaker, drain, pause, set_limit
 from jobqueue.models import Job
+from jobqueue.models.job import HELD_GATE, HELD_REASON
 from jobqueue.transitions import reap
 from tests.app import tasks
 from tests.explain.helpers import checked, codes, first, named
@@ -338,3 +340,12 @@ def test_a_job_with_a_row_that_says_nothing_is_not_lost(worker):
     one = first(backlog(), "slot")
     assert about(one) == (1, ["q"])
     assert "nothing holds it there any more" in one.text
+
+
+def test_many_queues_with_free_jobs_do_not_hide_what_few_jobs_wait_for(worker):
+    worker("w", concurrency=200)
+    for number in range(SPOTS_MAX + 5):
+        make_jobs(2, f"q{number}")
+    job_id = make_job("held")
+    set_columns(job_id, gate=HELD_GATE, wait_reason=HELD_REASON)
+    assert {"held", "workers_busy"} <= {*codes(backlog())}
