@@ -23,13 +23,13 @@ LEVELS_MAX = 8
 
 @cache
 def first_gate(using: str) -> Prepared:
-    """The slot `queue` and the lowest gate behind which it has READY jobs, if it has any."""
+    """The slot `queue`, the lowest gate behind which it has READY jobs, if it has any, and their lowest priority."""
     return _lowest_gate(_of_queue(using), using)
 
 
 @cache
 def next_gate(using: str) -> Prepared:
-    """The slot `queue` and the lowest gate above the slot `gate` behind which it has READY jobs, if there is one."""
+    """The same for the lowest gate above the slot `gate`."""
     above = Slot("gate", Job._meta.get_field("gate"))
     return _lowest_gate(_of_queue(using).filter(gate__gt=above), using)
 
@@ -79,7 +79,7 @@ def _of_queue(using: str) -> JobQuerySet:
 def _lowest_gate(rows: JobQuerySet, using: str) -> Prepared:
     # In the order of the index; else PostgreSQL may read the table until it meets one.
     first = vendor(using).force_index(rows.order_by("gate", "priority", "run_at", "id"), INDEX)
-    return prepare_rows(first.values_list("queue", "gate")[:1])
+    return prepare_rows(first.values_list("queue", "gate", "priority")[:1])
 
 
 def _level() -> Slot:

@@ -27,13 +27,16 @@ PRIORITIES_MAX = 1500
 COUNT_MAX, COUNT_LEAST = 10_000, 10
 #: index entries that the first pass reads, unless there are more priorities than a tenth of that; later ones five times
 ENTRIES_MAX = 20_000
+#: priorities, each of a queue and gate, that are counted again: for more of them, planning costs more than reading
+RECOUNTED_MAX = 300
 
 
 class Place(NamedTuple):
-    """A queue with READY jobs behind a gate."""
+    """A queue with READY jobs behind a gate, and the lowest of their priorities."""
 
     queue: str
     gate: int
+    lowest: int
 
 
 class Level(NamedTuple):
@@ -97,7 +100,7 @@ def _all_gates(found: Sequence[Place], using: str) -> list[Place]:
 def _spots(places: Sequence[Place], now: datetime, using: str) -> list[Spot]:
     found = top_levels([(place.queue, Job.Status.READY, place.gate) for place in places], using)
     spots = {(level.queue, level.gate): Spot(level.queue, level.gate) for level in found}
-    looked = 0
+    lowest, looked = {(place.queue, place.gate): place.lowest for place in places}, 0
     for _ in range(LEVELS_MAX):
         if not found or looked + len(found) > max(PRIORITIES_MAX, len(spots)):
             break
@@ -105,7 +108,7 @@ def _spots(places: Sequence[Place], now: datetime, using: str) -> list[Spot]:
         runs = [level._asdict() for level in found]
         for queue, gate, level, run_at, job_id in first_of_level(using).seek_each(runs):
             _note(spots[queue, gate], Level(queue, gate, level), Delayed(run_at, job_id), is_due=run_at <= now)
-        found = levels_below(found, using)
+        found = levels_below([one for one in found if one.level > lowest[one.queue, one.gate]], using)
     for level in found:
         spots[level.queue, level.gate].capped = True
     return list(spots.values())
@@ -125,7 +128,7 @@ def _count(spots: Sequence[Spot], using: str) -> None:
     levels, counts, most = [level for spot in spots for level in spot.due_levels], dict[tuple[object, ...], int](), 0
     while levels and most < COUNT_MAX:
         allowed = min(COUNT_MAX, max(COUNT_LEAST, 4 * most, ENTRIES_MAX // len(levels)))
-        if most and allowed * len(levels) > 5 * ENTRIES_MAX:
+        if most and (allowed * len(levels) > 5 * ENTRIES_MAX or len(levels) > RECOUNTED_MAX):
             break
         most = allowed
         for number, *level in due_of_level(using, most).seek_each([level._asdict() for level in levels]):
