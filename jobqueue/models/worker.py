@@ -34,6 +34,11 @@ class Worker(models.Model):
     schedules = PayloadField(_("schedules that it announces"), null=True)
     # What it is short of, and whether it claims nothing although work is due: monitor/troubles.py. NULL: nothing.
     troubles = PayloadField(_("troubles"), null=True)
+    # Somebody wants to know where its threads are; NULL: nobody, or it has answered.
+    stacks_asked_at = UtcDateTimeField(_("stacks asked for at"), null=True)
+    # The last answer, and when it was written: jobqueue.worker.run.stacks.
+    stacks = PayloadField(_("stacks of its threads"), null=True)
+    stacks_at = UtcDateTimeField(_("stacks written at"), null=True)
     stopped_at = UtcDateTimeField(_("stopped at"), null=True)
     stop_reason = NameField(_("stop reason"), max_length=200, default="")
 

@@ -223,6 +223,11 @@ async def coroutine(a):
     return a * 2
 
 
+@task
+async def sleeps_as_a_coroutine(seconds):
+    await asyncio.sleep(seconds)
+
+
 @handler("webhooks")
 def deliver(payload):
     note("effect", payload["n"])

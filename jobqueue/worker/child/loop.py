@@ -47,6 +47,7 @@ class Loop:
         finishing = Outage(child.name, "finish", child.using, child.concurrency)
         self.settler = Settler(child, finishing, threads=1 if fault_vendor(child.using).single_writer else 2)
         self.fetcher = Fetcher(child, self.settler)
+        self._outages = (finishing, self.fetcher.outage)
         self.recycling = Recycling(child.options, child.slot)
         self.started = self.slot.looked_at = time.monotonic()
         self._rules: Rules | None = None
@@ -96,6 +97,10 @@ class Loop:
         """Claim soon from these queues: gates of so many of their jobs were opened. Safe in any thread."""
         self.fetcher.opened.add(counts)
         self.pool.wake()
+
+    def unreachable(self) -> dict[str, str]:
+        """Which work waits until the database can be reached: "claim", "finish", with codes of the errors."""
+        return {one.what: one.code for one in self._outages if one.code}
 
     def stop(self) -> None:
         """Stop claiming, finish what runs, give the rest back. Safe in a signal handler."""

@@ -8,7 +8,7 @@ import time
 from django.db import connections
 
 from jobqueue.backoff import Backoff
-from jobqueue.db import fault_vendor, is_refusal
+from jobqueue.db import fault_vendor, is_lost_connection, is_refusal
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 
@@ -21,20 +21,24 @@ class Outage:
     """Counts failures in a row and reports them to the concurrency limit. `what` names the thread's work in the log."""
 
     def __init__(self, name: str, what: str, using: str, concurrency: ConcurrencyLimit) -> None:
-        self._name, self._what, self._using, self._concurrency = name, what, using, concurrency
+        self.what = what
+        self._name, self._using, self._concurrency = name, using, concurrency
         self.failures, self.next_try = 0, 0.0
         #: whether the last failure was no answer; after a refusal a new process would do no better
         self.unanswered = False
+        self.code = ""  # of the last error, while it means that there is no connection
 
     def met(self, error: BaseException | None) -> None:
         """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""
         self.failures += 1
+        if error is not None:
+            self.code = fault_vendor(self._using).error_code(error) if is_lost_connection(error, self._using) else ""
         self.next_try = time.monotonic() + PAUSE.delay_seconds(self.failures)
         self._concurrency.outage_began()
         kind = None if error is None else fault_vendor(self._using).error_kind(error)
         self.unanswered = kind is ErrorKind.LOST_CONNECTION
         if is_refusal(error, self._using):
-            logger.error("%s: the database refused a %s: %s", self._name, self._what, error)
+            logger.error("%s: the database refused a %s: %s", self._name, self.what, error)
         elif self.failures == 1:
             logger.warning("%s: the database is unreachable (%s); trying again until it answers", self._name, error)
         connections[self._using].close()
@@ -44,4 +48,4 @@ class Outage:
         if self.failures:
             logger.info("%s: the database answers again", self._name)
             self._concurrency.outage_ended()
-        self.failures, self.unanswered = 0, False
+        self.failures, self.unanswered, self.code = 0, False, ""

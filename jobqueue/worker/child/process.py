@@ -33,6 +33,7 @@ from jobqueue.worker.child.loop import Loop
 from jobqueue.worker.child.relay_thread import WorkerRelay
 from jobqueue.worker.child.retry_budget import DeliveryCounts
 from jobqueue.worker.run import job_fork, task_signals
+from jobqueue.worker.run.stacks import StackLooks
 from jobqueue.worker.shared import stack_dump
 from jobqueue.worker.shared.connection_counts import ConnectionCounts
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
@@ -104,7 +105,7 @@ def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchd
     try:
         child = Child(options, index, scoreboard)
         loop = Loop(child)
-        watchdog.duties.append(child.pool.enforce_limits)
+        watchdog.duties += [child.pool.enforce_limits, StackLooks(scoreboard.stacks[index], loop.unreachable).look]
         scoreboard.wakeups.watch(index, loop.notify)
         dispatcher = SignalDispatcher()
         dispatcher.start()

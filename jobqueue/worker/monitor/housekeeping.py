@@ -23,6 +23,7 @@ from jobqueue.worker.monitor.chores import BATCH, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.monitor.troubles import Troubles
+from jobqueue.worker.monitor.stack_answers import StackAnswers
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options
@@ -35,6 +36,7 @@ logger = logging.getLogger("jobqueue.worker")
 BATCH_OF_ONE_WRITER = 100
 BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
 UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
+STACKS_SECONDS = 0.05  # between two looks whether a child has told its stacks
 ALONE_SECONDS = 2.0  # between two looks for jobs that are to run alone
 
 
@@ -78,6 +80,7 @@ class Housekeeping:
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
         self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
         self.troubles = Troubles(options.database)
+        self._stacks = StackAnswers(scoreboard, options.database)
         self.thread = DutyThread("housekeeping", self.round, options.database, doubt, dispatch)
 
     def end(self, most_seconds: float) -> None:
@@ -94,6 +97,8 @@ class Housekeeping:
         """Do what is due."""
         do, now = self.thread.do, time.monotonic()
         do(self.write_ends)
+        if self._stacks.due:
+            do(self.tell_stacks)
         if now >= self._next_rows:
             self._next_rows = now + self._options.heartbeat_seconds
             do(self.renew_workers)
@@ -164,6 +169,12 @@ class Housekeeping:
         """Write what the host is short of, and which children claim nothing although work is due."""
         children = [(name, int(self._scoreboard.slots[index].pid)) for index, name in self._living()]
         self.troubles.report(children)
+
+    def tell_stacks(self) -> None:
+        """Ask children for their stacks if somebody wants them, and write the answers; then the next round is soon."""
+        self._stacks.work(self._living())
+        if self._stacks.waiting:
+            self.thread.next_soon(STACKS_SECONDS)
 
     def warn_of_unserved(self) -> None:
         """Log which queues with jobs no running worker serves."""

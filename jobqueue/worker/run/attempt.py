@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -148,6 +150,8 @@ class Attempt:
         self.result: Encoded | None = None
         self.error: BaseException | None = None
         self.misfit = False  # the arguments are not those of the function, which no other attempt changes
+        self.thread = threading.get_ident()
+        self.coroutine: asyncio.Task[Any] | None = None  # what runs it, if it is a coroutine
         self.shared = False  # the error ended a call of several jobs, and may be about another one of them
 
     def find(self) -> Callable[[JobContext], Any]:

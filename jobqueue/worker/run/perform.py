@@ -112,6 +112,7 @@ async def perform_coroutine(
 ) -> Outcome:
     """Run a coroutine task or handler on this thread's event loop; an exception becomes the outcome."""
     attempt = Attempt(lease, asked_to_stop)
+    attempt.coroutine = asyncio.current_task()
     attempt.begin()
     try:
         with traced([attempt]), attempt:

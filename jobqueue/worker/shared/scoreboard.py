@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar, get_type_hints
 
 from jobqueue.worker.shared.redone_counts import Numbers, RedoneCounts
 from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
+from jobqueue.worker.shared.stack_board import StackBoard, StackMemory
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -244,7 +245,8 @@ class Scoreboard:
 
     def __init__(self, processes: int, leases: int) -> None:
         size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + leases * ctypes.sizeof(LeaseSlot))
-        size += (processes + 1) * ctypes.sizeof(Numbers) + processes * ctypes.sizeof(RetryMemory)
+        size += (processes + 1) * ctypes.sizeof(Numbers)
+        size += processes * (ctypes.sizeof(RetryMemory) + ctypes.sizeof(StackMemory))
         self._memory = mmap.mmap(-1, size)
         offset = ctypes.sizeof(Header)
         self.header = Header.from_buffer(self._memory)
@@ -266,6 +268,11 @@ class Scoreboard:
         for _ in range(processes):
             self.retries.append(RetryCounts(RetryMemory.from_buffer(self._memory, offset)))
             offset += ctypes.sizeof(RetryMemory)
+        #: where the threads of each child are, if the monitor asks; memory that is not written costs nothing
+        self.stacks: list[StackBoard] = []
+        for _ in range(processes):
+            self.stacks.append(StackBoard(StackMemory.from_buffer(self._memory, offset)))
+            offset += ctypes.sizeof(StackMemory)
         self.wakeups = WakeupPipes(self.slots)
         # Not os.getppid() after a fork: the supervisor may have died by then.
         self.supervisor_pid = os.getpid()
@@ -277,6 +284,7 @@ class Scoreboard:
         counts = {name: getattr(slot, name) for name in TOTALS}
         ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(slot))
         ctypes.memset(ctypes.addressof(lease_slots), 0, ctypes.sizeof(lease_slots))
+        self.stacks[index].clear()
         slot.generation, slot.state = generation, State.STARTING
         for name, count in counts.items():
             setattr(slot, name, count)
