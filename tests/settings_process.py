@@ -3,13 +3,22 @@
 import faulthandler
 import signal
 import sys
+from datetime import timedelta
 
 import django
+from django.utils import timezone
 
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES, INSTALLED_APPS, env
 
 DATABASES["default"]["NAME"] = env("JOBQUEUE_TEST_NAME")
+if pool := env.int("JOBQUEUE_TEST_POOL", default=0):
+    # Of each process, and the longest wait for a connection.
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": pool, "timeout": 600}
+if offset := env.float("JOBQUEUE_TEST_CLOCK_OFFSET", default=0):
+    # The host's clock as this process sees it.
+    right = timezone.now
+    timezone.now = lambda: right() + timedelta(seconds=offset)
 JOBQUEUE = {"BACKOFF_BASE_SECONDS": 0.05, "BACKOFF_FACTOR": 1, "BACKOFF_CAP_SECONDS": 0.1}
 if env.bool("JOBQUEUE_TEST_DEFAULT_BACKOFF", default=False):
     JOBQUEUE = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Func, Value
 from django.db.models.expressions import Combinable
 from django.db.models.sql.compiler import SQLCompiler
+from django.utils import timezone
 
 from jobqueue.db import vendor_of
 from jobqueue.db.expressions import VendorFunc
@@ -68,6 +70,10 @@ class Stored(Func):
         return sql, params
 
 
+#: how far clocks of hosts may differ from that of the server; a good NTP never lets it happen
+SKEW_SECONDS = 1.0
+
+
 def read_now(using: str) -> datetime:
     """The database server's time right now, aware UTC. One round trip."""
     connection = connections[using]
@@ -75,3 +81,29 @@ def read_now(using: str) -> datetime:
     found = UtcDateTimeField().from_db_value(value, None, connection)
     assert found is not None
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDifference:
+    """The clock of this host and that of the database server, read at the same time, but for the round trip.
+
+    `ahead_seconds` is below 0 if the host is behind. What the round trip took is no difference.
+    """
+
+    host: datetime
+    server: datetime
+    ahead_seconds: float
+
+
+def compare_clocks(using: str) -> ClockDifference:
+    """Compare this host's clock with that of the database server. One round trip."""
+    begun = host_now()
+    there = read_now(using)
+    ended = host_now()
+    ahead = max((begun - there).total_seconds(), 0.0) - max((there - ended).total_seconds(), 0.0)
+    return ClockDifference(begun, there, ahead)
+
+
+def host_now() -> datetime:
+    """This host's clock."""
+    return timezone.now()

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from django.db import connections
 
 from jobqueue.db import vendor
-from jobqueue.db.clock import read_now
+from jobqueue.db.clock import SKEW_SECONDS, compare_clocks
 from jobqueue.doctor.finding import Finding, Level
-
-#: what a good NTP never lets happen
-SKEW_SECONDS = 1.0
 
 
 def clock_skew(using: str) -> Iterator[Finding]:
     """clock_skew. What the round trip took is no skew."""
-    begun = host_now()
-    there = read_now(using)
-    ended = host_now()
-    ahead = max((begun - there).total_seconds(), 0.0) - max((there - ended).total_seconds(), 0.0)
+    found = compare_clocks(using)
+    ahead = found.ahead_seconds
     if abs(ahead) > SKEW_SECONDS:
         which = "ahead of" if ahead > 0 else "behind"
         yield Finding(
@@ -30,7 +24,7 @@ def clock_skew(using: str) -> Iterator[Finding]:
             "schedules go by the server's clock and stay right. What this host computes from its own clock is wrong by "
             "that much: run_after and expires of a task, and times in logs.",
             "Run NTP on both hosts; timedatectl shows whether it works.",
-            {"host_ahead_seconds": round(ahead, 3), "host": begun.isoformat(), "server": there.isoformat()},
+            {"host_ahead_seconds": round(ahead, 3), "host": found.host.isoformat(), "server": found.server.isoformat()},
         )
 
 
@@ -46,8 +40,3 @@ def session_zone(using: str) -> Iterator[Finding]:
             "Use UTC_TIMESTAMP(6) in statements of your own, as docs/reference/sql.md does.",
             {"zone_seconds": seconds},
         )
-
-
-def host_now() -> datetime:
-    """This host's clock."""
-    return datetime.now(UTC)

@@ -68,10 +68,14 @@ def was_cut(queues: str) -> bool:
     return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
 
 
-def renew(names: Sequence[str], *, using: str) -> None:
-    """Renew the heartbeats of these workers, also of those that were marked as silent."""
+def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None = None) -> None:
+    """Renew the heartbeats of these workers, also of those that were marked as silent.
+
+    `clock_ahead_seconds`: how far the clock of their host is ahead of the database's; None: not known.
+    """
     rows = Worker.objects.using(using).filter(name__in=names)
-    retry_transient("housekeeping", lambda: rows.update(heartbeat_at=UtcNow()), using=using)
+    change = {"heartbeat_at": UtcNow(), "clock_ahead_seconds": clock_ahead_seconds}
+    retry_transient("housekeeping", lambda: rows.update(**change), using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
     retry_transient("housekeeping", lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
 

@@ -26,6 +26,8 @@ class Worker(models.Model):
     heartbeat_at = UtcDateTimeField(_("last heartbeat"), db_default=UtcNow())
     # How far apart its heartbeats are; NULL for workers of older versions.
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"), null=True)
+    # How far the clock of its host is ahead of the database's, below 0: behind, at a heartbeat; NULL: not known.
+    clock_ahead_seconds = models.FloatField(_("seconds by which its clock is ahead"), null=True)
     # How far retries multiply, by task: the counts of its process since the start of the command.
     retries = PayloadField(_("retries by task"), null=True)
     # The limits that its code and settings have: jobqueue.gates.announced. NULL: it runs a version without limits.

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, connections
 
 from jobqueue import enqueue_many
-from jobqueue.db import vendor
+from jobqueue.db import clock, vendor
 from jobqueue.doctor import Level, clocks, sessions, sqlite_file
 from jobqueue.doctor.server import driver_timeouts
 from jobqueue.models import Job
@@ -70,8 +70,8 @@ def test_a_server_whose_clock_is_wrong(sql, seconds, words):
 
 @pytest.mark.parametrize(("seconds", "expected"), [(-60, 1), (60, 1), (0.5, 0), (-0.5, 0)])
 def test_a_host_whose_clock_is_wrong(monkeypatch, seconds, expected):
-    right = clocks.host_now
-    monkeypatch.setattr(clocks, "host_now", lambda: right() + timedelta(seconds=seconds))
+    right = clock.host_now
+    monkeypatch.setattr(clock, "host_now", lambda: right() + timedelta(seconds=seconds))
     found = list(clocks.clock_skew("default"))
     assert len(found) == expected
     for one in found:

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from jobqueue.alarms import watch as alarm_watch
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
+from jobqueue.db.clock import compare_clocks
 from jobqueue.dead_letters.alone import queues_alone
 from jobqueue.maintenance import lock_sweeper, lock_watch, pruner, reaper, stat_rollup, worker_rows
 from jobqueue.outbox import unrouted
@@ -155,7 +156,8 @@ class Housekeeping:
     def renew_workers(self) -> None:
         """Update the heartbeats of the living children, and retire workers that sent none for too long."""
         if names := [name for _, name in self._living()]:
-            worker_rows.renew(names, using=self._using)
+            ahead = compare_clocks(self._using).ahead_seconds
+            worker_rows.renew(names, using=self._using, clock_ahead_seconds=ahead)
         for index, name in self._living():
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = totals([self._scoreboard.retries[index]])
