@@ -10,6 +10,7 @@ from django.db import connections
 from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor, is_lost_connection, is_refusal
 from jobqueue.db.dialect import ErrorKind
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
 
 logger = logging.getLogger("jobqueue.worker")
@@ -32,7 +33,7 @@ class Outage:
         """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""
         self.failures += 1
         if error is not None:
-            self.code = fault_vendor(self._using).error_code(error) if is_lost_connection(error, self._using) else ""
+            self.code = self._code(error)
         self.next_try = time.monotonic() + PAUSE.delay_seconds(self.failures)
         self._concurrency.outage_began()
         kind = None if error is None else fault_vendor(self._using).error_kind(error)
@@ -49,3 +50,8 @@ class Outage:
             logger.info("%s: the database answers again", self._name)
             self._concurrency.outage_ended()
         self.failures, self.unanswered, self.code = 0, False, ""
+
+    def _code(self, error: BaseException) -> str:
+        """The database's code of an error that means that there is no connection; "" for others."""
+        found = error.__cause__ if isinstance(error, DatabaseBusy) and error.__cause__ is not None else error
+        return fault_vendor(self._using).error_code(found) if is_lost_connection(found, self._using) else ""
