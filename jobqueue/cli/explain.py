@@ -17,6 +17,7 @@ from jobqueue.cli.watch import add_watch, repeat
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
+from jobqueue.explain.asking import ask_workers
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -30,6 +31,7 @@ READ_SECONDS = 10.0
 def declare(parser: ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", default=None, metavar="ID", help="the id of a job; without it: all due jobs")
     parser.add_argument("--queue", default=None, metavar="NAME", help="the jobs of this queue")
+    parser.add_argument("--no-stacks", action="store_true", help="do not ask busy workers where their threads are")
     add_watch(parser)
     add_json(parser)
     add_database(parser)
@@ -43,8 +45,9 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     list(registry.discover())
 
     def show(out: OutputWrapper) -> int:
-        # English, as everything on the command line.
-        with translation.override(None), time_limit(READ_SECONDS, using=using):
+        found = _explain(job_id, given["queue"], using)
+        # Not within the limit of time, which may be a transaction.
+        if not given["no_stacks"] and ask_workers(found, job_id=job_id, queue=given["queue"], using=using):
             found = _explain(job_id, given["queue"], using)
         if given["json"]:
             reasons = [asdict(one) for one in found]
@@ -58,15 +61,16 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
 
 
 def _explain(job_id: int | None, queue: str | None, using: str) -> list[Explanation]:
-    """[] for an id that no job has."""
-    if job_id is None:
-        return explain_backlog(using=using) if queue is None else explain_queue(queue, using=using)
-    try:
-        return explain_job(job_id, using=using)
-    except InvalidValue:
-        if Job.objects.using(using).filter(pk=job_id).exists():
-            raise
-        return []
+    """[] for an id that no job has. In English, as everything on the command line."""
+    with translation.override(None), time_limit(READ_SECONDS, using=using):
+        if job_id is None:
+            return explain_backlog(using=using) if queue is None else explain_queue(queue, using=using)
+        try:
+            return explain_job(job_id, using=using)
+        except InvalidValue:
+            if Job.objects.using(using).filter(pk=job_id).exists():
+                raise
+            return []
 
 
 def _lines(found: list[Explanation]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobqueue.conf import load
 from jobqueue.doctor.finding import Finding, Level
-from jobqueue.explain.serving import WORKERS_MAX
+from jobqueue.explain.workers import WORKERS_MAX
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.payload import JSON
 

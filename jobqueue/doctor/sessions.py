@@ -11,7 +11,7 @@ from django.db import connections
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.doctor.finding import Finding, Level
-from jobqueue.explain.serving import WORKERS_MAX
+from jobqueue.explain.workers import WORKERS_MAX
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Job
 from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, PER_CHILD, PER_RELAY

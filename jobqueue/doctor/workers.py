@@ -9,7 +9,7 @@ from datetime import datetime
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.doctor.finding import Finding, Level
-from jobqueue.explain.serving import WORKERS_MAX
+from jobqueue.explain.workers import WORKERS_MAX
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Worker
 from jobqueue.transitions.claiming.candidates import waiting_names

@@ -25,6 +25,7 @@ from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import held
 from jobqueue.explain.subjects import SAMPLE_MAX, Waiters, waiters
 from jobqueue.explain.survey import Spot, Survey, survey
+from jobqueue.explain.waits_in_words import full
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
@@ -45,10 +46,11 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
         watch = Stopwatch(alias)
         seen = survey(watch.first(lambda: read_now(alias)), alias)
         findings = Findings(cut=seen.cut or sum(spot.due > 0 for spot in seen.spots) > SPOTS_MAX)
+        crews = Crews(alias)
         if seen.spots:
-            _Look(seen, findings, alias).run()
+            _Look(seen, findings, crews, alias).run()
         else:
-            Crews(alias).tell(findings)
+            crews.tell(findings)
         _slow(watch, seen, findings)
         due = [spot for spot in seen.spots if spot.due]
         for one in read_only(alias):
@@ -56,7 +58,15 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
             findings.add(one, queues, jobs, capped=any(spot.capped for spot in due), rank=Rank.STOPS_ALL)
         monitor_dead(findings, alias)
         row_lock(findings, alias)
-        return findings.told() or nothing_waits(seen.cut, alias)
+        for one in full(alias):
+            findings.add(one, (), 0)
+        return (findings.told() or _idle(seen.cut, crews, alias)) + crews.skew()
+
+
+def _idle(cut: bool, crews: Crews, using: str) -> list[Explanation]:
+    """Of a database in which no job waits: what those that run wait for."""
+    found = nothing_waits(cut, using)
+    return (crews.waits() if found[0].code == "running" else []) + found
 
 
 def _chosen(due: Sequence[Spot]) -> list[Spot]:
@@ -91,10 +101,9 @@ class _Read:
 class _Look:
     """One look at the queues of a survey."""
 
-    def __init__(self, seen: Survey, findings: Findings, using: str) -> None:
-        self._seen, self._findings, self._using = seen, findings, using
+    def __init__(self, seen: Survey, findings: Findings, crews: Crews, using: str) -> None:
+        self._seen, self._findings, self._crews, self._using = seen, findings, crews, using
         self._due = _chosen([spot for spot in seen.spots if spot.due])
-        self._crews = Crews(using)
         self._read = self._rows()
 
     def run(self) -> None:

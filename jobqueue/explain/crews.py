@@ -7,10 +7,13 @@ from collections.abc import Collection
 
 from django.utils.translation import gettext
 
+from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
 from jobqueue.explain.hosts import Short, host_exhausted
-from jobqueue.explain.serving import SHOWN, RunningWorker, leases_of, most_run, read_workers, serve, tasks_in_words
+from jobqueue.explain.serving import SHOWN, leases_of, most_run, serve, tasks_in_words
+from jobqueue.explain.waits import waits_of_workers
+from jobqueue.explain.workers import RunningWorker, read_workers
 from jobqueue.payload import JSON
 
 
@@ -44,7 +47,22 @@ class Crews:
         self._tell_short(findings)
         for crew, waiting in self._free.items():
             one = self._busy(crew, [queue for queue, _, _ in waiting])
-            _add(findings, one, waiting, Rank.HOLDS_UP if one.evidence["full"] else Rank.MOVES)
+            full = bool(one.evidence["full"])
+            _add(findings, one, waiting, Rank.HOLDS_UP if full else Rank.MOVES)
+            told = [worker.name for worker in self._workers if worker.told and worker.name in crew]
+            for other in waits_of_workers(told, self._using) if told else []:
+                # With free threads, jobs wait only for workers that cannot claim.
+                holds = full or other.evidence.get("kind") == "refused"
+                _add(findings, other, waiting, Rank.HOLDS_UP if holds else Rank.LATER)
+
+    def waits(self) -> list[Explanation]:
+        """What jobs that run wait for, where none waits behind them: no statement, or three or four."""
+        told = [worker.name for worker in self._workers if worker.told]
+        return waits_of_workers(told, self._using) if told else []
+
+    def skew(self) -> list[Explanation]:
+        """clock_skew. No statement."""
+        return clock_skew(self._workers)
 
     def _tell_short(self, findings: Findings) -> None:
         """Add host_exhausted, also where no job waits; before the others if jobs wait for such workers alone."""

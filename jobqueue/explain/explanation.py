@@ -12,8 +12,8 @@ from jobqueue.payload import JSON
 #: what `code` may be, in the order of docs/reference/explain.md
 CODES = (
     "paused", "draining", "held", "expired", "key", "parents", "unknown_task", "not_due", "breaker", "slot", "rate",
-    "no_worker", "database_slow", "host_exhausted", "workers_busy", "monitor_dead", "row_lock", "read_only", "running",
-    "quarantined", "ended",
+    "no_worker", "database_slow", "host_exhausted", "connection", "outside_service", "hanging", "workers_busy",
+    "monitor_dead", "row_lock", "read_only", "running", "quarantined", "ended", "clock_skew",
 )  # fmt: skip
 #: jobs that a text and the evidence name
 JOBS_SHOWN = 10

@@ -18,6 +18,7 @@ from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
+from jobqueue.explain.waits import waits_of_workers
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.validation import check_id
@@ -54,7 +55,8 @@ def explain_row(
     if job.status not in (Job.Status.READY, Job.Status.PROCESSING):
         return [ended(job)]
     if job.status == Job.Status.PROCESSING:
-        return [*refusal, *nobody_reaps(job), running(job), *(watch.told() if watch else ())]
+        waits = waits_of_workers([job.locked_by], using, job_id=job.pk) if job.locked_by else []
+        return [*refusal, *nobody_reaps(job), *waits, running(job), *(watch.told() if watch else ())]
     place = read_place(job.queue, job.now, using, [job.task])
     found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
     if job.gate == 0 and job.run_at <= job.now:
@@ -68,7 +70,7 @@ def explain_row(
     found += watch.told() if watch else []
     if free:
         found += waits_for_worker(place, workers)
-    return [*found, *drain_of(place), *_unknown(job, found)]
+    return [*found, *drain_of(place), *_unknown(job, found), *workers.skew]
 
 
 def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:

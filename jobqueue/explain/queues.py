@@ -14,9 +14,10 @@ from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.explain.refusals import read_only
-from jobqueue.explain.serving import no_worker, serving, waits_for_worker
+from jobqueue.explain.serving import Serving, no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
+from jobqueue.explain.waits import waits_of_workers
 from jobqueue.gates.whole_queues import running_ids
 from jobqueue.payload import JSON
 from jobqueue.validation import check_queue
@@ -46,21 +47,25 @@ def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
         found = [*refusal, *paused, *drain_of(place)]
         if later is not None and not gated:
             found += _nothing_due(later, place, cut=firsts.cut)
+        runs = _runs(place)
+        if not jobs and not runs:
+            return _unique([*found, _empty(place)])
+        workers = serving(place)
         if jobs:
-            found += _waits(due, gated, place, watch, stopped=bool(refusal or paused))
+            found += _waits(due, gated, place, workers, watch, stopped=bool(refusal or paused))
         if later is not None and gated:
             found += _nothing_due(later, place, cut=firsts.cut)
-        runs = _runs(place)
-        return _unique(found + (runs if runs or jobs else [_empty(place)]))
+        if runs and not any(one.code == "workers_busy" for one in found):
+            found += waits_of_workers(workers.told, alias) if workers.told else []
+        return _unique(found + runs + workers.skew)
 
 
 def _waits(
-    due: ReadJob | None, gated: list[ReadJob], place: Place, watch: Stopwatch, *, stopped: bool
+    due: ReadJob | None, gated: list[ReadJob], place: Place, workers: Serving, watch: Stopwatch, *, stopped: bool
 ) -> list[Explanation]:
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
     free = due is not None and not found and not stopped
-    workers = serving(place)
     if free and workers.threads:
         watch.claim(place.queue)
         found += [*watch.told(), *waits_for_worker(place, workers)]

@@ -6,26 +6,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import NamedTuple
 
 from django.utils.translation import gettext
 
-from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot, Unestimated
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
-from jobqueue.explain.hosts import Short, host_exhausted, shortages
+from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.reading import Place
-from jobqueue.maintenance.worker_rows import alive, was_cut
+from jobqueue.explain.waits import waits_of_workers
+from jobqueue.explain.workers import RunningWorker, read_workers
+from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.worker.shared.queue_choice import Selection, parse
 
-#: rows of living workers that are read, and names of their choices that are shown
-WORKERS_MAX, SHOWN = 1000, 10
+#: names of their choices that are shown
+SHOWN = 10
 #: leases of each that are counted
 LEASES_MAX = 1000
 
@@ -37,6 +38,8 @@ class Serving:
     threads: dict[str, int]
     others: list[str]
     short: list[Short]  # what those that serve it are short of
+    told: list[str]  # of those that serve it: who has told its stacks a moment ago
+    skew: list[Explanation]  # clock_skew, of any of them
 
     @property
     def all_short(self) -> bool:
@@ -44,28 +47,9 @@ class Serving:
         return bool(self.short) and len({one.worker for one in self.short}) == len(self.threads)
 
 
-class RunningWorker(NamedTuple):
-    """What the row of a worker that runs says."""
-
-    name: str
-    queues: str
-    threads: int
-    short: list[Short]
-
-
 def serving(place: Place) -> Serving:
     """Who serves the queue of `place`. One statement, which reads the rows of the workers that run."""
     return serve(place.queue, read_workers(place.using))
-
-
-def read_workers(using: str) -> list[RunningWorker]:
-    """Up to WORKERS_MAX workers that run. One statement."""
-    columns = ("name", "queues", "concurrency", "host", "troubles")
-    rows = alive(load().worker_silent_seconds, using=using).values_list(*columns)
-    return [
-        RunningWorker(name, queues, threads, shortages(name, host, troubles))
-        for name, queues, threads, host, troubles in rows[:WORKERS_MAX]
-    ]
 
 
 def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
@@ -79,7 +63,8 @@ def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
             short += worker.short
         else:
             others.append(worker.queues)
-    return Serving(threads, others, short)
+    told = [worker.name for worker in workers if worker.told and worker.name in threads]
+    return Serving(threads, others, short, told, clock_skew(workers))
 
 
 def no_worker(place: Place, found: Serving) -> list[Explanation]:
@@ -100,15 +85,24 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
 
 def waits_for_worker(place: Place, found: Serving) -> list[Explanation]:
     """Of a due job that nothing else holds back: workers_busy, and host_exhausted, first if no worker is without it."""
-    busy, short = [next_free_worker(place, found)], host_exhausted(found.short)
+    busy, short = next_free_worker(place, found), host_exhausted(found.short)
     return short + busy if found.all_short else busy + short
 
 
-def next_free_worker(place: Place, found: Serving) -> Explanation:
-    """workers_busy: a due job that nothing holds back starts when a worker takes it.
+def next_free_worker(place: Place, found: Serving) -> list[Explanation]:
+    """workers_busy: a due job that nothing holds back starts when a worker takes it; and what busy workers wait for.
 
-    One statement for each hundred processes.
+    One statement for each hundred processes; four or five more if workers have told their stacks a moment ago.
     """
+    busy = _busy(place, found)
+    waits = waits_of_workers(found.told, place.using) if found.told else []
+    free = not busy.evidence["full"]
+    # With free threads, only what keeps the workers themselves from claiming is in the way of this job.
+    first = [one for one in waits if not free or one.evidence.get("kind") == "refused"]
+    return [*first, busy, *(one for one in waits if one not in first)]
+
+
+def _busy(place: Place, found: Serving) -> Explanation:
     names = sorted(found.threads)
     held = leases_of(names, place.using)
     leases = held.total()

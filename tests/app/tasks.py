@@ -259,6 +259,17 @@ def buys(url):
 
 
 @task
+def asks_another_database(seconds):
+    """With the driver alone, as of a server that is not in DATABASES."""
+    from MySQLdb import connect
+
+    parameters = connection.get_connection_params()
+    names = {name: parameters[name] for name in ("user", "passwd", "password", "host", "port") if name in parameters}
+    with connect(**names).cursor() as cursor:
+        cursor.execute("SELECT SLEEP(%s)", [seconds])
+
+
+@task
 def uses_the_database(seconds):
     """Holds the connection of its thread for a while."""
     with connection.cursor() as cursor:

@@ -23,8 +23,8 @@ from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.chores import BATCH, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
-from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.monitor.stack_answers import StackAnswers
+from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from jobqueue.worker.shared.worker_options import Options

@@ -1,0 +1,39 @@
+"""The rows of the workers that run, as explanations need them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django.db.models import Case, IntegerField, When
+
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.explain.hosts import Short, shortages
+from jobqueue.explain.reports import RECENT_SECONDS
+from jobqueue.maintenance.worker_rows import alive
+
+#: rows that are read
+WORKERS_MAX = 1000
+
+
+class RunningWorker(NamedTuple):
+    """What the row of a worker that runs says."""
+
+    name: str
+    queues: str
+    threads: int
+    host: str
+    clock_ahead_seconds: float | None
+    told: int  # 1: it has told its stacks a moment ago
+    short: list[Short]  # what it is short of
+
+
+def read_workers(using: str) -> list[RunningWorker]:
+    """Up to WORKERS_MAX workers that run. One statement."""
+    told = Case(When(stacks_at__gte=UtcNowPlus(-RECENT_SECONDS), then=1), default=0, output_field=IntegerField())
+    rows = alive(load().worker_silent_seconds, using=using).annotate(told=told)
+    columns = rows.values_list("name", "queues", "concurrency", "host", "clock_ahead_seconds", "told", "troubles")
+    return [
+        RunningWorker(name, queues, threads, host, ahead, told, shortages(name, host, troubles))
+        for name, queues, threads, host, ahead, told, troubles in columns[:WORKERS_MAX]
+    ]
