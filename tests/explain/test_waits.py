@@ -176,7 +176,11 @@ def test_a_worker_whose_process_gets_no_session_any_more_is_told_with_the_error(
     runs(running)
     pid = Worker.objects.get().pid
     wait_until(lambda: account.sessions() >= 4 and ports_of(pid), what="its sessions")
-    account.set_limit(1)
+    if VENDOR == "postgres":
+        account.set_limit(1)
+    else:
+        # These servers do not count sessions that were there before a limit.
+        account.set_password("changed")
     assert end_sessions_of(pid)
     waiting = tasks.add.enqueue(1, 2).id
     wait_until(lambda: asked(waiting)[0] == "connection", what="what the process says")
@@ -185,6 +189,7 @@ def test_a_worker_whose_process_gets_no_session_any_more_is_told_with_the_error(
         assert one.evidence["kind"] == "refused"
         assert "claim" in one.evidence["work"]
     account.set_limit(None)
+    account.set_password(account.password)
     gate.touch()
     wait_until(lambda: {job(one).status for one in (running, waiting)} == {2}, what="the end of all jobs")
     assert not WAITS & {one.code for one in explain_backlog()}
