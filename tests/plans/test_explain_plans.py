@@ -162,7 +162,7 @@ def fill(times):
         for _ in range(times):
             cursor.execute(
                 "INSERT INTO job_queue (queue, status, priority, run_at, payload, gate, wait_reason, task) "
-                "SELECT queue, status, priority, run_at, payload, gate, wait_reason, task FROM job_queue "
+                "SELECT queue, status, priority, run_at, payload, gate, 'copy', task FROM job_queue "
                 "WHERE wait_reason = 'seed'"
             )
         cursor.execute(
