@@ -44,7 +44,7 @@ def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_to
         if VENDOR == "postgres":
             # Elsewhere the thread that writes the rows of workers reaps, too, and waits for the lock.
             wait_until(lambda: (Worker.objects.get().troubles or {}).get("stalled"), what="the row of the worker")
-            assert Worker.objects.get().troubles["stalled"]["job_id"] == late
+            assert Worker.objects.get().troubles["stalled"]["job_id"] == int(late)
             assert "(row_lock)" in told(group)[0]
     wait_until(lambda: job(late).status == Job.Status.DONE, what="the job")
     group.prints("the jobs that nobody claimed are gone")

@@ -158,7 +158,7 @@ class StallWatch:
         if reason is None:
             line += "The database does not tell why; look what the statements of this worker wait for there."
         else:
-            line += f"The likeliest reason ({reason.code}): {reason.text} {reason.next_step}"
+            line += f"The likeliest reason ({reason.code}): {reason.text.rstrip('.')}. {reason.next_step}"
         logger.warning("%s", one_line(line))
 
     def _end(self) -> None:
