@@ -44,7 +44,7 @@ def test_of_control_groups_of_version_2_each_one_with_a_limit_counts_without_the
     write(proc / "self/cgroup", "0::/outer/inner\n")
     group(tmp_path / "outer/inner", V2, "max", 5, "inactive_file 1\n")
     group(tmp_path / "outer", V2, 1000, 900, "anon 1\ninactive_file 150\nactive_file 7\n")
-    assert list(memory(proc, tmp_path))[1:] == [Resource("memory", 250, 1000, "cgroup")]
+    assert list(memory(proc, tmp_path))[1:] == [Resource("memory", 257, 1000, "cgroup")]
 
 
 def test_in_a_container_the_own_group_is_the_root_whatever_its_path_outside(proc, tmp_path):

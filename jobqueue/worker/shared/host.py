@@ -58,13 +58,13 @@ def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Resource]:
     groups = [line.split(":", 2) for line in _text(proc / "self" / "cgroup").splitlines()]
     for _, controllers, path in groups:
         if not controllers:
-            yield from _in_groups(cgroups, path, "memory.max", "memory.current", "inactive_file")
+            yield from _in_groups(cgroups, path, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
             yield from _in_groups(cgroups / "memory", path, *names)
 
 
-def _in_groups(root: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[Resource]:
+def _in_groups(root: Path, path: str, limit: str, usage: str, prefix: str) -> Iterator[Resource]:
     """The group and those around it: each may have a limit. Inside a container its own group is the root."""
     parts = path.strip("/").split("/") if path.strip("/") else []
     for length in range(len(parts), -1, -1):
@@ -72,9 +72,9 @@ def _in_groups(root: Path, path: str, limit: str, usage: str, cache: str) -> Ite
         most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
         if not (most.isdigit() and used.isdigit() and int(most) < _NO_LIMIT):
             continue
-        # Pages of files that the kernel gives up first.
-        spare = re.search(rf"^{cache} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
-        free = int(most) - int(used) + (int(spare[1]) if spare else 0)
+        # The kernel gives pages of files up before it kills a process.
+        cached = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+        free = int(most) - int(used) + sum(map(int, cached))
         yield Resource("memory", max(0, free), int(most), "cgroup")
 
 
