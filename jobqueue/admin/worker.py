@@ -63,7 +63,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         held = Job.objects.filter(locked_by=OuterRef("name"), status=Job.Status.PROCESSING).order_by()
         count = held.values("locked_by").annotate(n=Count("pk")).values("n")
         jobs = Coalesce(Subquery(count, output_field=IntegerField()), 0)
-        rows: QuerySet[Model] = super().get_queryset(request).annotate(jobs=jobs)
+        rows: QuerySet[Model] = super().get_queryset(request).defer("stacks").annotate(jobs=jobs)
         return rows
 
     def label_of(self, row: Worker) -> str:

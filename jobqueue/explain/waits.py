@@ -6,7 +6,6 @@ Only for workers that were asked a moment ago: the functions of this room write 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db.models import Sum
@@ -14,7 +13,8 @@ from django.db.models import Sum
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.reports import Report, Standing, reports
-from jobqueue.explain.waiting_for import Wait, calling_line, wait_of
+from jobqueue.explain.wait_groups import Group, Runner
+from jobqueue.explain.waiting_for import calling_line, wait_of
 from jobqueue.explain.waits_in_words import connection, hanging, outside_service, unreachable
 from jobqueue.models import Job, JobStatTotal
 
@@ -24,36 +24,6 @@ SERVICE_SECONDS = 2.0
 HANG_SECONDS, HANG_TIMES, HANG_UNKNOWN_SECONDS = 60.0, 10.0, 600.0
 #: jobs whose rows are read
 JOBS_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """A job that runs, as its row says."""
-
-    id: int
-    fence: int
-    worker: str | None
-    kind: tuple[str, str]  # queue and task
-    seconds: float
-
-
-@dataclass(slots=True)
-class Group:
-    """Threads that wait for the same thing, or hang at the same line."""
-
-    standing: Standing | None  # None: the process did not answer
-    place: str
-    wait: Wait | None = None
-    runners: list[Runner] = field(default_factory=list)
-    threads: int = 0
-    workers: set[str] = field(default_factory=set)
-    usual_seconds: float | None = None
-    age_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """For how long the longest of the jobs has run."""
-        return max((runner.seconds for runner in self.runners), default=0.0)
 
 
 def waits_of_workers(names: Sequence[str], using: str, *, job_id: int | None = None) -> list[Explanation]:

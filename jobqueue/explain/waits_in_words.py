@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from django.db import connections
 from django.utils.translation import gettext
@@ -11,10 +10,8 @@ from django.utils.translation import gettext
 from jobqueue.db import vendor
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
 from jobqueue.explain.reports import Report
+from jobqueue.explain.wait_groups import Group
 from jobqueue.payload import JSON
-
-if TYPE_CHECKING:
-    from jobqueue.explain.waits import Group
 
 #: innermost lines of a stack, and names of workers, in the evidence
 LINES_SHOWN, WORKERS_SHOWN = 15, 5

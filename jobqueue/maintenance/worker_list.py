@@ -99,7 +99,7 @@ def listed(*, limit: int, stopped: bool, using: str) -> list[ListedWorker]:
 
 
 def _rows(using: str) -> QuerySet[ReadWorker]:
-    rows = Worker.objects.using(using).defer("retries", "gates", "schedules")
+    rows = Worker.objects.using(using).defer("retries", "gates", "schedules", "stacks")
     return rows.annotate(now=Selected(UtcNow()))
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from jobqueue.worker.run.attempt import Attempt, running
 from jobqueue.worker.run.frames import FRAMES_MAX, Files, database_of, of_coroutine, of_thread
-from jobqueue.worker.shared.stack_board import ANSWER_BYTES, StackBoard
+from jobqueue.worker.shared.stack_requests import ANSWER_BYTES, StackRequests
 
 #: between the two looks
 BETWEEN_SECONDS = 0.5
@@ -57,15 +57,15 @@ _Key = tuple[int, int, int]
 class StackLooks:
     """The duty of a child's watchdog. What it saw is kept, so that later looks tell for how long nothing has moved."""
 
-    def __init__(self, board: StackBoard, unreachable: Callable[[], Mapping[str, str]] = dict) -> None:
+    def __init__(self, requests: StackRequests, unreachable: Callable[[], Mapping[str, str]] = dict) -> None:
         """`unreachable`: work of this process for which it cannot reach the database now, with codes of the errors."""
-        self._board, self._unreachable = board, unreachable
+        self._requests, self._unreachable = requests, unreachable
         self._seen: dict[_Key, _Seen] = {}
         self._question, self._second_at = 0, 0.0
 
     def look(self) -> None:
         """Look if the monitor has asked; at the second look, answer. Costs nothing else."""
-        question = self._board.question
+        question = self._requests.question
         if not question:
             return
         now = time.monotonic()
@@ -74,7 +74,7 @@ class StackLooks:
             self._look(now)
         elif now >= self._second_at:
             self._look(now)
-            self._board.write(question, self._answer(now))
+            self._requests.write(question, self._answer(now))
 
     def _look(self, now: float) -> None:
         before, self._seen = self._seen, {}

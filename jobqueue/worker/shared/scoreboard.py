@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar, get_type_hints
 
 from jobqueue.worker.shared.redone_counts import Numbers, RedoneCounts
 from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
-from jobqueue.worker.shared.stack_board import StackBoard, StackMemory
+from jobqueue.worker.shared.stack_requests import StackMemory, StackRequests
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -269,9 +269,9 @@ class Scoreboard:
             self.retries.append(RetryCounts(RetryMemory.from_buffer(self._memory, offset)))
             offset += ctypes.sizeof(RetryMemory)
         #: where the threads of each child are, if the monitor asks; memory that is not written costs nothing
-        self.stacks: list[StackBoard] = []
+        self.stacks: list[StackRequests] = []
         for _ in range(processes):
-            self.stacks.append(StackBoard(StackMemory.from_buffer(self._memory, offset)))
+            self.stacks.append(StackRequests(StackMemory.from_buffer(self._memory, offset)))
             offset += ctypes.sizeof(StackMemory)
         self.wakeups = WakeupPipes(self.slots)
         # Not os.getppid() after a fork: the supervisor may have died by then.

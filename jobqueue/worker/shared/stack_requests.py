@@ -26,7 +26,7 @@ class StackMemory(ctypes.Structure):
     )
 
 
-class StackBoard:
+class StackRequests:
     """The memory of one child. The monitor calls ask() and answer(), the child the others."""
 
     def __init__(self, memory: StackMemory) -> None:
