@@ -29,7 +29,7 @@ JOBS_MAX = 200
 def waits_of_workers(names: Sequence[str], using: str, *, job_id: int | None = None) -> list[Explanation]:
     """What the threads of these workers wait for, those of most jobs first; with `job_id`, of that job alone.
 
-    One statement; three if one of the workers was asked a moment ago.
+    One statement; three or four if one of the workers was asked a moment ago, and one more for each without an answer.
     """
     told = reports(sorted(names), using)
     if not told:
@@ -105,13 +105,17 @@ def _by_size(groups: dict[object, Group]) -> list[Group]:
 
 
 def _runners(told: Sequence[Report], using: str, job_id: int | None) -> dict[tuple[int, int], Runner]:
-    """The rows of the jobs that workers have told, by id and fence: those that still run. One statement."""
+    """The rows of the jobs that workers have told, by id and fence: those that still run.
+
+    One statement, and one for each worker that did not answer.
+    """
     ids = {one for report in told for standing in report.standing for one in standing.jobs}
     wanted = Job.objects.using(using).filter(status=Job.Status.PROCESSING)
     silent = [report.worker for report in told if not report.answered]
     rows = [wanted.filter(pk__in=sorted(ids if job_id is None else {job_id})[:JOBS_MAX])]
-    if silent and job_id is None:
-        rows.append(wanted.filter(locked_by__in=silent))
+    if job_id is None:
+        # By equality: for a list of names MySQL may read the whole index.
+        rows += [wanted.filter(locked_by=name) for name in silent]
     columns = ("pk", "fence", "locked_by", "queue", "task", Selected("locked_at"), Selected(UtcNow()))
     return {
         (runner.id, runner.fence): runner

@@ -21,6 +21,8 @@ from jobqueue.worker.shared.stack_requests import ANSWER_BYTES, StackRequests
 
 #: between the two looks
 BETWEEN_SECONDS = 0.5
+#: room for what an answer has beside the places
+FRAME_BYTES = 1024
 #: threads without a job, and coroutines and job threads, that are looked at
 OTHERS_MAX, JOBS_MAX = 30, 300
 
@@ -97,14 +99,16 @@ class StackLooks:
             if job_id:
                 place.jobs.append([job_id, fence])
         ordered = sorted(places.values(), key=lambda place: (not place.jobs, -place.threads))
-        told = [_facts(place, now) for place in ordered]
-        for count in range(len(told), -1, -1):
-            answer = {"answered": True, "places": told[:count], "cut": count < len(told)}
-            answer["unreachable"] = dict(self._unreachable())
-            text = json.dumps(answer).encode()
-            if len(text) <= ANSWER_BYTES:
-                return text
-        return b'{"answered": true, "places": [], "cut": true}'
+        told: list[dict[str, object]] = []
+        room = ANSWER_BYTES - FRAME_BYTES
+        for place in ordered:
+            facts = _facts(place, now)
+            room -= len(json.dumps(facts)) + 2
+            if room < 0:
+                break
+            told.append(facts)
+        answer = {"answered": True, "places": told, "cut": len(told) < len(ordered)}
+        return json.dumps(answer | {"unreachable": dict(self._unreachable())}).encode()
 
 
 def _facts(place: _Place, now: float) -> dict[str, object]:
