@@ -15,26 +15,28 @@ from jobqueue.transitions.claiming import candidates
 
 #: queues whose plans are read: the server's statistics may differ between them
 QUEUES_MAX = 3
+#: whose plan is asked for if no queue has jobs: without its index the server may refuse it
+ANY_QUEUE = "default"
 #: the batch of a worker
 ROWS = 100
 
 
 def claim_plan(using: str) -> Iterator[Finding]:
-    """claim_plan, for the first queues of the table."""
+    """claim_plan, for the first queues of the table.
+
+    The plan for an empty table is not judged: PostgreSQL may sort the one row that it expects there.
+    """
     try:
-        plans = {queue: plan_of(queue, using) for queue in _queues(using)}
+        queues = candidates.queue_names(using=using, limit=QUEUES_MAX)
+        plans = {queue: plan_of(queue, using) for queue in queues or [ANY_QUEUE]}
     except Error as error:
         # On MySQL and MariaDB the statements name their index, and are refused without it.
         yield _finding("", f"Claims are refused: {error}", str(error))
         return
     for queue, plan in plans.items():
-        if plan is not None and (wrong := _wrong(plan)):
+        if queues and plan is not None and (wrong := _wrong(plan)):
             yield _finding(queue, f"The claim of queue {queue} {wrong}", plan.text)
             return
-
-
-def _queues(using: str) -> list[str]:
-    return candidates.queue_names(using=using, limit=QUEUES_MAX) or ["default"]
 
 
 def plan_of(queue: str, using: str) -> Plan | None:

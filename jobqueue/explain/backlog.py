@@ -82,7 +82,7 @@ def _slow(watch: Stopwatch, seen: Survey, findings: Findings) -> None:
     """Add database_slow for all due jobs. One statement if a job is due."""
     due = [spot for spot in seen.spots if spot.due and spot.gate == 0]
     if due:
-        watch.claim(due[0].queue)
+        watch.claim(due[0].queue, due[0].due_levels[0].level)
     for one in watch.told():
         jobs, queues = sum(spot.due for spot in due), {spot.queue for spot in due}
         findings.add(one, queues, jobs, capped=any(spot.capped for spot in due))

@@ -66,7 +66,7 @@ def explain_row(
     # If nothing else keeps it from starting.
     free = not found
     if watch and free:
-        watch.claim(job.queue)
+        watch.claim(job.queue, job.priority)
     found += watch.told() if watch else []
     if free:
         found += waits_for_worker(place, workers)

@@ -66,8 +66,8 @@ def _waits(
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
     free = due is not None and not found and not stopped
-    if free and workers.threads:
-        watch.claim(place.queue)
+    if due is not None and free and workers.threads:
+        watch.claim(place.queue, due.priority)
         found += [*watch.told(), *waits_for_worker(place, workers)]
     elif free:
         found += [*no_worker(place, workers), *watch.told()]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from django.db.models import Case, IntegerField, When
 
 from jobqueue.conf import load
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.explain.hosts import Short, shortages
 from jobqueue.explain.reports import RECENT_SECONDS
@@ -31,7 +32,9 @@ class RunningWorker(NamedTuple):
 def read_workers(using: str) -> list[RunningWorker]:
     """Up to WORKERS_MAX workers that run. One statement."""
     told = Case(When(stacks_at__gte=UtcNowPlus(-RECENT_SECONDS), then=1), default=0, output_field=IntegerField())
-    rows = alive(load().worker_silent_seconds, using=using).annotate(told=told)
+    found = alive(load().worker_silent_seconds, using=using).annotate(told=told)
+    # MariaDB would read the rows of workers that have stopped.
+    rows = vendor(using).force_index(found, "ix_worker_alive")
     columns = rows.values_list("name", "queues", "concurrency", "host", "clock_ahead_seconds", "told", "troubles")
     return [
         RunningWorker(name, queues, threads, host, ahead, told, shortages(name, host, troubles))

@@ -103,7 +103,7 @@ def running(queue: str, most: int, using: str) -> int:
 
 
 def running_ids(queue: str, most: int, using: str) -> list[int]:
-    """The ids of up to `most` of them, in no order."""
+    """The ids of up to `most` of them, in the order of ix_pick."""
     return [job_id for (job_id,) in _running(using, min(most, COUNTED_MAX)).rows(queue=queue)]
 
 
@@ -112,7 +112,9 @@ def _running(using: str, most: int) -> Prepared:
     rows = Job.objects.using(using).filter(
         queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.PROCESSING)
     )
-    return prepare_rows(vendor(using).force_index(rows, "ix_pick").values_list("pk")[:most])
+    # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
+    ordered = vendor(using).force_index(rows, "ix_pick").order_by("gate", "priority", "run_at", "id")
+    return prepare_rows(ordered.values_list("pk")[:most])
 
 
 def _until(opens_at: datetime | None, now: datetime) -> float:

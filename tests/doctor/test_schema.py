@@ -137,3 +137,13 @@ def test_the_plan_of_a_claim_is_right_with_a_backlog_and_wrong_without_its_index
 def test_the_plan_of_an_empty_table_is_no_finding():
     add_worker()
     assert ids() == []
+
+
+@committed
+def test_the_plan_of_an_empty_table_with_a_large_file_is_no_finding(backlog):  # noqa: F811
+    add_worker()
+    Job.objects.all().delete()
+    if VENDOR == "postgres":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE job_queue")
+    assert "claim_plan" not in ids()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from django.utils import timezone
 from jobqueue.models import Job
 from tests.launch import ROOT, by_exec, launch
 from tests.patience import patient
+from tests.process.probe import nothing_is_open
 
 
 class RunningWorker:
@@ -59,6 +61,29 @@ class RunningWorker:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(patient(10))
+
+    def freeze(self) -> None:
+        """SIGSTOP to all its processes while none is within a transaction, whose locks would stay."""
+        while True:
+            os.killpg(self.process.pid, signal.SIGSTOP)
+            wait_for(lambda: set(self._states()) <= {"T", "Z"}, 60, "the stop of all processes")
+            if nothing_is_open(looks=3):
+                return
+            self.thaw()
+            time.sleep(random.uniform(0.05, 0.2))
+
+    def thaw(self) -> None:
+        """SIGCONT to all its processes."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def _states(self) -> list[str]:
+        """The states of the processes of its group, as /proc has them."""
+        states = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+                states += [state] if group == str(self.process.pid) else []
+        return states
 
     def output(self) -> str:
         """All log lines so far."""

@@ -132,15 +132,14 @@ def test_a_whole_tree_that_is_frozen_past_its_lease(run_worker, jobs, observer, 
     add(task, 1, observer.address, "body", 60 if how == "asks" else 12)
     frozen = run_worker(*options)
     wait_for(lambda: observer.running, 60, lambda: unended([frozen]))
-    time.sleep(0.5)
-    os.killpg(frozen.process.pid, signal.SIGSTOP)
+    frozen.freeze()
     (job,) = Job.objects.all()
     other = run_worker(*options)
     wait_for(lambda: observer.of("body").running == 2, 90, lambda: unended([other]))
     again = Job.objects.get()
     assert again.fence == job.fence + 1
     outlived = observer.of("body").most - 1
-    os.killpg(frozen.process.pid, signal.SIGCONT)
+    frozen.thaw()
     continued = time.monotonic()
     if how == "asks":
         wait_for(lambda: observer.of("body").ends, patient(heartbeat), lambda: unended([frozen]))
