@@ -1,4 +1,4 @@
-"""Who traces this process, if anybody does: jobqueue.otel sets it, the producer and the workers ask for it.
+"""The tracer of this process, or None: jobqueue.otel sets it, and the producer and the workers read it.
 
 It stands below both and imports nothing, so that a process without tracing pays for one look at a variable.
 """
@@ -46,5 +46,5 @@ def trace_with(tracer: Tracer | None) -> None:
 
 
 def current() -> Tracer | None:
-    """Who makes spans; None if nobody does."""
+    """The object that makes spans, or None if this process is not traced."""
     return _tracer

@@ -34,9 +34,9 @@ class Worker(models.Model):
     gates = PayloadField(_("limits that it knows"), null=True)
     # The ids of the versions of schedules that its code and settings have. NULL: none.
     schedules = PayloadField(_("schedules that it announces"), null=True)
-    # What it is short of, and whether it claims nothing although work is due: monitor/troubles.py. NULL: nothing.
+    # Resources that its host lacks, and whether it does not claim due work: monitor/troubles.py. NULL: no trouble.
     troubles = PayloadField(_("troubles"), null=True)
-    # Somebody wants to know where its threads are; NULL: nobody, or it has answered.
+    # When a process last asked for its stacks. NULL: no request is open.
     stacks_asked_at = UtcDateTimeField(_("stacks asked for at"), null=True)
     # The last answer, and when it was written: jobqueue.worker.run.stacks.
     stacks = PayloadField(_("stacks of its threads"), null=True)

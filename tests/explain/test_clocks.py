@@ -1,4 +1,4 @@
-"""clock_skew: a worker whose host has a wrong clock is told, last, by what it stores with its heartbeats."""
+"""clock_skew: explain reports, as the last reason, hosts whose workers store a wrong clock with their heartbeats."""
 
 import signal
 

@@ -42,7 +42,7 @@ def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_to
     with locked_table():
         wait_until(lambda: told(group), 90, "the warning")
         if VENDOR == "postgres":
-            # Elsewhere the thread that writes the rows of workers reaps, too, and waits for the lock.
+            # On the others the thread that writes the rows of workers also reaps, and waits for the lock.
             wait_until(lambda: (Worker.objects.get().troubles or {}).get("stalled"), what="the row of the worker")
             assert Worker.objects.get().troubles["stalled"]["job_id"] == int(late)
             assert "(row_lock)" in told(group)[0]

@@ -52,7 +52,7 @@ class Late(NamedTuple):
 
 
 class StallWatch:
-    """One worker's. look() is called every `interval_seconds`, by one thread. `troubles` is told of stalls."""
+    """Watches one worker. One thread calls look() every `interval_seconds`; stalls are passed to `troubles`."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ _Key = tuple[int, int, int]
 
 
 class StackLooks:
-    """The duty of a child's watchdog. What it saw is kept, so that later looks tell for how long nothing has moved."""
+    """A duty of a child's watchdog. It keeps each look, so that a later one knows since when a stack is the same."""
 
     def __init__(self, requests: StackRequests, unreachable: Callable[[], Mapping[str, str]] = dict) -> None:
         """`unreachable`: work of this process for which it cannot reach the database now, with codes of the errors."""
@@ -143,7 +143,7 @@ def _of_attempt(attempt: Attempt, frames: Mapping[int, FrameType]) -> list[Frame
     if attempt.coroutine is None:
         return thread
     waits = of_coroutine(attempt.coroutine)
-    # What runs now is on the stack of the event loop.
+    # A coroutine that runs at this moment is on the stack of the event loop.
     return thread if any(frame in thread for frame in waits[:1]) else waits
 
 

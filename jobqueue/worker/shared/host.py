@@ -1,4 +1,4 @@
-"""What this host is short of: memory, file descriptors or disk space, as Linux tells it. Nothing on other systems.
+"""Free memory, file descriptors and disk space of this host, from Linux. On other systems nothing is reported.
 
 Memory is that of the host and of the control groups that this process is in, versions 1 and 2. Read by the monitor with
 each heartbeat; a few small files.
