@@ -44,6 +44,7 @@ class Program:
         # In a process group of its own, so that Ctrl-C reaches only the demo, which then stops it gracefully.
         with undisturbed():
             self.process = subprocess.Popen(command, stderr=self.log, text=True, process_group=0)
+        self.killed = False
         self.starts += 1
 
     def running(self) -> bool:

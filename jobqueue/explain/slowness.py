@@ -60,15 +60,17 @@ class Stopwatch:
         trip, (queue, claim) = self._round_trip or 0.0, self._claim or (None, 0.0)
         if trip <= ROUND_TRIP_SECONDS and claim <= CLAIM_SECONDS:
             return []
+        # Rounded once, so that the text and the evidence tell the same figure.
+        trip_ms, claim_ms = round(1000 * trip, 1), round(1000 * claim, 1)
         evidence: dict[str, JSON] = {
             "database": self._using,
-            "round_trip_ms": round(1000 * trip, 1),
+            "round_trip_ms": trip_ms,
             "round_trip_limit_ms": 1000 * ROUND_TRIP_SECONDS,
-            "claim_ms": None if self._claim is None else round(1000 * claim, 1),
+            "claim_ms": None if self._claim is None else claim_ms,
             "claim_limit_ms": 1000 * CLAIM_SECONDS,
             "claim_queue": queue,
         }
-        facts = {"ms": f"{1000 * trip:.0f}", "limit": f"{1000 * ROUND_TRIP_SECONDS:.0f}", "queue": queue}
+        facts = {"ms": f"{trip_ms:.0f}", "limit": f"{1000 * ROUND_TRIP_SECONDS:.0f}", "queue": queue}
         if trip > ROUND_TRIP_SECONDS:
             text = gettext(
                 "The database answers slowly: a trivial statement takes %(ms)s ms, and more than %(limit)s ms is slow. "
@@ -79,7 +81,7 @@ class Stopwatch:
                 "be nearer to it."
             )
             return [Explanation("database_slow", text % facts, evidence, step)]
-        facts |= {"ms": f"{1000 * claim:.0f}", "limit": f"{1000 * CLAIM_SECONDS:.0f}"}
+        facts |= {"ms": f"{claim_ms:.0f}", "limit": f"{1000 * CLAIM_SECONDS:.0f}"}
         text = gettext(
             "The database answers slowly: the read that a claim of queue %(queue)s begins with takes %(ms)s ms, and "
             "more than %(limit)s ms is slow."
