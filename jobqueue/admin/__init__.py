@@ -1,16 +1,16 @@
 """The Django admin: pages show state and offer verbs such as retry; they edit no rows. They run in web processes.
 
-actions has the verbs of a job, job_states the names of its states and which verbs each allows.
+`page` holds what all pages share; each list with its pages has a room or a file named after what it shows.
 """
 
-from jobqueue.admin.failure_note import FailureNoteAdmin
+from jobqueue.admin.dead_letters.failure_note import FailureNoteAdmin
+from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin
-from jobqueue.admin.job import JobAdmin
+from jobqueue.admin.jobs.job_admin import JobAdmin
 from jobqueue.admin.lock_activity import LockActivityAdmin
-from jobqueue.admin.outbox import OutboxEventAdmin
-from jobqueue.admin.queues import QueueAdmin
-from jobqueue.admin.redrive import RedriveAdmin
-from jobqueue.admin.schedules import ScheduleAdmin
+from jobqueue.admin.outbox.outbox_admin import OutboxEventAdmin
+from jobqueue.admin.queues.queue_admin import QueueAdmin
+from jobqueue.admin.schedules.schedule_admin import ScheduleAdmin
 from jobqueue.admin.worker import WorkerAdmin
 
 __all__ = [

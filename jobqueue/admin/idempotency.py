@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import badge, json_of, label, moment_of, name_of, plain
-from jobqueue.admin.readonly import ConditionFilter, Facts, NewestFirst, ReadOnlyAdmin
+from jobqueue.admin.page.formatting import badge, json_of, label, moment_of, name_of, plain
+from jobqueue.admin.page.readonly import ConditionFilter, Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobQueueError
 from jobqueue.idempotency.keys import stored

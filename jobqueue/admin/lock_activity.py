@@ -15,8 +15,8 @@ from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import NOTHING, badge, block, moment, plain, relative, span
-from jobqueue.admin.readonly import ReadOnlyAdmin
+from jobqueue.admin.page.formatting import NOTHING, badge, block, moment, plain, relative, span
+from jobqueue.admin.page.readonly import ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.db.lock_facts import LockWait
 from jobqueue.lockstats import report

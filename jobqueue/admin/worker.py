@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.formatting import NOTHING, badge, json_of, moment_of, name_of, plain, relative
-from jobqueue.admin.readonly import Facts, ReadOnlyAdmin
+from jobqueue.admin.page.formatting import NOTHING, badge, json_of, moment_of, name_of, plain, relative
+from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin
 from jobqueue.maintenance.worker_list import state_of
 from jobqueue.models import Job, Worker
 

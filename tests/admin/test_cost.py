@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.admin import job as job_admin
-from jobqueue.admin import readonly
+from jobqueue.admin.jobs import job_admin
+from jobqueue.admin.page import readonly
 from jobqueue.models import Job, Worker
 from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns

@@ -9,7 +9,7 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 from jobqueue import enqueue
-from jobqueue.admin import formatting
+from jobqueue.admin.page import formatting
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import PayloadError
 from jobqueue.models import JobAttempt, Worker

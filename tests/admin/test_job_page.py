@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from jobqueue.admin import formatting
+from jobqueue.admin.page import formatting
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import fail

@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import OperationalError
 from django.utils import translation
 
-from jobqueue.admin import redrive_page
+from jobqueue.admin.dead_letters import redrive_page
 from jobqueue.dead_letters import redrives
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Redrive

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 from django.utils.html import escape
 
-from jobqueue.admin import readonly
+from jobqueue.admin.page import readonly
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.idempotency.keys import stored

@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import AnonymousUser
 
-from jobqueue.admin import actions
+from jobqueue.admin.jobs import actions
 from jobqueue.models import IdempotencyRecord, Job, OutboxEvent, Worker
 from tests.admin.helpers import JOBS, VERBS, WORKERS, act, client_of, job_page, person, root, text_of, viewer
 from tests.factories import claim_one, job, make_in_state, make_job, row, state

@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.html import strip_tags
 
 from jobqueue import enqueue_many
-from jobqueue.admin import queues
+from jobqueue.admin.queues import queue_admin as queues
 from jobqueue.flow import drain, pause, set_limit
 from jobqueue.flow.overview import COUNT_MAX, queue_states
 from jobqueue.maintenance.worker_rows import register
@@ -102,7 +102,7 @@ def test_many_queues_are_shown_in_pages(monkeypatch):
 
 def test_more_queues_than_are_looked_at_and_counts_that_stop_are_told(monkeypatch):
     monkeypatch.setattr("jobqueue.flow.overview.QUEUES_MAX", 2)
-    monkeypatch.setattr("jobqueue.admin.queues.QUEUES_MAX", 2)
+    monkeypatch.setattr("jobqueue.admin.queues.queue_admin.QUEUES_MAX", 2)
     for name in "abc":
         make_job(name)
     page = text_of(root().get(QUEUES))
@@ -111,7 +111,7 @@ def test_more_queues_than_are_looked_at_and_counts_that_stop_are_told(monkeypatc
 
 
 def test_a_count_stops_and_says_so(monkeypatch):
-    for module in ("jobqueue.flow.overview", "jobqueue.flow.wording", "jobqueue.admin.queues"):
+    for module in ("jobqueue.flow.overview", "jobqueue.flow.wording", "jobqueue.admin.queues.queue_admin"):
         monkeypatch.setattr(f"{module}.COUNT_MAX", 3)
     enqueue_many("mail", range(5))
     page = text_of(root().get(QUEUES))

@@ -33,7 +33,7 @@ def test_the_page_shows_groups_of_dead_letters_with_links_to_their_jobs():
 
 
 def test_only_the_largest_groups_are_read_and_the_page_says_so(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.redrive.GROUPS_SHOWN", 2)
+    monkeypatch.setattr("jobqueue.admin.dead_letters.redrive_admin.GROUPS_SHOWN", 2)
     dead(3, task="app.most")
     dead(2, task="app.more")
     client = root()

@@ -1,0 +1,1 @@
+"""Dead letters in groups of the same failure, notes on failures, and redrives."""

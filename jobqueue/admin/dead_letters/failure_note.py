@@ -1,0 +1,130 @@
+"""Notes on failures of one kind: the list of them, the page that writes one, and the note in columns of other pages."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue import dead_letters
+from jobqueue.admin.page.formatting import NOTHING, block, hint, moment_of, name_of, plain, same_failure
+from jobqueue.admin.page.readonly import Facts, NewestFirst, ReadOnlyAdmin
+from jobqueue.conf import load
+from jobqueue.db.clock import read_now
+from jobqueue.dead_letters.noting import NOTE_CHARS, notes_on
+from jobqueue.models import FailureNote
+from jobqueue.models.failure_note import AUTHOR_CHARS
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+    ShownNote = WithAnnotations[FailureNote, Facts]
+    _NoteForm = forms.ModelForm[Any]
+else:
+    _NoteForm = forms.ModelForm
+
+LIST_CHARS, HINT_CHARS = 120, 500
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+def may_write(request: HttpRequest) -> bool:
+    """Whether this user may write notes."""
+    return request.user.has_perm("jobqueue.change_failurenote")
+
+
+def note_cell(fingerprint: str | None, text: str, request: HttpRequest) -> str:
+    """The beginning of a note for a table; a link to its page for those who may write it."""
+    shown = hint(plain(text, LIST_CHARS), plain(text, HINT_CHARS)) if text else ""
+    if fingerprint is None or not may_write(request):
+        return shown or NOTHING
+    return format_html('<a href="{}">{}</a>', _page(fingerprint), shown or gettext("Write a note"))
+
+
+def note_block(fingerprint: str, request: HttpRequest) -> str:
+    """The whole note for the page of a job, who wrote it, and a link for those who may write it."""
+    found = notes_on([fingerprint], using=load().database).get(fingerprint)
+    parts = [block(found.text), plain(found.by), " "] if found else []
+    if may_write(request):
+        words = gettext("Change the note") if found else gettext("Write a note")
+        parts.append(format_html('<a href="{}">{}</a>', _page(fingerprint), words))
+    return format_html("{}" * len(parts), *parts) if parts else NOTHING
+
+
+def _page(fingerprint: str) -> str:
+    return reverse("admin:jobqueue_failurenote_change", args=[fingerprint])
+
+
+class NoteForm(_NoteForm):
+    """One field; empty, it removes the note."""
+
+    note = forms.CharField(
+        label=_("note"),
+        required=False,
+        max_length=NOTE_CHARS,
+        widget=forms.Textarea(attrs={"rows": 6, "cols": 80}),
+        help_text=_("All jobs that fail like that show it, now and later. An empty note is removed."),
+    )
+
+    class Meta:
+        model = FailureNote
+        fields = ("note",)
+
+
+class NewestChangeFirst(NewestFirst):
+    """The notes are few: a sort of all of them costs nothing."""
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
+        return ["-updated_at", "pk"]
+
+
+@admin.register(FailureNote)
+class FailureNoteAdmin(ReadOnlyAdmin):
+    """Notes; a page exists for each fingerprint, whether it has a note or not."""
+
+    form = NoteForm
+    actions = None
+    list_display = ("fingerprint", "beginning", "written_by", "updated")
+    list_display_links = ("fingerprint",)
+    fields = ("jobs", "note", "written_by", "updated")
+    readonly_fields = ("jobs", "written_by", "updated")
+    updated = moment_of(FailureNote, "updated_at")
+    written_by = name_of(FailureNote, "author")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return may_write(request)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
+        return NewestChangeFirst
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
+        """The note on the fingerprint `object_id`, or an empty one."""
+        if not _FINGERPRINT.fullmatch(object_id):
+            return None
+        found = self.get_queryset(request).filter(pk=object_id).first()
+        if found is None:
+            found = FailureNote(fingerprint=object_id, note="", author="", updated_at=None)  # type: ignore[misc]
+            found.now = read_now(load().database)  # type: ignore[attr-defined]
+        return found
+
+    def save_model(self, request: HttpRequest, obj: Any, form: forms.ModelForm[Any], change: bool) -> None:
+        """Write the note, or remove it if the text is empty."""
+        name = request.user.get_username()[:AUTHOR_CHARS]
+        dead_letters.note(obj.fingerprint, obj.note, by=name, using=load().database)
+
+    @admin.display(description=_("note"))
+    def beginning(self, row: ShownNote) -> str:
+        return hint(plain(row.note, LIST_CHARS), plain(row.note, HINT_CHARS))
+
+    @admin.display(description=_("dead letters of this kind"))
+    def jobs(self, row: ShownNote) -> str:
+        """The fingerprint, as a link to the jobs."""
+        return same_failure(row.fingerprint)

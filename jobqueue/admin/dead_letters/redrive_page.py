@@ -1,0 +1,189 @@
+"""The page on which a redrive is chosen, looked at and started. Nothing is written before its last button."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext, ngettext
+
+from jobqueue.admin.dead_letters.failure_table import rows_of
+from jobqueue.admin.dead_letters.redrive_form import HOW, WHICH, RedriveForm, form_of
+from jobqueue.admin.page.formatting import NOTHING, job_link, plain, relative, short_task, span
+from jobqueue.admin.page.history import log_entry
+from jobqueue.conf import load
+from jobqueue.db.clock import read_now
+from jobqueue.dead_letters import Redriven, redrive
+from jobqueue.dead_letters.preview import Candidate, preview
+from jobqueue.durations import parse_rate
+from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
+from jobqueue.maintenance.worker_rows import is_any_alive
+from jobqueue.models import Job, Redrive
+
+GROUPS_SHOWN, FIRST_SHOWN = 20, 10
+LOG_BATCH = 100
+
+
+def may_redrive(request: HttpRequest) -> bool:
+    """Whether this user may use the page: it shows jobs, and starts redrives."""
+    return request.user.has_perm("jobqueue.redrive_jobs") and request.user.has_perm("jobqueue.view_job")
+
+
+def new_redrive(request: HttpRequest, site: AdminSite) -> HttpResponse:
+    """The page. A filter in the address fills the form; a POST with `start` records what the preview has shown."""
+    if not may_redrive(request):
+        raise PermissionDenied
+    given = request.POST if request.method == "POST" else request.GET
+    if not any(name in given for name in WHICH) and request.method != "POST":
+        return show(request, site, RedriveForm())
+    form = form_of({name: given[name] for name in given})
+    if request.method == "POST" and "start" in given and form.is_valid():
+        if not form.cleaned_data["everything"] or given.get("confirm") == "yes":
+            return _start(request, site, form)
+        messages.warning(request, gettext("Nothing was written: tick the question at the end to retry all."))
+    return show(request, site, form)
+
+
+def show(request: HttpRequest, site: AdminSite, form: RedriveForm) -> HttpResponse:
+    """The form, and below it the preview if its values are right."""
+    context = site.each_context(request) | (_preview(form, request) if form.is_valid() else {})
+    context |= {
+        "title": gettext("New redrive of dead letters"),
+        "opts": Redrive._meta,
+        "form": form,
+        "parts": [
+            (gettext("Which dead letters"), [form[name] for name in WHICH]),
+            (gettext("How they are retried"), [form[name] for name in HOW]),
+        ],
+        "page": reverse("admin:jobqueue_redrive_new"),
+    }
+    return TemplateResponse(request, "admin/jobqueue/new_redrive.html", context)
+
+
+def _preview(form: RedriveForm, request: HttpRequest) -> dict[str, Any]:
+    """What the template shows of a redrive with these values; or what is wrong with them."""
+    using = load().database
+    chosen, pace = form.chosen(), form.pace()
+    try:
+        found = redrive(**chosen, **pace, dry_run=True, using=using)
+        seen = preview(found.filters or {}, first=FIRST_SHOWN, using=using)
+    except (InvalidType, InvalidValue) as error:
+        form.add_error(None, str(error))
+        return {}
+    now = read_now(using)
+    retried = min(seen.matched, pace.get("limit") or seen.matched)
+    return {
+        "previewed": True,
+        "start": ngettext("Start: retry %(n)d job", "Start: retry %(n)d jobs", retried) % {"n": retried},
+        "steps": list(_steps(seen.matched, retried, pace)),
+        "groups": rows_of(seen.groups[:GROUPS_SHOWN], now, request, redrives="job_ids" in chosen),
+        "groups_left": _left(len(seen.groups) - GROUPS_SHOWN),
+        "links": "job_ids" in chosen,
+        "first": [_row(one, now) for one in seen.first[:retried]],
+        "hidden": form.hidden(),
+        "question": _question(retried) if "everything" in chosen else "",
+        "idle": not is_any_alive(load().worker_silent_seconds, using=using),
+    }
+
+
+def _steps(matched: int, retried: int, pace: dict[str, Any]) -> Iterator[str]:
+    """What will happen, in order."""
+    yield ngettext("%(n)d dead letter matches.", "%(n)d dead letters match.", matched) % {"n": matched}
+    if retried < matched:
+        yield gettext("Only the %(n)d oldest of them are retried, by the limit.") % {"n": retried}
+    first = pace["canary"]
+    if not retried:
+        return
+    if 0 < first < retried:
+        yield ngettext(
+            "The %(n)d oldest job is retried first, as a canary. If it fails its next attempt, the redrive stops, and "
+            "the others stay as they are.",
+            "The %(n)d oldest jobs are retried first, as a canary. If one of them fails its next attempt, the redrive "
+            "stops, and the others stay as they are.",
+            first,
+        ) % {"n": first}
+        yield ngettext(
+            "After that, %(n)d other job is retried.",
+            "After that, the other %(n)d jobs are retried, oldest first.",
+            retried - first,
+        ) % {"n": retried - first}
+    else:
+        yield ngettext("%(n)d job is retried.", "%(n)d jobs are retried, oldest first.", retried) % {"n": retried}
+    if pace.get("rate") and retried > 1:
+        seconds = (retried - 1) / parse_rate(pace["rate"])
+        yield gettext("At most %(rate)s become due, so it takes at least %(time)s.") % {
+            "rate": pace["rate"],
+            "time": span(seconds),
+        }
+    yield gettext("Jobs of one ordering key keep their order. A job that is no longer failed by then is left alone.")
+
+
+def _question(retried: int) -> str:
+    return ngettext(
+        "Yes, retry all dead letters of all queues: %(n)d job.",
+        "Yes, retry all dead letters of all queues: %(n)d jobs.",
+        retried,
+    ) % {"n": retried}
+
+
+def _left(groups: int) -> str:
+    if groups <= 0:
+        return ""
+    return ngettext("%(n)d smaller group is not shown.", "%(n)d smaller groups are not shown.", groups) % {"n": groups}
+
+
+def _row(one: Candidate, now: Any) -> tuple[object, ...]:
+    return (
+        job_link(one.job_id),
+        plain(one.queue),
+        plain(short_task(one.task)) if one.task else gettext("(handler)"),
+        relative(one.failed_at, now) if one.failed_at else NOTHING,
+    )
+
+
+def _start(request: HttpRequest, site: AdminSite, form: RedriveForm) -> HttpResponse:
+    """Record the redrive, and who did it; then its page, or the list of jobs for those who may not see that."""
+    try:
+        run = redrive(**form.chosen(), **form.pace(), using=load().database)
+    except (InvalidType, InvalidValue) as error:
+        form.add_error(None, str(error))
+        return show(request, site, form)
+    except OutcomeUnknown:
+        messages.error(
+            request, gettext("Whether it was started is unknown: look at the redrives before you repeat it.")
+        )
+        return show(request, site, form)
+    except (Error, DatabaseBusy):
+        messages.error(request, gettext("The database could not be written to. Nothing was started; try again later."))
+        return show(request, site, form)
+    _log(request, run)
+    text = ngettext(
+        "Redrive %(id)d of %(n)d dead letter was started; workers carry it out.",
+        "Redrive %(id)d of %(n)d dead letters was started; workers carry it out.",
+        run.matched,
+    )
+    messages.success(request, text % {"id": run.id, "n": run.matched})
+    if request.user.has_perm("jobqueue.view_redrive"):
+        return HttpResponseRedirect(reverse("admin:jobqueue_redrive_change", args=[run.id]))
+    return HttpResponseRedirect(reverse("admin:jobqueue_job_changelist"))
+
+
+def _log(request: HttpRequest, run: Redriven) -> None:
+    """Record it in the history of the redrive, and of the jobs that were chosen by their ids."""
+    ids = (run.filters or {}).get("job_ids", [])
+    entries = [log_entry(request, Redrive, run.id, f"redrive {run.id}", ADDITION)]
+    entries += [log_entry(request, Job, job_id, f"job {job_id}", CHANGE, f"redrive {run.id}") for job_id in ids]
+    LogEntry.objects.bulk_create(entries, batch_size=LOG_BATCH)
+
+
+def log_stop(request: HttpRequest, run_id: int) -> None:
+    """Record in the history of a redrive that this user stopped it."""
+    log_entry(request, Redrive, run_id, f"redrive {run_id}", CHANGE, "stop").save()

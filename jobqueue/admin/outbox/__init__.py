@@ -1,0 +1,1 @@
+"""The list of events of the outbox and the page of an event."""

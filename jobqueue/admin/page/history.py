@@ -1,0 +1,39 @@
+"""Django's history: who did what to which row."""
+
+from __future__ import annotations
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.http import HttpRequest
+
+from jobqueue.admin.page.formatting import plain, stamp
+
+RECENT, NAME_CHARS = 10, 200
+
+
+def log_entry(
+    request: HttpRequest, model: type[Model], row_id: object, name: str, flag: int, what: str = ""
+) -> LogEntry:
+    """An entry, not yet written, that this user did `what` to a row."""
+    return LogEntry(
+        user_id=int(request.user.pk or 0),
+        content_type_id=_kind(model),
+        object_id=str(row_id),
+        object_repr=name[:NAME_CHARS],
+        action_flag=flag,
+        change_message=what,
+    )
+
+
+def recent(model: type[Model], row_id: object) -> list[tuple[str, str, str]]:
+    """When, who and what, of the last RECENT changes of a row."""
+    rows = LogEntry.objects.filter(content_type_id=_kind(model), object_id=str(row_id)).select_related("user")
+    return [
+        (stamp(row.action_time), plain(row.user.get_username()), plain(row.get_change_message(), NAME_CHARS))
+        for row in rows.order_by("-pk")[:RECENT]
+    ]
+
+
+def _kind(model: type[Model]) -> int:
+    return int(ContentType.objects.get_for_model(model, for_concrete_model=False).pk)

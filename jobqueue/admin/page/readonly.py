@@ -1,0 +1,185 @@
+"""What all admin pages share: they edit nothing, never count a large table, and read the queue's own database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import SuspiciousOperation
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.page.formatting import plain
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNow
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+    _ModelAdmin = admin.ModelAdmin[Model]
+    _Paginator = Paginator[Model]
+else:
+    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
+
+#: pages count and list no more rows than this: COUNT(*) and OFFSET read every row that they pass
+COUNT_CAP = 10_000
+#: characters of a name in a title
+LABEL_CHARS = 80
+
+
+class Facts(TypedDict):
+    """What pages read with a row: the database's time and, in a list with verbs, the end of the last error."""
+
+    now: datetime
+    error_tail: str | None
+
+
+def check_selected(request: HttpRequest) -> list[str]:
+    """The ids of the selected rows, each a number. Raises SuspiciousOperation for what no page has shown."""
+    chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in chosen):
+        raise SuspiciousOperation("a selected id is not a number")
+    return chosen
+
+
+class CappedPaginator(_Paginator):
+    """Counts up to COUNT_CAP rows."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        assert isinstance(rows, QuerySet)
+        return rows.order_by().values("pk")[:COUNT_CAP].count()
+
+
+class NewestFirst(ChangeList):
+    """A list that is always in the order of the primary key: any other order would read the whole table."""
+
+    full_result_count: int | None
+    model_admin: ReadOnlyAdmin
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
+        return ["-pk"]
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        rows: QuerySet[Model] = super().get_queryset(request, exclude_parameters)
+        return rows.defer(*self.model_admin.list_defer)
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read one page at most, and offer no link "Show all" if all rows are shown."""
+        super().get_results(request)
+        if not self.multi_page:
+            # Django reads all rows if the count fits one page; by now there may be many more rows.
+            self.result_list = self.result_list[: self.list_per_page]
+        if not self.query and not self.has_active_filters:
+            self.full_result_count = self.result_count
+
+
+class ConditionFilter(admin.SimpleListFilter):
+    """A filter with one condition for each choice."""
+
+    title = _("state")
+    parameter_name = "state"
+    labels: Mapping[str, StrOrPromise]
+    conditions: Mapping[str, Mapping[str, object]]
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, StrOrPromise]]:
+        return [(name, self.labels[name]) for name in self.conditions]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in self.conditions:
+            # An unknown value must not mean "all": the next click may be an action on the listed rows.
+            raise IncorrectLookupParameters
+        return queryset.filter(**self.conditions[value])
+
+
+class ReadOnlyAdmin(_ModelAdmin):
+    """Shows rows; nothing can be added, changed or deleted."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    # The counts beside the choices of a filter would read the whole table, each of them.
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    list_max_show_all = 0
+    sortable_by = ()
+    list_display_links: tuple[str, ...] | None = ("id",)
+    #: large columns that the list does not read
+    list_defer: tuple[str, ...] = ()
+    change_list_template = "admin/jobqueue/change_list.html"
+
+    class Media:
+        css = {"all": ("jobqueue/admin.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        """The rows on the queue's database, with the database's time as `now`."""
+        rows: QuerySet[Model] = super().get_queryset(request).using(load().database).annotate(now=UtcNow())
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
+        return NewestFirst
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow our own filters only: ?payload__contains= would reveal hidden content, and read every row."""
+        return lookup in {getattr(kind, "parameter_name", None) for kind in self.list_filter}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        # Django would ask to "select a job to view".
+        own = {"title": capfirst(str(self.opts.verbose_name_plural)), "count_cap": COUNT_CAP}
+        return super().changelist_view(request, own | (extra_context or {}))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The page of a row; its id stands in the breadcrumbs, and its title names it."""
+        own = {"row_name": self.row_name(object_id)}
+        return super().change_view(request, object_id, form_url, own | (extra_context or {}))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Title the page with the row: Django would call every page "View job"."""
+        row = context.get("original")
+        name = context.get("row_name", "")
+        if row is not None and name:
+            what = plain(self.label_of(row), LABEL_CHARS)
+            context |= {"title": capfirst(f"{name}: {what}" if what else name), "subtitle": None}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def label_of(self, row: Any) -> str:
+        """What a title says of a row beside its id; other programs may have chosen it."""
+        return ""
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        name = self.row_name(object_id)
+        own = {"title": gettext("Change history: %s") % name, "row_name": name}
+        return super().history_view(request, object_id, own | (extra_context or {}))
+
+    def row_name(self, object_id: object) -> str:
+        """The row in titles and breadcrumbs, such as "job 5"."""
+        return f"{self.opts.verbose_name} {object_id}"

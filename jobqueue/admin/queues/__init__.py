@@ -1,0 +1,1 @@
+"""The list of queues and circuit breakers, and the pages that pause, drain and limit them."""

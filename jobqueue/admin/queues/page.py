@@ -1,0 +1,210 @@
+"""The page of a queue, or of a task in a queue: what is set, and the forms that change it. A POST alone changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.models import CHANGE
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext
+
+from jobqueue import flow
+from jobqueue.admin.page.formatting import plain, stacked
+from jobqueue.admin.page.history import log_entry, recent
+from jobqueue.admin.queues.forms import LimitForm, ReasonForm
+from jobqueue.admin.queues.rows import NAME_CHARS, limit_texts, mode_cell, queue_page
+from jobqueue.admin.queues.write import tried
+from jobqueue.conf import load
+from jobqueue.db.clock import read_now
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.flow import wording
+from jobqueue.flow.controls import BY_CHARS
+from jobqueue.flow.overview import QueueState, place_state, queue_states
+from jobqueue.flow.rows import check_place
+from jobqueue.models import FlowRule
+from jobqueue.tasks import registry
+
+TASKS_SUGGESTED = 200
+PERMISSIONS = {
+    "pause": "pause_queue",
+    "drain": "pause_queue",
+    "resume": "pause_queue",
+    "limit": "change_limits",
+    "clear": "change_limits",
+}
+
+
+class Place(NamedTuple):
+    """A queue, or a task in it."""
+
+    queue: str
+    task: str | None
+    using: str
+
+    @property
+    def page(self) -> str:
+        """The address of its page."""
+        return queue_page(self.queue, self.task)
+
+    def state(self) -> QueueState:
+        """What is set now."""
+        return place_state(self.queue, self.task, using=self.using)
+
+    def row(self) -> FlowRule | None:
+        """Its row, which is made when something is set for the first time."""
+        return FlowRule.objects.using(self.using).filter(queue=self.queue, task=self.task or "").first()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What a button does: `apply` tells whether it changed something, `say` gives sentences on what holds now."""
+
+    apply: Callable[[], bool]
+    say: Callable[[QueueState, bool], Iterable[str]]
+    what: str  # for the history
+
+
+def place_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
+    """The page; after a POST that changed something, the page again."""
+    place = _place(request)
+    if place is None:
+        return HttpResponseRedirect(reverse("admin:jobqueue_flowrule_changelist"))
+    reasons, limits = ReasonForm(), None
+    if request.method == "POST":
+        name = request.POST.get("verb", "")
+        if name not in PERMISSIONS:
+            raise SuspiciousOperation("a verb of no button")
+        if not request.user.has_perm(f"jobqueue.{PERMISSIONS[name]}"):
+            raise PermissionDenied
+        form = {"pause": ReasonForm, "drain": ReasonForm, "limit": LimitForm}.get(name, forms.Form)(request.POST)
+        if _is_done(request, place, name, form):
+            return HttpResponseRedirect(place.page)
+        reasons = form if isinstance(form, ReasonForm) else reasons
+        limits = form if isinstance(form, LimitForm) else None
+    return _show(request, site, place, reasons, limits)
+
+
+def _place(request: HttpRequest) -> Place | None:
+    """The queue and task of the address; None, and a message, if there can be none of these names."""
+    queue, task, using = request.GET.get("queue", ""), request.GET.get("task") or None, load().database
+    if task is not None and registry.find_task(task) is None:
+        # This process may not have imported it yet.
+        list(registry.discover())
+    try:
+        check_place(queue, task, using=using)
+    except (InvalidType, InvalidValue) as error:
+        messages.error(request, plain(error))
+        return None
+    return Place(queue, task, using)
+
+
+def _is_done(request: HttpRequest, place: Place, name: str, form: forms.Form) -> bool:
+    """Whether a POST did what it asked for; else the form, or a message, says why not."""
+    if not form.is_valid():
+        return False
+    if name == "drain" and (place.task is not None or form.cleaned_data["until"] is not None):
+        form.add_error(None, gettext("Only a whole queue can drain, and without an end. Nothing was written."))
+        return False
+    verb = _verb(place, name, form, request.user.get_username()[:BY_CHARS])
+    changed = tried(request, form, verb.apply)
+    if changed is None:
+        return False
+    sentences = " ".join(verb.say(place.state(), changed))
+    messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, plain(sentences))
+    row = place.row()
+    if changed and row is not None:
+        log_entry(request, FlowRule, row.pk, str(row), CHANGE, verb.what).save()
+    return True
+
+
+def _verb(place: Place, name: str, form: forms.Form, by: str) -> Verb:
+    queue, task, using = place
+    values = form.cleaned_data
+
+    def pause() -> bool:
+        flow.pause(queue, task=task, reason=values["reason"], until=values["until"], by=by, using=using)
+        return True
+
+    def drain() -> bool:
+        flow.drain(queue, reason=values["reason"], by=by, using=using)
+        return True
+
+    def limit() -> bool:
+        flow.set_limit(queue, task=task, **form.changes(), using=using)  # type: ignore[attr-defined]
+        return True
+
+    if name == "pause":
+        until = f" until {values['until'].isoformat(timespec='seconds')}" if values["until"] else ""
+        return Verb(pause, lambda state, changed: wording.after_pause(state), f"pause{until}: {values['reason']}")
+    if name == "drain":
+        return Verb(drain, lambda state, changed: wording.after_drain(state), f"drain: {values['reason']}")
+    if name == "resume":
+        return Verb(lambda: flow.resume(queue, task=task, by=by, using=using), wording.after_resume, "resume")
+    if name == "clear":
+        return Verb(lambda: flow.clear_limit(queue, task=task, using=using), wording.after_clear, "clear limits")
+    given: dict[str, Any] = form.changes()  # type: ignore[attr-defined]
+    which = {"concurrency": "concurrency" in given, "rate": "rate" in given}
+    what = ", ".join(f"{key} {'none' if value is None else value}" for key, value in given.items())
+    return Verb(limit, lambda state, changed: wording.after_limit(state, **which), f"limit: {what}")
+
+
+def _show(
+    request: HttpRequest, site: AdminSite, place: Place, reasons: ReasonForm, limits: LimitForm | None
+) -> HttpResponse:
+    state, *tasks = queue_states(using=place.using, names=[place.queue]) if place.task is None else [place.state()]
+    now, row = read_now(place.using), place.row()
+    present = wording.concurrency_text(state), state.rate or ""
+    may = {verb: request.user.has_perm(f"jobqueue.{needed}") for verb, needed in PERMISSIONS.items()}
+    context = site.each_context(request) | {
+        "title": _title(place),
+        "opts": FlowRule._meta,
+        "page": place.page,
+        "place": place,
+        "queue_page": queue_page(place.queue),
+        "queue_name": plain(place.queue, NAME_CHARS),
+        "facts": list(_facts(state, now)),
+        "reasons": reasons if may["pause"] else None,
+        "can_drain": place.task is None,
+        "can_resume": may["resume"] and bool(state.mode),
+        "limits": (limits or LimitForm(present=present)) if may["limit"] else None,
+        "can_clear": bool(state.set_here),
+        "tasks": [
+            (queue_page(place.queue, one.task), plain(one.task, NAME_CHARS), mode_cell(one, now)) for one in tasks
+        ],
+        "suggested": registry.names()[0][:TASKS_SUGGESTED] if place.task is None else [],
+        "jobs_page": _jobs_page(request, place),
+        "history": recent(FlowRule, row.pk) if row is not None else [],
+    }
+    return TemplateResponse(request, "admin/jobqueue/queue.html", context)
+
+
+def _title(place: Place) -> str:
+    names = {"queue": plain(place.queue, NAME_CHARS), "task": plain(place.task, NAME_CHARS)}
+    return gettext("Task %(task)s in queue %(queue)s") % names if place.task else gettext("Queue %(queue)s") % names
+
+
+def _facts(state: QueueState, now: Any) -> Iterable[tuple[str, str]]:
+    yield gettext("state"), mode_cell(state, now)
+    if state.ready is not None and state.running is not None:
+        yield gettext("ready"), wording.count_text(state.ready)
+        yield gettext("running"), wording.count_text(state.running)
+    for name, title in (("concurrency", gettext("concurrency")), ("rate", gettext("rate"))):
+        text, origin = limit_texts(state, name)
+        if state.task is not None and not origin:
+            text = gettext("as in its code")
+        yield title, stacked(text, origin)
+
+
+def _jobs_page(request: HttpRequest, place: Place) -> str:
+    if place.task is not None or not request.user.has_perm("jobqueue.view_job"):
+        return ""
+    return f"{reverse('admin:jobqueue_job_changelist')}?{urlencode({'queue': place.queue})}"

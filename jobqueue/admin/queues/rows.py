@@ -1,0 +1,142 @@
+"""Queues and circuit breakers as cells of a table, and the addresses of their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext, ngettext
+
+from jobqueue.admin.page.formatting import NOTHING, badge, hint, plain, relative, stacked, stamp
+from jobqueue.exceptions import JobQueueError
+from jobqueue.failures.dependencies import check_dependency
+from jobqueue.flow.breaker_list import BreakerFacts
+from jobqueue.flow.overview import QueueState
+from jobqueue.flow.wording import concurrency_text, count_text
+from jobqueue.models import BreakerState, FlowRule
+from jobqueue.validation import check_queue
+
+NAME_CHARS, REASON_CHARS = 120, 200
+_MODES = {"": "running", "paused": "expired", "draining": "scheduled"}
+_BREAKERS = {"closed": "done", "open": "failed", "half-open": "expired"}
+
+
+def queue_page(queue: str, task: str | None = None) -> str:
+    """The address of the page of a queue, or of a task in it."""
+    place = {"queue": queue} | ({"task": task} if task else {})
+    return f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode(place)}"
+
+
+def breaker_page(dependency: str) -> str:
+    """The address of the page of a circuit breaker."""
+    return f"{reverse('admin:jobqueue_flowrule_breaker')}?{urlencode({'dependency': dependency})}"
+
+
+def queue_cells(state: QueueState, now: datetime) -> dict[str, Any]:
+    """A row of the list; a task stands below its queue."""
+    own = [
+        _name(state),
+        mode_cell(state, now),
+        _count(state.ready, state.max_ready),
+        _count(state.running, None),
+        stacked(*limit_texts(state, "concurrency")),
+        stacked(*limit_texts(state, "rate")),
+    ]
+    return {"cells": own, "is_task": state.task is not None}
+
+
+def mode_cell(state: QueueState, now: datetime) -> str:
+    """Whether it runs; why not, who has done that, and until when; and which workers do not know it."""
+    mode = state.mode or ("paused" if state.starts_nothing else "")
+    word = badge(_MODES.get(mode, "running"), str(FlowRule.Mode(mode).label))
+    return stacked(word, format_html_join("", '<span class="jobqueue-part">{}</span>', _whys(state, now)))
+
+
+def _whys(state: QueueState, now: datetime) -> Iterator[tuple[str]]:
+    if state.mode:
+        yield (plain(state.reason, REASON_CHARS),)
+    author = gettext("by %(name)s") % {"name": plain(state.by, NAME_CHARS)} if state.by else ""
+    if state.since:
+        age = hint(relative(state.since, now), stamp(state.since))
+        yield (format_html("{}, {}", author, age) if author else age,)
+    if state.until:
+        yield (hint(gettext("ends %(when)s") % {"when": relative(state.until, now)}, stamp(state.until)),)
+    if state.has_limit_of_0:
+        yield (gettext("its limit is 0"),)
+    if state.unaware_workers:
+        yield (
+            ngettext(
+                "partial: %(n)d worker does not know it",
+                "partial: %(n)d workers do not know it",
+                state.unaware_workers,
+            )
+            % {"n": state.unaware_workers},
+        )
+
+
+def breaker_cells(facts: BreakerFacts, now: datetime) -> list[str]:
+    """A row of the list of breakers."""
+    return [
+        _link(facts.dependency, breaker_page, check_dependency),
+        badge(_BREAKERS.get(facts.state, "done"), breaker_word(facts.state)),
+        plain(facts.reason, REASON_CHARS) or NOTHING,
+        hint(relative(facts.since, now), stamp(facts.since)) if facts.since else NOTHING,
+        breaker_next(facts, now),
+    ]
+
+
+def breaker_word(state: str) -> str:
+    """The state of a breaker in the active language."""
+    return str(BreakerState.State(state).label)
+
+
+def breaker_next(facts: BreakerFacts, now: datetime) -> str:
+    """What happens next without anybody doing anything."""
+    if facts.state == "closed":
+        return (
+            ngettext("%(n)d failure lately", "%(n)d failures lately", facts.failures) % {"n": facts.failures}
+            if facts.failures
+            else NOTHING
+        )
+    if facts.by_hand:
+        if facts.until is None:
+            return gettext("open until somebody closes it")
+        return gettext("closes %(when)s") % {"when": relative(facts.until, now)}
+    if facts.probe_at is None:
+        return gettext("a probe is running")
+    if facts.probe_at <= now:
+        return gettext("the next job is a probe")
+    return gettext("next probe %(when)s") % {"when": relative(facts.probe_at, now)}
+
+
+def _name(state: QueueState) -> str:
+    if state.task is None:
+        return _link(state.queue, queue_page, check_queue)
+    return _link(state.task, lambda task: queue_page(state.queue, task), lambda task: check_queue(state.queue))
+
+
+def _link(name: str, page: Callable[[str], str], check: Callable[[object], object]) -> str:
+    """A name as a link; without one if the page would refuse it: plain SQL may have written any name."""
+    try:
+        check(name)
+    except JobQueueError:
+        return plain(name, NAME_CHARS)
+    return format_html('<a href="{}">{}</a>', page(name), plain(name, NAME_CHARS))
+
+
+def _count(count: int | None, most: int | None) -> str:
+    if count is None:
+        return ""
+    return stacked(count_text(count), gettext("of at most %(n)d") % {"n": most} if most is not None else "")
+
+
+def limit_texts(state: QueueState, name: str) -> tuple[str, str]:
+    """The limit "concurrency" or "rate", and where it comes from if not from the settings or the task's code."""
+    text = concurrency_text(state) if name == "concurrency" else state.rate or ""
+    if name in state.set_here:
+        return text or gettext("no limit"), gettext("set by hand")
+    return text or NOTHING, ""
