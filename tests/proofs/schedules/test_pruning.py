@@ -27,7 +27,7 @@ OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "60s")
 #: a job that calls another service for a moment
 JOB_SECONDS = 0.005
 #: each enqueue waits for the disk: so many together can offer half of what two processes drain
-PRODUCERS = 6
+PRODUCERS = 12
 OLD_DAYS, YOUNG_DAYS = 9, 2
 
 
