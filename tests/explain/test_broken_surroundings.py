@@ -1,7 +1,6 @@
 """monitor_dead, read_only and row_lock, each provoked for real; and none of them where all is well."""
 
 import threading
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -17,41 +16,13 @@ from jobqueue.maintenance.worker_rows import retire_silent
 from jobqueue.models import Job, Worker
 from jobqueue.transitions import ack, reap
 from tests.blocking import let_lists_expire
+from tests.explain.broken import locked, refusing_writes
 from tests.explain.helpers import checked, codes, first, of_job, of_queue
 from tests.factories import claim_one, make_job, now, set_columns, wait_until
 from tests.marks import committed
 from tests.settings import VENDOR
 
 MINUTE = timedelta(minutes=1)
-
-
-@contextmanager
-def refusing_writes():
-    """The database refuses writes, as an operator or a failover makes it."""
-    name = connection.settings_dict["NAME"]
-    on, off = {
-        "sqlite": (["PRAGMA query_only = ON"], ["PRAGMA query_only = OFF"]),
-        "mysql": (["SET GLOBAL super_read_only = ON"], ["SET GLOBAL read_only = OFF"]),
-        "mariadb": (["SET GLOBAL tx_read_only = ON"], ["SET GLOBAL tx_read_only = OFF"]),
-        "postgres": (
-            [f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'],
-            ["SET default_transaction_read_only = off", f'ALTER DATABASE "{name}" RESET default_transaction_read_only'],
-        ),
-    }[VENDOR]
-    run(on)
-    try:
-        yield
-    finally:
-        run(off)
-
-
-def run(statements):
-    """Run these; later statements are those of a new session, unless SQLite would forget."""
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-    if VENDOR != "sqlite":
-        connection.close()
 
 
 @committed
@@ -130,22 +101,6 @@ class TestMonitorsThatDoNothing:
         assert "w" in one.text
         assert retire_silent(30, using="default") == 1
         assert codes(checked(explain_backlog())) == ["ended"]
-
-
-@contextmanager
-def locked(job_id):
-    """Another connection has written this job and keeps its transaction open."""
-    holder = connection.copy()
-    try:
-        holder.set_autocommit(False)
-        with holder.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
-            (number,) = cursor.fetchone()
-            cursor.execute("UPDATE job_queue SET priority = priority + 1 WHERE id = %s", [job_id])
-        yield number
-    finally:
-        holder.rollback()
-        holder.close()
 
 
 @committed

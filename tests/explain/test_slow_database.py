@@ -6,18 +6,11 @@ import pytest
 from django.db import connections
 
 from jobqueue.explain import explain_backlog, slowness
+from tests.explain.broken import SlowProxy
 from tests.explain.helpers import checked, codes, codes_here, first, of_job, of_queue
 from tests.factories import claim_one, make_job
 from tests.marks import committed, on_a_wire
-from tests.proxy import CuttingProxy, cutting_proxy
-
-
-class SlowProxy(CuttingProxy):
-    """A network in which each answer is late."""
-
-    def answered(self, data):
-        time.sleep(0.12)
-        return data
+from tests.proxy import cutting_proxy
 
 
 @committed

@@ -14,6 +14,7 @@ from jobqueue.explain import explain_backlog, explain_job, explain_queue
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.cli.helpers import read_json
+from tests.explain.broken import end_sessions_of, ports_of
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import job, set_columns, wait_until
 from tests.marks import committed, on_a_wire
@@ -139,34 +140,6 @@ def test_jobs_of_a_process_that_executes_no_python_code_hang(group, tmp_path):
     one = first(checked(explain_job(job_id)), "hanging")
     assert (one.evidence["answered"], one.evidence["stack"]) == (False, [])
     ended(worker)
-
-
-def ports_of(pid):
-    """The local ports of the connections of a process."""
-    sockets = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
-        except OSError:
-            continue
-    with open("/proc/net/tcp") as file:
-        rows = [line.split() for line in file.readlines()[1:]]
-    return {int(row[1].rpartition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in sockets}
-
-
-def end_sessions_of(pid):
-    """The server ends the sessions of a process; their number."""
-    ports, ended = ports_of(pid), 0
-    with connection.cursor() as cursor:
-        if VENDOR == "postgres":
-            cursor.execute("SELECT pid, client_port FROM pg_stat_activity WHERE client_port > 0")
-        else:
-            cursor.execute("SELECT id, SUBSTRING_INDEX(host, ':', -1) FROM information_schema.processlist")
-        for session, port in cursor.fetchall():
-            if str(port).isdigit() and int(port) in ports:
-                ended += 1
-                cursor.execute(f"SELECT pg_terminate_backend({session})" if VENDOR == "postgres" else f"KILL {session}")
-    return ended
 
 
 @on_a_wire

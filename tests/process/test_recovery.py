@@ -1,6 +1,6 @@
 """What a job waits for after the death of its worker, with the back-off that a project has by default: nothing.
 
-How many seconds that takes is measured by tests/proofs/test_recovery.py.
+How many seconds that takes is measured by tests/proofs/operations/test_recovery.py.
 """
 
 import os

@@ -26,7 +26,7 @@ PROVED = {
     "docs/proof/core.md": (*ENGINE, "jobqueue/wakeup", "jobqueue/maintenance", "tests/proofs/test_", "tests/faults"),
     "docs/proof/operations.md": (
         *(*ENGINE, "jobqueue/locks", "jobqueue/idempotency", "jobqueue/outbox"),
-        *("tests/proofs/test_recovery", "tests/proofs/test_monitoring"),
+        "tests/proofs/operations",
     ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
     "docs/proof/failures.md": (
