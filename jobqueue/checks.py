@@ -20,7 +20,7 @@ from django.db.migrations.exceptions import BadMigrationError, NodeNotFoundError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
-from jobqueue.alarms.recipients import recipient_problems
+from jobqueue.alarms.recipients import alarm_problems
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import WrongSettings
@@ -59,7 +59,7 @@ def register() -> None:
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
     or REDIS_URL needs redis-py, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL names no cache on Redis,
-    E009 a HOOK of ALARMS is no function, W029 a route's broker needs a package, W034 alarms are mailed to no ADMINS.
+    E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 ALARMS mails nobody or W035 is blind.
     """
     return _messages(_setting_problems())
 
@@ -77,7 +77,7 @@ def _setting_problems() -> Iterator[Problem]:
     if found.database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
         yield Problem("E002", f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint)
-    yield from [*_redis_problems(found), *recipient_problems(found.alarms)]
+    yield from [*_redis_problems(found), *alarm_problems(found)]
     for error in Routes(found.database, found.outbox_settings.routes).problems():
         if isinstance(error, NotInstalled):
             yield Problem("W029", str(error), "If relays run on other hosts only, silence jobqueue.W029 here.")

@@ -26,7 +26,8 @@ from django.utils.translation import override
 
 import jobqueue
 from jobqueue.alarms.alarm import RUNBOOKS, Alarm
-from jobqueue.conf.alarms import AlarmSettings, Recipient
+from jobqueue.conf import Settings
+from jobqueue.conf.alarms import REFUSED, Recipient
 from jobqueue.db import Problem
 
 logger = logging.getLogger("jobqueue.alarms")
@@ -77,9 +78,12 @@ def facts(alarm: Alarm) -> dict[str, Any]:
     }
 
 
-def recipient_problems(alarms: AlarmSettings) -> Iterator[Problem]:
-    """What `check` says about those who are to be told."""
-    for recipient in alarms.notify:
+def alarm_problems(found: Settings) -> Iterator[Problem]:
+    """What `check` says about ALARMS: those who are to be told, and a figure that nobody counts."""
+    if REFUSED in found.alarms.workers and found.lock_metrics_seconds is None:
+        text = f"JOBQUEUE: ALARMS has {REFUSED}, but LOCK_METRICS_SECONDS is None: nobody counts them."
+        yield Problem("W035", text, f"Set LOCK_METRICS_SECONDS, or remove {REFUSED} from WORKERS.")
+    for recipient in found.alarms.notify:
         if recipient.kind == "mail" and not settings.ADMINS:
             text = "JOBQUEUE: ALARMS: NOTIFY has 'mail', but ADMINS is empty: nobody gets these mails."
             yield Problem("W034", text, "Set ADMINS, or give addresses: {'MAIL': ['ops@example.com']}.")

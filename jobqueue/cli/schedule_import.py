@@ -30,6 +30,8 @@ def run(out: OutputWrapper, using: str, source: str, given: dict[str, Any]) -> i
         if not given["json"] and given["verbosity"] > 0 and not given["yes"]:
             _print(out, plans)
         if not confirm(f"{count_of(new, 'schedule')} would be made.", yes=given["yes"]):
+            if given["json"]:
+                out.write(json.dumps({"version": 1, "schedules": None}))
             return FOUND
         plans = carry_out(plans, by=_author(), using=using)
     _tell(out, plans, given)

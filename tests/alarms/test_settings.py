@@ -102,5 +102,14 @@ def test_check_finds_a_hook_that_is_not_there_and_mail_to_nobody(settings):
     assert checks.check_settings() == []
 
 
+def test_check_finds_an_alarm_about_connections_that_nobody_counts(settings):
+    alarms = {"WORKERS": {REFUSED: 1}, "NOTIFY": ["log"]}
+    settings.JOBQUEUE = {"ALARMS": alarms, "LOCK_METRICS_SECONDS": None}
+    (found,) = checks.check_settings()
+    assert (found.id, "LOCK_METRICS_SECONDS" in found.hint) == ("jobqueue.W035", True)
+    settings.JOBQUEUE = {"ALARMS": alarms}
+    assert checks.check_settings() == []
+
+
 def is_told(alarm):
     """A hook."""

@@ -10,6 +10,13 @@ from jobqueue.cli import worker_options
 from jobqueue.management.commands.runworker import Command as RunWorker
 
 
+class Terminal(StringIO):
+    """The standard input of somebody who answers."""
+
+    def isatty(self):
+        return True
+
+
 def refused(capsys, *words):
     """What a command that exits with 2 says."""
     with pytest.raises(SystemExit) as stopped:

@@ -10,6 +10,7 @@ from jobqueue.cli import dead_letters, operations, retry
 from jobqueue.dead_letters import redrives
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job
+from tests.cli.helpers import Terminal
 from tests.dead_letters.test_redrive import carry_out, dead
 from tests.factories import job, make_in_state, make_job, set_columns, state
 from tests.matrix import enough_on
@@ -121,11 +122,6 @@ def test_off_a_terminal_it_needs_yes():
         run("retry", "--everything")
     assert "pass --yes" in str(caught.value)
     assert redrives() == []
-
-
-class Terminal(StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize(("answer", "count"), [("y\n", 1), ("n\n", 0), ("\n", 0), ("", 0)])

@@ -5,13 +5,14 @@ from functools import partial
 import pytest
 from django.core.management import CommandError
 
+from jobqueue.cli import dead_letters
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, Schedule
 from jobqueue.schedules import disable, known
 from jobqueue.schedules.declaring import check_terms
 from jobqueue.schedules.editing import save
 from tests.app import tasks
-from tests.cli.helpers import printed, read_json, refused
+from tests.cli.helpers import Terminal, printed, read_json, refused
 from tests.schedules import foreign
 from tests.schedules.helpers import USING, begin
 
@@ -115,6 +116,15 @@ def test_import_without_the_tables_says_so(capsys):
 
 @pytest.mark.usefixtures("foreign_tables")
 class TestImport:
+    @pytest.mark.parametrize(
+        ("options", "said"), [(["--json"], '{"version": 1, "schedules": null}\n'), (["-v", "0"], "")]
+    )
+    def test_an_answer_of_no_is_as_quiet_or_as_readable_as_was_asked_for(self, monkeypatch, options, said):
+        foreign.periodic(1, "hourly", interval=(1, "hours"))
+        monkeypatch.setattr(dead_letters.sys, "stdin", Terminal("n\n"))
+        assert run("import", "beat", *options, status=5) == said
+        assert known(using=USING) == []
+
     def test_a_dry_run_shows_what_would_be_made_and_changes_nothing(self):
         foreign.periodic(1, "hourly", interval=(1, "hours"), queue="fast")
         foreign.periodic(2, "sun", solar_id=1)
