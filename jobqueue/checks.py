@@ -59,7 +59,7 @@ def register() -> None:
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
     or REDIS_URL needs redis-py, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL names no cache on Redis,
-    E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 ALARMS mails nobody or W035 is blind.
+    E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 nobody is told, W035 an alarm cannot fire.
     """
     return _messages(_setting_problems())
 

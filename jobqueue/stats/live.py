@@ -31,7 +31,7 @@ LATER_GATES = (HELD_GATE, PARENTS_GATE)
 
 @dataclass(slots=True)
 class Live:
-    """The jobs of one queue that have not ended, and the failed ones; each count is exact up to COUNT_MAX."""
+    """The jobs of one queue that have not ended, and the failed ones; each count is exact up to a bound."""
 
     ready: int = 0
     scheduled: int = 0
@@ -40,19 +40,22 @@ class Live:
     oldest_run_at: datetime | None = None  # of the ready ones
     capped: bool = False  # one of the counts, at least, is more
 
-    def cap(self) -> None:
+    def cap(self, most: int) -> None:
         """Bound the counts."""
-        self.capped = self.capped or max(self.ready, self.scheduled, self.running, self.failed) > COUNT_MAX
+        self.capped = self.capped or max(self.ready, self.scheduled, self.running, self.failed) > most
         for name in ("ready", "scheduled", "running", "failed"):
-            setattr(self, name, min(COUNT_MAX, getattr(self, name)))
+            setattr(self, name, min(most, getattr(self, name)))
 
 
-def count_live(queues: Sequence[str], using: str, check: Callable[[], None]) -> dict[str, Live]:
-    """The counts of each of `queues`. check() is called before each statement, and may raise.
+def count_live(
+    queues: Sequence[str], using: str, check: Callable[[], None], most: int | None = None
+) -> dict[str, Live]:
+    """The counts of each of `queues`, exact up to `most`, or COUNT_MAX. check() is called before each statement, and may raise.
 
     Some index seeks for each priority in use, and an index entry for each job that is counted.
     """
     found = {queue: Live() for queue in queues}
+    most = COUNT_MAX if most is None else most
     check()
     levels = top_levels(
         [(queue, Job.Status.READY, gate) for queue in queues for gate in (*READY_GATES, *LATER_GATES)], using
@@ -60,7 +63,7 @@ def count_live(queues: Sequence[str], using: str, check: Callable[[], None]) -> 
     for _ in range(LEVELS_MAX):
         if not levels:
             break
-        _count_waiting(found, levels, using, check)
+        _count_waiting(found, levels, using, check, most)
         check()
         levels = levels_below(levels, using)
     for level in levels:
@@ -68,33 +71,35 @@ def count_live(queues: Sequence[str], using: str, check: Callable[[], None]) -> 
     for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
         check()
         runs = [{"queue": queue, "status": status} for queue in queues]
-        for count, queue, _ in _of_status(using).rows_of_each(runs, 20):
+        for count, queue, _ in _of_status(using, most).rows_of_each(runs, 20):
             if count:
                 setattr(found[queue], name, count)
     for live in found.values():
-        live.cap()
+        live.cap(most)
     return found
 
 
-def _count_waiting(found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None]) -> None:
+def _count_waiting(
+    found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None], most: int
+) -> None:
     """Add the READY jobs of `levels`."""
     due = [level for level in levels if level.gate in READY_GATES]
-    for most in (COUNT_MAX + 1, 1):
+    for rows in (most + 1, 1):
         # Where enough are counted, only the oldest one is looked up.
-        runs = [level._asdict() for level in due if (found[level.queue].ready > COUNT_MAX) == (most == 1)]
+        runs = [level._asdict() for level in due if (found[level.queue].ready > most) == (rows == 1)]
         check()
-        for count, queue, oldest in _due(using, most).rows_of_each(runs, 20):
+        for count, queue, oldest in _due(using, rows).rows_of_each(runs, 20):
             if not count:
                 continue
             live = found[queue]
             live.ready += count
             if oldest is not None and (live.oldest_run_at is None or oldest < live.oldest_run_at):
                 live.oldest_run_at = oldest
-    later = [level for level in levels if found[level.queue].scheduled <= COUNT_MAX]
+    later = [level for level in levels if found[level.queue].scheduled <= most]
     for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
         check()
         runs = [level._asdict() for level in later if level.gate in gates]
-        for count, queue, _ in counter(using).rows_of_each(runs, 20):
+        for count, queue, _ in counter(using, most).rows_of_each(runs, 20):
             if count:
                 found[queue].scheduled += count
 
@@ -114,29 +119,29 @@ def _waiting(using: str) -> JobQuerySet:
 
 
 @cache
-def _due(using: str, most: int) -> Prepared:
-    return _counted(_waiting(using).filter(run_at__lte=UtcNow()), most)
+def _due(using: str, rows: int) -> Prepared:
+    return _counted(_waiting(using).filter(run_at__lte=UtcNow()), rows)
 
 
 @cache
-def _not_due(using: str) -> Prepared:
-    return _counted(_waiting(using).filter(run_at__gt=UtcNow()), COUNT_MAX + 1)
+def _not_due(using: str, most: int) -> Prepared:
+    return _counted(_waiting(using).filter(run_at__gt=UtcNow()), most + 1)
 
 
 @cache
-def _any_time(using: str) -> Prepared:
-    return _counted(_waiting(using), COUNT_MAX + 1)
+def _any_time(using: str, most: int) -> Prepared:
+    return _counted(_waiting(using), most + 1)
 
 
 @cache
-def _of_status(using: str) -> Prepared:
+def _of_status(using: str, most: int) -> Prepared:
     status = UnestimatedSlot("status", Job._meta.get_field("status"))
     rows = Job.objects.using(using).filter(queue=_QUEUE, status=status)
     # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
-    return _counted(rows.order_by("gate", "priority", "run_at", "id"), COUNT_MAX + 1)
+    return _counted(rows.order_by("gate", "priority", "run_at", "id"), most + 1)
 
 
-def _counted(rows: JobQuerySet, most: int) -> Prepared:
-    """(number of rows, queue, lowest run_at) of the first `most` rows; (0, None, None) if there are none."""
+def _counted(rows: JobQuerySet, limit: int) -> Prepared:
+    """(number of rows, queue, lowest run_at) of the first `limit` rows; (0, None, None) if there are none."""
     found = vendor(rows.db).force_index(rows, INDEX).annotate(at=Selected("run_at"))
-    return prepare_count(found.values_list("queue", "at")[:most], "queue", "at")
+    return prepare_count(found.values_list("queue", "at")[:limit], "queue", "at")

@@ -49,13 +49,18 @@ def snapshot(*, queue: str | None = None, using: str | None = None) -> list[Queu
     return figures((), everywhere=True, using=alias)
 
 
-def figures(queues: Iterable[str], *, everywhere: bool, using: str) -> list[QueueStats]:
-    """As snapshot(): the figures of `queues`, which may have no jobs, and with `everywhere` of those that have some."""
+def figures(
+    queues: Iterable[str], *, everywhere: bool, using: str, most: int | None = None, seconds: float | None = None
+) -> list[QueueStats]:
+    """As snapshot(): the figures of `queues`, which may have no jobs, and with `everywhere` of those that have some.
+
+    Counts are exact to `most`, or COUNT_MAX. Raises StatementTimeout after `seconds`, or READ_SECONDS.
+    """
     named = {*queues}
-    with explain_missing_table(using), time_limit(READ_SECONDS, using=using) as limit:
+    with explain_missing_table(using), time_limit(seconds or READ_SECONDS, using=using) as limit:
         chosen = named | {*queue_names(using=using, limit=QUEUES_MAX)} if everywhere else named
         now = read_now(using)
-        live = count_live(sorted(chosen), using, limit.check)
+        live = count_live(sorted(chosen), using, limit.check, most)
         recent = read_recent(now, using, None if everywhere else sorted(named))
     return [_stats(name, live[name], recent.get(name, Recent()), now) for name in sorted(chosen)]
 

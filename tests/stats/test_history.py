@@ -1,0 +1,101 @@
+"""read_history(): parts of a span of time, whatever spans the rows have."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue.models import JobStat
+from jobqueue.stats import history
+from jobqueue.stats.history import read_history
+from tests.stats.helpers import add
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 27, 12, 34, 56, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+Span = JobStat.Span
+
+
+def read(length=15 * MINUTE, part=MINUTE, **which):
+    return read_history(NOW, length, part, using="default", **which)
+
+
+def minute(ago, **columns):
+    return {"begins_at": NOW.replace(second=0, microsecond=0) - ago * MINUTE, **columns}
+
+
+def test_without_rows_all_parts_are_there_and_empty():
+    parts = read()
+    assert len(parts) == 16
+    assert (parts[0].begins_at, parts[-1].begins_at) == (
+        datetime(2026, 11, 27, 12, 19, tzinfo=UTC),
+        NOW.replace(second=0),
+    )
+    assert {(part.done, part.wait_seconds(0.5), part.mean_wait_seconds) for part in parts} == {(0, None, None)}
+
+
+def test_rows_of_processes_and_of_minutes_are_added_up():
+    add(Span.PROCESS, **minute(1, done=3, dead=1))
+    add(Span.PROCESS, **minute(1, done=4, retried=2), queue="other")
+    add(Span.MINUTE, **minute(7, done=9, canceled=5))
+    add(Span.MINUTE, **minute(99, done=1000))
+    parts = read()
+    assert [part.done for part in parts] == [0] * 8 + [9] + [0] * 5 + [7, 0]
+    assert (parts[-2].retried, parts[-2].dead, parts[8].canceled) == (2, 1, 5)
+
+
+def test_hours_and_days_count_where_they_begin():
+    add(Span.HOUR, NOW.replace(hour=3, minute=0, second=0, microsecond=0), done=50)
+    add(Span.MINUTE, **minute(10, done=2))
+    by_hours = read(DAY, 3 * HOUR)
+    assert len(by_hours) == 9
+    assert {part.begins_at.hour: part.done for part in by_hours if part.done} == {3: 50, 12: 2}
+    add(Span.DAY, NOW.replace(hour=0, minute=0, second=0, microsecond=0) - 12 * DAY, done=7)
+    by_days = read(30 * DAY, DAY)
+    assert [part.done for part in by_days if part.done] == [7, 52]
+
+
+def test_one_queue_or_one_task_can_be_asked_for():
+    add(Span.MINUTE, **minute(7, done=1), queue="a", task="x")
+    add(Span.MINUTE, **minute(7, done=2), queue="a", task="y")
+    add(Span.MINUTE, **minute(7, done=4), queue="b", task="x")
+    total = lambda **which: sum(part.done for part in read(**which))  # noqa: E731
+    assert (total(), total(queue="a"), total(task="x"), total(queue="a", task="x")) == (7, 3, 5, 1)
+
+
+def test_times_are_told_by_shares_of_the_runs():
+    times = {"runs": 100, "wait_us": 50_000_000, "wait_us_max": 9_000_000}
+    add(Span.MINUTE, **minute(7), wait_times={"4": 50, "9": 50}, run_times={"2": 100}, **times)
+    (part,) = [part for part in read() if part.runs]
+    assert part.mean_wait_seconds == 0.5
+    assert part.wait_us_max == 9_000_000
+    assert part.wait_seconds(0.5) == pytest.approx(0.1)
+    assert 2.5 < part.wait_seconds(0.95) <= 5
+    assert 0.01 < part.run_seconds(0.5) <= 0.025
+
+
+def test_of_too_many_rows_only_the_averages_are_told(monkeypatch):
+    monkeypatch.setattr(history, "ROWS_MAX", 2)
+    for number in range(3):
+        add(Span.MINUTE, **minute(7, runs=1, wait_us=2_000_000), task=f"t{number}")
+    (part,) = [part for part in read() if part.runs]
+    assert (part.mean_wait_seconds, part.wait_seconds(0.5), part.run_seconds(0.5)) == (2.0, None, None)
+
+
+def test_what_plain_sql_wrote_into_a_histogram_is_left_out():
+    add(Span.MINUTE, **minute(7), wait_times={"x": 1, "99": 5, "3": "7", "4": 2}, run_times=[1])
+    (part,) = [part for part in read() if part.runs]
+    assert sum(part.waits) == 2
+    assert sum(part.run_times) == 0
+
+
+def test_the_number_of_statements_does_not_grow_with_the_rows():
+    counts = []
+    for _ in range(2):
+        for number in range(20):
+            add(Span.MINUTE, **minute(3), task=f"t{number}")
+        with CaptureQueriesContext(connection) as captured:
+            read()
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
