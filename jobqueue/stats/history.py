@@ -83,17 +83,15 @@ def _floor(instant: datetime, part: timedelta) -> datetime:
 
 
 def _add_counts(parts: Mapping[datetime, Part], rows: QuerySet[JobStat], length: timedelta) -> None:
-    sums = (
-        rows.order_by()
-        .values("begins_at")
-        .annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}, **{f"most_{name}": Max(name) for name in _MOST})
-    )
-    for row in sums:
-        part = parts[_floor(row["begins_at"], length)]
-        for name in _SUMS:
-            setattr(part, name, getattr(part, name) + int(row[f"sum_{name}"]))
-        for name in _MOST:
-            setattr(part, name, max(getattr(part, name), int(row[f"most_{name}"])))
+    most = {f"most_{name}": Max(name) for name in _MOST}
+    sums = rows.order_by().values("begins_at").annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}, **most)
+    names = ("begins_at", *(f"sum_{name}" for name in _SUMS), *most)
+    for begins_at, *values in sums.values_list(*names):
+        part = parts[_floor(begins_at, length)]
+        for name, value in zip(_SUMS, values, strict=False):
+            setattr(part, name, getattr(part, name) + int(value))
+        for name, value in zip(_MOST, values[len(_SUMS) :], strict=True):
+            setattr(part, name, max(getattr(part, name), int(value)))
 
 
 def _add_times(parts: Mapping[datetime, Part], rows: QuerySet[JobStat], length: timedelta) -> None:

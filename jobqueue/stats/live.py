@@ -50,7 +50,7 @@ class Live:
 def count_live(
     queues: Sequence[str], using: str, check: Callable[[], None], most: int | None = None
 ) -> dict[str, Live]:
-    """The counts of each of `queues`, exact up to `most`, or COUNT_MAX. check() is called before each statement, and may raise.
+    """The counts of each of `queues`, exact to `most` or COUNT_MAX. check() is called between statements; it may raise.
 
     Some index seeks for each priority in use, and an index entry for each job that is counted.
     """

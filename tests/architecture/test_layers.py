@@ -24,7 +24,8 @@ ROOMS = [
     "log_format", "retention", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
-    "admin.page", "admin.dead_letters", "admin.jobs", "admin.queues", "admin.schedules", "admin.outbox", "admin",
+    "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.queues", "admin.schedules",
+    "admin.outbox", "admin.overview", "admin", "templatetags",
     "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

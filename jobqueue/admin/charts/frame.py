@@ -16,8 +16,10 @@ from django.utils.translation import gettext
 from jobqueue.admin.charts.scales import Scale, time_ticks
 from jobqueue.admin.page.formatting import plain, span
 
-#: pixels of the part with the values, and of the whole with the labels of the time axis
-PLOT_HEIGHT, HEIGHT = 170, 194
+#: pixels of the part with the values, of the space above it, and of the whole with the labels of the time axis
+PLOT_HEIGHT, ABOVE, HEIGHT = 170, 8, 202
+#: pixels between the labels of the value axis and the values; charts.css leaves room for the labels
+GAP = 6
 #: the kinds that charts.css has colours, patterns and dashes for
 KINDS = ("ok", "retried", "dead", "canceled", "ready", "running", "p50", "p95")
 SECONDS = "s"
@@ -68,15 +70,18 @@ def figure(
         return format_html('<figure class="jobqueue-chart">{}<p class="jobqueue-note">{}</p></figure>', caption, said)
     inside, scale = draw(key)
     return format_html(
-        '<figure class="jobqueue-chart">{}<svg class="jobqueue-svg" role="img" aria-labelledby="{}" width="100%" '
-        'height="{}"><title id="{}">{}</title>{}{}{}</svg>{}</figure>',
+        '<figure class="jobqueue-chart">{}<div class="jobqueue-plot"><svg class="jobqueue-svg" role="img" '
+        'aria-labelledby="{}" width="100%" height="{}"><title id="{}">{}</title><g transform="translate(0,{})">{}{}{}'
+        "{}</g></svg></div>{}</figure>",
         _caption(title, series, unit, mark, key),
         f"{key}-title",
         HEIGHT,
         f"{key}-title",
         _summary(title, series, unit),
-        _value_axis(scale, unit),
+        ABOVE,
+        _grid(scale),
         inside,
+        _value_axis(scale, unit),
         _time_axis(instants),
         _table(instants, series, unit),
     )
@@ -110,20 +115,22 @@ def _summary(title: str, series: Sequence[Series], unit: str) -> str:
     return f"{title}. {'; '.join(parts)}."
 
 
+def _grid(scale: Scale) -> str:
+    heights = ((f"{PLOT_HEIGHT * (1 - scale.height(tick)):.1f}",) for tick in scale.ticks)
+    return format_html_join("", '<line class="jobqueue-grid" x1="0" x2="100%" y1="{0}" y2="{0}"/>', heights)
+
+
 def _value_axis(scale: Scale, unit: str) -> str:
+    heights = ((tick, PLOT_HEIGHT * (1 - scale.height(tick))) for tick in scale.ticks)
     return format_html_join(
         "",
-        '<line class="jobqueue-grid" x1="0" x2="100%" y1="{0}" y2="{0}"/>'
-        '<text class="jobqueue-tick" x="2" y="{1}">{2}</text>',
-        (
-            (f"{y:.1f}", f"{y - 3:.1f}" if y > 12 else f"{y + 11:.1f}", value_text(tick, unit))
-            for tick, y in ((tick, PLOT_HEIGHT * (1 - scale.height(tick))) for tick in scale.ticks)
-        ),
+        '<text class="jobqueue-tick" x="{}" y="{}" text-anchor="end">{}</text>',
+        ((-GAP, f"{y + 4:.1f}", value_text(tick, unit)) for tick, y in heights),
     )
 
 
 def _time_axis(instants: Sequence[datetime]) -> str:
-    begins, ends = instants[0], instants[-1]
+    begins, ends = instants[0], instants[-1] + (instants[-1] - instants[0]) / max(1, len(instants) - 1)
     length = (ends - begins).total_seconds() or 1.0
     ticks = time_ticks(begins, ends, timezone.get_current_timezone())
     shares = [((instant - begins).total_seconds() / length, label) for instant, label in ticks]
@@ -131,7 +138,7 @@ def _time_axis(instants: Sequence[datetime]) -> str:
         "",
         '<text class="jobqueue-tick" x="{}" y="{}" text-anchor="{}">{}</text>',
         (
-            (percent(share), HEIGHT - 6, "start" if share < 0.04 else "end" if share > 0.96 else "middle", label)
+            (percent(share), PLOT_HEIGHT + 17, "start" if share < 0.04 else "end" if share > 0.96 else "middle", label)
             for share, label in shares
         ),
     )

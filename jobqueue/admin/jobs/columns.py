@@ -145,7 +145,7 @@ class JobColumns:
         times = (gettext("started (%(zone)s)") % zone, gettext("ended (%(zone)s)") % zone)
         titles = (gettext("no."), *times, gettext("worker"), gettext("cause"), gettext("error"))
         head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
-        table = '<table class="jobqueue-attempts"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>'
+        table = '<table class="jobqueue-attempts" id="attempts"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>'
         return format_html(table, head, body) if body else NOTHING
 
 

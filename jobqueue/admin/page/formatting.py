@@ -13,6 +13,7 @@ from django.contrib import admin
 from django.db.models import Model
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
@@ -112,6 +113,12 @@ def error_note(text: str) -> str:
 def short_class(line: str) -> str:
     """`line` without the module of an exception's class, at its beginning or after the word "after"."""
     return _MODULE.sub(r"\1", line, count=1)
+
+
+def number(value: float) -> str:
+    """A number with its thousands apart and two decimals at most, as the active language has them."""
+    found = round(value, 2)
+    return str(number_format(int(found) if found == int(found) else found, force_grouping=True))
 
 
 def span(seconds: float) -> str:

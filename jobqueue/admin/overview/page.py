@@ -1,0 +1,121 @@
+"""The overview as a page: the sections that the user may see, from what was read for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.charts import Series, bars, lines
+from jobqueue.admin.overview import reading
+from jobqueue.admin.overview.alarms import sentence
+from jobqueue.admin.overview.tables import failing_table, queue_table
+from jobqueue.admin.overview.tiles import tiles
+from jobqueue.conf import load
+from jobqueue.db.clock import read_now
+from jobqueue.stats.history import Part
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+
+class Range(NamedTuple):
+    """A span of time that can be chosen."""
+
+    key: str
+    word: StrOrPromise
+    length: timedelta
+    part: timedelta
+    unit: StrOrPromise
+
+
+_MINUTE, _HOUR = timedelta(minutes=1), timedelta(hours=1)
+RANGES = (
+    Range("15m", _("15 minutes"), 15 * _MINUTE, _MINUTE, _("jobs in a minute")),
+    Range("1h", _("1 hour"), 60 * _MINUTE, _MINUTE, _("jobs in a minute")),
+    Range("24h", _("24 hours"), 24 * _HOUR, _HOUR, _("jobs in an hour")),
+    Range("7d", _("7 days"), 168 * _HOUR, 6 * _HOUR, _("jobs in 6 hours")),
+)
+#: seconds between two refreshes that can be chosen; 0 is off
+REFRESHES = (0, 2, 5, 15, 60)
+
+
+def overview(request: HttpRequest, app_list: object) -> dict[str, Any]:
+    """The context of the page. A section whose permission the user lacks is not read."""
+    using, may = load().database, _permissions(request)
+    chosen = next((one for one in RANGES if one.key == request.GET.get("range")), RANGES[0])
+    context: dict[str, Any] = {
+        "request": request,
+        "app_list": app_list,
+        "ranges": [(one.key, one.word, one is chosen) for one in RANGES],
+        "refreshes": REFRESHES,
+        "now": read_now(using),
+        "slow": [],
+    }
+    if may["view_job"]:
+        context |= _of_jobs(using, chosen, may, context["slow"])
+    if may["view_worker"]:
+        context["workers"] = reading.kept("workers", using, lambda: reading.workers(using))
+        _note(context["slow"], context["workers"], gettext("workers"))
+    if may["view_jobalarm"] or may["view_job"]:
+        found = reading.kept("alarms", using, lambda: reading.alarms(using)) or []
+        context["alarms"] = [sentence(alarm, context["now"]) for alarm in found]
+    context["tiles"] = tiles(context.get("stats"), context.get("workers"), may)
+    crew = context.get("workers")
+    context["is_empty"] = context.get("stats") == [] and not (crew and (crew.running or crew.silent))
+    return context
+
+
+def _permissions(request: HttpRequest) -> dict[str, bool]:
+    names = ("view_job", "view_worker", "view_jobalarm", "view_flowrule", "redrive_jobs", "view_redrive")
+    return {name: request.user.has_perm(f"jobqueue.{name}") for name in names}
+
+
+def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -> dict[str, Any]:
+    stats = reading.kept("queues", using, lambda: reading.queues(using))
+    courses = reading.kept("courses", using, lambda: reading.courses(using)) or {}
+    failing = reading.kept("failing", using, lambda: reading.failing(using))
+    parts = reading.kept(f"history-{chosen.key}", using, lambda: reading.history(using, chosen.length, chosen.part))
+    now = read_now(using)
+    for found, name in ((stats, gettext("queues")), (failing, gettext("failures")), (parts, gettext("charts"))):
+        _note(slow, found, name)
+    return {
+        "stats": stats,
+        "queues": queue_table(stats or [], courses, may),
+        "failing": failing_table(failing or [], now, may),
+        "charts": _charts(parts, chosen) if parts else [],
+    }
+
+
+def _note(slow: list[str], found: object, name: str) -> None:
+    if found is None:
+        slow.append(gettext("Reading the %(name)s took too long; they are left out.") % {"name": name})
+
+
+def _charts(parts: Sequence[Part], chosen: Range) -> list[str]:
+    instants = [part.begins_at for part in parts]
+    ended = [
+        Series(gettext("done"), "ok", [part.done for part in parts]),
+        Series(gettext("retried"), "retried", [part.retried for part in parts]),
+        Series(gettext("failed for good"), "dead", [part.dead for part in parts]),
+    ]
+    return [
+        bars(gettext("Ended"), instants, ended, unit=str(chosen.unit)),
+        lines(gettext("Wait before the start"), instants, _waits(parts), unit="s", log=True),
+    ]
+
+
+def _waits(parts: Sequence[Part]) -> list[Series]:
+    """The median and the 95th percentile; where too many rows would have to be added up, the mean and the longest."""
+    if any(part.waits is None for part in parts):
+        longest = [part.wait_us_max / 1e6 if part.runs else None for part in parts]
+        means = [part.mean_wait_seconds for part in parts]
+        return [Series(gettext("mean"), "p50", means), Series(gettext("longest"), "p95", longest)]
+    return [
+        Series(gettext("median"), "p50", [part.wait_seconds(0.5) for part in parts]),
+        Series(gettext("95 % at most"), "p95", [part.wait_seconds(0.95) for part in parts]),
+    ]
