@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,10 +12,9 @@ from jobqueue.db.alias import explain_missing_table
 from jobqueue.flow.controls import paused
 from jobqueue.flow.limiting import KEEP, Limit, limits
 from jobqueue.flow.unaware import count_unaware, running_workers
-from jobqueue.gates.backlog import due_count
 from jobqueue.gates.rules import rules
-from jobqueue.gates.whole_queues import running
 from jobqueue.models import FlowRule
+from jobqueue.stats.live import count_live
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: counts are exact up to this
@@ -66,23 +65,24 @@ def known_names(*, using: str) -> list[str]:
 def queue_states(*, using: str, names: Collection[str] | None = None) -> list[QueueState]:
     """`names`, or all of known_names(), each followed by its tasks for which something is set.
 
-    A few index seeks and up to COUNT_MAX index entries for each queue.
+    A few statements, with some index seeks and up to COUNT_MAX index entries for each queue.
     """
     chosen = known_names(using=using) if names is None else sorted({*names})
-    places = _Places(using)
+    places = _Places(using, chosen)
     return [places.state(queue, task) for queue in chosen for task in [None, *places.tasks_of(queue)]]
 
 
 def place_state(queue: str, task: str | None, *, using: str) -> QueueState:
     """A queue, or a task in it, whether something is set for it or not."""
-    return _Places(using).state(queue, task)
+    return _Places(using, [queue] if task is None else []).state(queue, task)
 
 
 class _Places:
-    """What is set at the moment, and which workers know limits."""
+    """What is set at the moment, how many jobs of `queues` wait and run, and which workers know limits."""
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using: str, queues: Sequence[str]) -> None:
         self._using = using
+        self._live = count_live(queues, using, lambda: None, COUNT_MAX, only=("ready", "running"))
         self._pauses = {(one.queue, one.task): one for one in paused(using=using)}
         self._limits = {(one.queue, one.task): one for one in limits(using=using)}
         self._workers = running_workers(using)
@@ -100,8 +100,8 @@ class _Places:
         return QueueState(
             queue,
             task,
-            due_count(queue, COUNT_MAX, self._using) if task is None else None,
-            running(queue, COUNT_MAX, self._using) if task is None else None,
+            self._live[queue].ready if task is None else None,
+            self._live[queue].running if task is None else None,
             pause.mode if pause else "",
             pause.reason if pause else "",
             pause.by if pause else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -21,6 +21,7 @@ from jobqueue.ordering import KEY_GATE
 
 #: counts are exact up to this
 COUNT_MAX = 10_000
+COUNTS = ("ready", "scheduled", "running", "failed")
 #: priorities of one queue and gate that are looked at, the highest first
 LEVELS_MAX = 100
 #: gates whose due jobs are ready: they wait for a worker, for their key, or for a limit
@@ -43,32 +44,40 @@ class Live:
     def cap(self, most: int) -> None:
         """Bound the counts."""
         self.capped = self.capped or max(self.ready, self.scheduled, self.running, self.failed) > most
-        for name in ("ready", "scheduled", "running", "failed"):
+        for name in COUNTS:
             setattr(self, name, min(most, getattr(self, name)))
 
 
 def count_live(
-    queues: Sequence[str], using: str, check: Callable[[], None], most: int | None = None
+    queues: Sequence[str],
+    using: str,
+    check: Callable[[], None],
+    most: int | None = None,
+    only: Collection[str] = COUNTS,
 ) -> dict[str, Live]:
     """The counts of each of `queues`, exact to `most` or COUNT_MAX. check() is called between statements; it may raise.
 
-    Some index seeks for each priority in use, and an index entry for each job that is counted.
+    `only`: the counts that are wanted; the others stay 0. Some index seeks for each priority in use, and an index entry
+    for each job that is counted.
     """
     found = {queue: Live() for queue in queues}
     most = COUNT_MAX if most is None else most
     check()
-    levels = top_levels(
-        [(queue, Job.Status.READY, gate) for queue in queues for gate in (*READY_GATES, *LATER_GATES)], using
-    )
+    gates = (*READY_GATES, *LATER_GATES) if "scheduled" in only else READY_GATES
+    levels = top_levels([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using)
     for _ in range(LEVELS_MAX):
         if not levels:
             break
         _count_waiting(found, levels, using, check, most)
+        if "scheduled" in only:
+            _count_later(found, levels, using, check, most)
         check()
         levels = levels_below(levels, using)
     for level in levels:
         found[level.queue].capped = True
     for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
+        if name not in only:
+            continue
         check()
         runs = [{"queue": queue, "status": status} for queue in queues]
         for count, queue, _ in _of_status(using, most).rows_of_each(runs, 20):
@@ -82,7 +91,7 @@ def count_live(
 def _count_waiting(
     found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None], most: int
 ) -> None:
-    """Add the READY jobs of `levels`."""
+    """Add the due jobs of `levels`."""
     due = [level for level in levels if level.gate in READY_GATES]
     for rows in (most + 1, 1):
         # Where enough are counted, only the oldest one is looked up.
@@ -95,6 +104,12 @@ def _count_waiting(
             live.ready += count
             if oldest is not None and (live.oldest_run_at is None or oldest < live.oldest_run_at):
                 live.oldest_run_at = oldest
+
+
+def _count_later(
+    found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None], most: int
+) -> None:
+    """Add the jobs of `levels` that are not due, or wait for something else."""
     later = [level for level in levels if found[level.queue].scheduled <= most]
     for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
         check()
