@@ -1,7 +1,7 @@
 #!/bin/sh
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
-# after a death, their queries beside ours, statistics, reasons, alarms, commands), locks, outbox, tasks, failures (causes,
+# after a death, their queries beside ours, statistics, reasons, alarms, commands), dashboard (pages of the admin), locks, outbox, tasks, failures (causes,
 # outcomes, redrives, the budget of retries), flow (limits, rates, breakers, pauses, full queues), schedules (also groups, workflows, bulk, and the deletion of
 # ended jobs), demo (its races, whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
 # the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix) and mutants (the code
@@ -13,7 +13,7 @@ sh "$(dirname "$0")/needs_git.sh" prove "writes the commit that it proves into i
 issue=${1:-}
 db=${2:-}
 if [ -z "$issue" ]; then
-    for each in core operations locks outbox tasks failures flow schedules demo matrix findings mutants; do
+    for each in core operations dashboard locks outbox tasks failures flow schedules demo matrix findings mutants; do
         sh "$0" "$each" "$db"
     done
     exit 0
@@ -52,11 +52,11 @@ core)
     proofs="$proofs --ignore=tests/proofs/schedules --ignore=tests/faults/test_retention_walk.py"
     proofs="$proofs --ignore=tests/faults/test_schedules_walk.py --ignore=tests/faults/test_groups_walk.py"
     proofs="$proofs --ignore=tests/faults/test_workflows_walk.py"
-    proofs="$proofs --ignore=tests/proofs/operations"
+    proofs="$proofs --ignore=tests/proofs/operations --ignore=tests/proofs/dashboard"
     ;;
 locks) proofs="tests/proofs/locks" ;;
 tasks) proofs="tests/proofs/tasks" ;;
-failures | flow | schedules | operations)
+failures | flow | schedules | operations | dashboard)
     mysql_headers
     install -e '.[dev]' "$lts"
     commit=$(git rev-parse --short=12 HEAD)
@@ -73,6 +73,11 @@ failures | flow | schedules | operations)
         base=3981065
         parts="limits rates breaker pause walk statements"
         walk=tests/faults/test_flow_walk.py
+        ;;
+    dashboard)
+        base=
+        parts="pages"
+        walk=
         ;;
     operations)
         base=
