@@ -5,6 +5,7 @@
 
 from jobqueue.admin.dead_letters.failure_note import FailureNoteAdmin
 from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
+from jobqueue.admin.groups.group_admin import GroupAdmin
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.jobs.job_admin import JobAdmin
 from jobqueue.admin.lock_activity import LockActivityAdmin
@@ -15,6 +16,7 @@ from jobqueue.admin.worker import WorkerAdmin
 
 __all__ = [
     "FailureNoteAdmin",
+    "GroupAdmin",
     "IdempotencyRecordAdmin",
     "JobAdmin",
     "LockActivityAdmin",
