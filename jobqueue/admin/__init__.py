@@ -3,6 +3,8 @@
 `page` holds what all pages share; each list with its pages has a room or a file named after what it shows.
 """
 
+from django.contrib import admin
+
 from jobqueue.admin.dead_letters.failure_note import FailureNoteAdmin
 from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
 from jobqueue.admin.groups.group_admin import GroupAdmin
@@ -12,6 +14,7 @@ from jobqueue.admin.lock_activity import LockActivityAdmin
 from jobqueue.admin.outbox.outbox_admin import OutboxEventAdmin
 from jobqueue.admin.queues.queue_admin import QueueAdmin
 from jobqueue.admin.schedules.schedule_admin import ScheduleAdmin
+from jobqueue.admin.settings.page import PAGE as SETTINGS_PAGE
 from jobqueue.admin.worker import WorkerAdmin
 
 __all__ = [
@@ -26,3 +29,5 @@ __all__ = [
     "ScheduleAdmin",
     "WorkerAdmin",
 ]
+
+SETTINGS_PAGE.add_to(admin.site)

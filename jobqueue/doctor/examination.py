@@ -13,6 +13,7 @@ from jobqueue.db import is_lost_connection
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.sockets import ping
+from jobqueue.db.time_limit import time_limit
 from jobqueue.doctor.brokers import brokers, redis_servers
 from jobqueue.doctor.claim_plan import claim_plan
 from jobqueue.doctor.clocks import clock_skew, session_zone
@@ -49,6 +50,7 @@ class Check:
     title: str  # what is right if it finds nothing
     need: Need
     look: Callable[[str], Iterable[Finding]]
+    beside: bool = False  # it asks servers beside the database, each of which may take seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ CHECKS = [
     Check("settings", "the settings, the tasks and the routes are right", Need.NOTHING, settings),
     Check("driver", "the driver does not wait without a limit", Need.NOTHING, driver_timeouts),
     Check("lease", "leases are long enough", Need.NOTHING, lease_length),
-    Check("brokers", "the brokers of outbox routes answer", Need.NOTHING, brokers),
-    Check("redis", "the Redis servers of the settings answer", Need.NOTHING, redis_servers),
+    Check("brokers", "the brokers of outbox routes answer", Need.NOTHING, brokers, beside=True),
+    Check("redis", "the Redis servers of the settings answer", Need.NOTHING, redis_servers, beside=True),
     Check("server", "the server, its sessions and the job table are fit for a queue", Need.DATABASE, server),
     Check("server_values", "the settings of the server are fit for a queue", Need.DATABASE, server_values),
     Check("sqlite_file", "the file of SQLite is on a local disk", Need.DATABASE, sqlite_file),
@@ -107,14 +109,18 @@ def in_order(checked: Iterable[Checked]) -> list[Finding]:
     return sorted(found, key=lambda finding: _ORDER.index(finding.level))
 
 
-def check_all(using: str) -> Iterator[Checked]:
-    """Run the checks in their order. Those that need a database or tables that are not there are left out."""
+def check_all(using: str, *, beside: bool = True, seconds: float | None = None) -> Iterator[Checked]:
+    """Run the checks in their order. Those that need a database or tables that are not there are left out.
+
+    beside=False leaves out those that ask other servers. No SELECT runs for longer than `seconds`; None = no limit.
+    """
     reach = Check("database", "the database answers", Need.NOTHING, _unreachable)
     lacking = Need.DATABASE if (found := list(_unreachable(using))) else None
     yield Checked(reach, found)
     for check in CHECKS:
         left_out = check.need is lacking or (lacking is Need.DATABASE and check.need is Need.TABLES)
-        checked = Checked(check, None if left_out else _run(check, using))
+        left_out = left_out or (check.beside and not beside)
+        checked = Checked(check, None if left_out else _run(check, using, seconds))
         if any(map(_lacks_jobs, checked.findings or ())):
             lacking = Need.TABLES
         yield checked
@@ -152,11 +158,11 @@ def _lacks_jobs(finding: Finding) -> bool:
     return finding.id == "migrations_unapplied" or (isinstance(missing, list) and Job._meta.db_table in missing)
 
 
-def _run(check: Check, using: str) -> list[Finding]:
+def _run(check: Check, using: str, seconds: float | None) -> list[Finding]:
     """What it found, also before it failed."""
     found: list[Finding] = []
     try:
-        with nullcontext() if check.need is Need.NOTHING else _isolated(using):
+        with nullcontext() if check.need is Need.NOTHING else _isolated(using), _limited(using, check, seconds):
             found.extend(check.look(using))
     except NotSupported as error:
         fix = "Give this account the right, or run jobs doctor with one that has it."
@@ -180,6 +186,10 @@ def _failed(check: Check, error: str) -> Finding:
 def _isolated(using: str) -> AbstractContextManager[object]:
     """In a caller's transaction a savepoint: on PostgreSQL no statement works after one that was refused."""
     return transaction.atomic(using=using) if in_callers_transaction(connections[using]) else nullcontext()
+
+
+def _limited(using: str, check: Check, seconds: float | None) -> AbstractContextManager[object]:
+    return nullcontext() if seconds is None or check.need is Need.NOTHING else time_limit(seconds, using=using)
 
 
 def _close_lost(error: Exception, using: str) -> None:

@@ -25,7 +25,7 @@ ROOMS = [
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
     "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.queues", "admin.schedules",
-    "admin.outbox", "admin.groups", "admin.overview", "admin", "templatetags",
+    "admin.outbox", "admin.groups", "admin.settings", "admin.overview", "admin", "templatetags",
     "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}
