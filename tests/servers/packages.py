@@ -36,6 +36,11 @@ def can_install() -> bool:
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
+def is_ubuntu() -> bool:
+    """Tell whether this is Ubuntu, some of whose packages only name a snap."""
+    return Path("/etc/os-release").exists() and _os_release().get("ID") == "ubuntu"
+
+
 def install(kind: str, log: Path, cancel: Event) -> Program:
     """Install a server and return its program."""
     # dpkg allows one at a time; the threads of one program and other programs queue up here.

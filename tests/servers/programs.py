@@ -8,17 +8,33 @@ from threading import Event
 import pytest
 
 from tests.servers import packages
+from tests.servers.process import StepFailed
 
-_PACKAGES = {"zsh": "zsh", "promtool": "prometheus"}
+_PACKAGES = {"zsh": "zsh", "promtool": "prometheus", "chromium": "chromium", "chromedriver": "chromium-driver"}
+#: what Ubuntu has as a snap only: apt-get would install a package that holds no program
+_SNAPS = {"chromium", "chromedriver"}
 
 
 def installed(name: str) -> str:
     """The path of a program, installed if it is missing; the test is skipped where nobody may install it."""
-    found = shutil.which(name)
-    if found is None and packages.can_install():
-        log = Path(tempfile.gettempdir()) / f"jobqueue-install-{name}.log"
-        packages.install_package(_PACKAGES[name], log, Event())
-        found = shutil.which(name)
+    found, reason = find_or_install(name)
     if found is None:
-        pytest.skip(f"{name} is not installed: it is in the package {_PACKAGES[name]}")
+        pytest.skip(reason)
     return found
+
+
+def find_or_install(name: str) -> tuple[str | None, str]:
+    """The path of a program, installed if it is missing and may be; or None and the reason why there is none."""
+    package, found = _PACKAGES[name], shutil.which(name)
+    if found is not None:
+        return found, ""
+    if name in _SNAPS and packages.is_ubuntu():
+        return None, f"{name} is not installed: Ubuntu has it as a snap. Run: snap install chromium"
+    if not packages.can_install():
+        return None, f"{name} is not installed: it is in the package {package}, which only root of Debian may install"
+    log = Path(tempfile.gettempdir()) / f"jobqueue-install-{name}.log"
+    try:
+        packages.install_package(package, log, Event())
+    except StepFailed as error:
+        return None, f"{name} is not installed: the package {package} could not be installed: {error}"
+    return shutil.which(name), f"the package {package} is installed but has no {name}"

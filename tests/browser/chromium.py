@@ -1,0 +1,150 @@
+"""A headless Chromium of the distribution, driven by selenium."""
+
+import json
+import tempfile
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from django.conf import settings
+from selenium import webdriver
+
+AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--no-first-run",
+    "--no-default-browser-check",
+    # A scroll bar takes room from narrow pages that it does not take on telephones.
+    "--hide-scrollbars",
+    "--force-prefers-reduced-motion",
+    "--lang=en",
+)
+WIDE = 1400
+#: Chromium asks for it by itself; the site has none
+_ICON = "/favicon.ico"
+
+
+class Browser:
+    """One window. Addresses are paths below `base`."""
+
+    def __init__(self, driver):
+        self.driver, self.base = driver, ""
+
+    def visit_site(self, base, client, language="en"):
+        """Be the person of a test client, in a language; the pages of `base` follow."""
+        self.base = base
+        self.driver.get("about:blank")
+        self._cdp("Network.clearBrowserCookies")
+        cookies = {"sessionid": client.cookies[settings.SESSION_COOKIE_NAME].value, "django_language": language}
+        for name, value in cookies.items():
+            self._cdp("Network.setCookie", name=name, value=value, url=base)
+
+    def open(self, path):
+        """Load a page, and wait until it and its scripts have been loaded."""
+        self.driver.get(self.base + path)
+
+    def resize(self, width, height=900):
+        """The size of the window in CSS pixels."""
+        self._cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefer(self, theme):
+        """What the reader's system prefers: light or dark. The admin follows it."""
+        self._cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        # Colours that fade are neither the old ones nor the new ones for a while.
+        self.run("document.getAnimations().forEach(one => one.finish())")
+
+    def run_scripts(self, yes):
+        """Whether the pages' scripts run; those of the tests do anyway."""
+        self._cdp("Emulation.setScriptExecutionDisabled", value=not yes)
+
+    def run(self, script, *arguments):
+        """Run a script of the test in the page; what it returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def find(self, selector):
+        """The first element for a selector; an error if there is none."""
+        return self.driver.find_element("css selector", selector)
+
+    def find_all(self, selector):
+        """The elements for a selector."""
+        return self.driver.find_elements("css selector", selector)
+
+    def overflow(self):
+        """By how many pixels the page is wider than the window, and which elements stand out."""
+        return self.run(_OVERFLOW)
+
+    def complaints(self):
+        """What the pages have written to the console since the last call: refusals of the policy, errors of scripts."""
+        found = [entry["message"] for entry in self.driver.get_log("browser")]
+        return [message for message in found if _ICON not in message]
+
+    def violations(self, tags=None):
+        """What axe-core finds serious or critical in this page: rule, selector and reason. `tags`: only these rules."""
+        if not self.run("return typeof window.axe === 'object'"):
+            self.run(_axe())
+        options = {"resultTypes": ["violations"], "preload": False}
+        if tags:
+            options["runOnly"] = {"type": "tag", "values": tags}
+        return self.driver.execute_async_script(_CHECK, json.dumps(options))
+
+    def save_picture(self, path):
+        """Write what is seen of the page into a PNG."""
+        path.write_bytes(self.driver.get_screenshot_as_png())
+
+    def _cdp(self, command, **arguments):
+        return self.driver.execute_cdp_cmd(command, arguments)
+
+
+@contextmanager
+def started(chromium, chromedriver):
+    """A new browser without a history, of these two programs."""
+    with tempfile.TemporaryDirectory(prefix="jobqueue-chromium-", ignore_cleanup_errors=True) as folder:
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        for argument in (*ARGUMENTS, f"--user-data-dir={folder}"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+        driver.set_page_load_timeout(120)
+        driver.set_script_timeout(120)
+        try:
+            yield Browser(driver)
+        finally:
+            driver.quit()
+
+
+@cache
+def _axe():
+    return AXE.read_text()
+
+
+_CHECK = """
+const done = arguments[arguments.length - 1];
+axe.run(document, JSON.parse(arguments[0])).then(
+    found => done(found.violations
+        .filter(one => ["serious", "critical"].includes(one.impact))
+        .flatMap(one => one.nodes.map(node => ({
+            rule: one.id, selector: node.target.flat().join(" "), why: node.failureSummary, html: node.html.slice(0, 300)
+        })))),
+    error => done([{rule: "axe", selector: "", why: String(error), html: ""}])
+);
+"""
+_OVERFLOW = """
+const page = document.scrollingElement, width = window.innerWidth, out = [];
+if (page.scrollWidth > width) {
+    for (const one of document.body.querySelectorAll("*")) {
+        if (one.getBoundingClientRect().right > width + 0.5) {
+            out.push(one.tagName.toLowerCase() + (one.id ? "#" + one.id : "") + (one.className ? "." + one.className : ""));
+        }
+    }
+}
+return {pixels: Math.max(0, page.scrollWidth - width), elements: out.slice(0, 12)};
+"""

@@ -1,0 +1,61 @@
+"""One walk over all pages: each is loaded once, and looked at in both themes and in three widths."""
+
+from dataclasses import dataclass, field
+
+from tests.browser import rows
+from tests.browser.chromium import WIDE
+from tests.browser.pages import Pages
+from tests.browser.site import logged_in, served
+
+#: of a telephone and of the narrowest one; at 400 % zoom a window of 1280 pixels is as narrow
+NARROW = (375, 320)
+#: the rules that can differ between the themes
+OF_COLOURS = ["cat.color"]
+
+
+@dataclass
+class Visit:
+    """What was seen of one page."""
+
+    name: str
+    path: str
+    complaints: list = field(default_factory=list)  # of the browser
+    violations: dict = field(default_factory=dict)  # theme -> what axe-core found
+    overflows: dict = field(default_factory=dict)  # width -> pixels and elements
+
+
+@dataclass
+class Walk:
+    """What was seen of all pages."""
+
+    visits: list
+    unknown: dict  # addresses that answered with neither a page nor a refusal
+    rowless: set  # models without a row, whose pages nobody has seen
+
+
+def walk(browser):
+    """Fill the tables, serve the site, and look at every page of it as a superuser."""
+    rows.fill()
+    client = logged_in()
+    pages = Pages(client, rows.QUERIES)
+    with served() as base:
+        browser.visit_site(base, client)
+        visits = [_visit(browser, name, path) for name, path in pages.paths.items()]
+    return Walk(visits, pages.unknown, pages.rowless)
+
+
+def _visit(browser, name, path):
+    visit = Visit(name, path)
+    browser.resize(WIDE)
+    browser.prefer("light")
+    browser.complaints()
+    browser.open(path)
+    # axe-core makes styles of its own, which the policy refuses: so these come first.
+    visit.complaints = browser.complaints()
+    visit.violations["light"] = browser.violations()
+    browser.prefer("dark")
+    visit.violations["dark"] = browser.violations(OF_COLOURS)
+    for width in NARROW:
+        browser.resize(width)
+        visit.overflows[width] = browser.overflow()
+    return visit
