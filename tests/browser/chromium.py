@@ -86,13 +86,13 @@ class Browser:
         found = [entry["message"] for entry in self.driver.get_log("browser")]
         return [message for message in found if _ICON not in message]
 
-    def violations(self, tags=None):
-        """What axe-core finds serious or critical in this page: rule, selector and reason. `tags`: only these rules."""
+    def violations(self, rules=()):
+        """What axe-core finds serious or critical in this page: rule, selector and reason. Without `rules` by all."""
         if not self.run("return typeof window.axe === 'object'"):
             self.run(_axe())
         options = {"resultTypes": ["violations"], "preload": False}
-        if tags:
-            options["runOnly"] = {"type": "tag", "values": tags}
+        if rules:
+            options["runOnly"] = {"type": "rule", "values": list(rules)}
         return self.driver.execute_async_script(_CHECK, json.dumps(options))
 
     def save_picture(self, path):
