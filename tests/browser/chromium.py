@@ -8,6 +8,9 @@ from pathlib import Path
 
 from django.conf import settings
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.support.expected_conditions import staleness_of
+from selenium.webdriver.support.wait import WebDriverWait
 
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 ARGUMENTS = (
@@ -27,7 +30,7 @@ ARGUMENTS = (
     "--force-prefers-reduced-motion",
     "--lang=en",
 )
-WIDE = 1400
+WIDE, LOAD_SECONDS = 1400, 120
 #: Chromium asks for it by itself; the site has none
 _ICON = "/favicon.ico"
 
@@ -38,14 +41,17 @@ class Browser:
     def __init__(self, driver):
         self.driver, self.base = driver, ""
 
-    def visit_site(self, base, client, language="en"):
-        """Be the person of a test client, in a language; the pages of `base` follow."""
+    def visit_site(self, base, client):
+        """Be the person of a test client; the pages of `base` follow."""
         self.base = base
         self.driver.get("about:blank")
         self._cdp("Network.clearBrowserCookies")
-        cookies = {"sessionid": client.cookies[settings.SESSION_COOKIE_NAME].value, "django_language": language}
-        for name, value in cookies.items():
-            self._cdp("Network.setCookie", name=name, value=value, url=base)
+        self._set_cookie(settings.SESSION_COOKIE_NAME, client.cookies[settings.SESSION_COOKIE_NAME].value)
+        self.speak("en")
+
+    def speak(self, language):
+        """The language of the pages that are opened from now on."""
+        self._set_cookie(settings.LANGUAGE_COOKIE_NAME, language)
 
     def open(self, path):
         """Load a page, and wait until it and its scripts have been loaded."""
@@ -58,8 +64,17 @@ class Browser:
     def prefer(self, theme):
         """What the reader's system prefers: light or dark. The admin follows it."""
         self._cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-        # Colours that fade are neither the old ones nor the new ones for a while.
-        self.run("document.getAnimations().forEach(one => one.finish())")
+        self._end_fades()
+
+    def choose(self, theme):
+        """What the reader has chosen in the admin: light, dark, or auto."""
+        self.run("document.documentElement.dataset.theme = arguments[0]", theme)
+        self._end_fades()
+
+    def press(self, *keys):
+        """Press keys, one after the other."""
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
 
     def run_scripts(self, yes):
         """Whether the pages' scripts run; those of the tests do anyway."""
@@ -76,6 +91,12 @@ class Browser:
     def find_all(self, selector):
         """The elements for a selector."""
         return self.driver.find_elements("css selector", selector)
+
+    def follow(self, selector):
+        """Click on a link or a button, and wait for the page that it leads to."""
+        page = self.find("html")
+        self.find(selector).click()
+        WebDriverWait(self.driver, LOAD_SECONDS).until(staleness_of(page))
 
     def overflow(self):
         """By how many pixels the page is wider than the window, and which elements stand out."""
@@ -99,6 +120,13 @@ class Browser:
         """Write what is seen of the page into a PNG."""
         path.write_bytes(self.driver.get_screenshot_as_png())
 
+    def _end_fades(self):
+        # Colours that fade are neither the old ones nor the new ones for a while.
+        self.run("document.getAnimations().forEach(one => one.finish())")
+
+    def _set_cookie(self, name, value):
+        self._cdp("Network.setCookie", name=name, value=value, url=self.base)
+
     def _cdp(self, command, **arguments):
         return self.driver.execute_cdp_cmd(command, arguments)
 
@@ -113,8 +141,8 @@ def started(chromium, chromedriver):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-        driver.set_page_load_timeout(120)
-        driver.set_script_timeout(120)
+        driver.set_page_load_timeout(LOAD_SECONDS)
+        driver.set_script_timeout(LOAD_SECONDS)
         try:
             yield Browser(driver)
         finally:
@@ -132,7 +160,8 @@ axe.run(document, JSON.parse(arguments[0])).then(
     found => done(found.violations
         .filter(one => ["serious", "critical"].includes(one.impact))
         .flatMap(one => one.nodes.map(node => ({
-            rule: one.id, selector: node.target.flat().join(" "), why: node.failureSummary, html: node.html.slice(0, 300)
+            rule: one.id, selector: node.target.flat().join(" "), why: node.failureSummary,
+            html: node.html.slice(0, 300),
         })))),
     error => done([{rule: "axe", selector: "", why: String(error), html: ""}])
 );
@@ -142,7 +171,8 @@ const page = document.scrollingElement, width = window.innerWidth, out = [];
 if (page.scrollWidth > width) {
     for (const one of document.body.querySelectorAll("*")) {
         if (one.getBoundingClientRect().right > width + 0.5) {
-            out.push(one.tagName.toLowerCase() + (one.id ? "#" + one.id : "") + (one.className ? "." + one.className : ""));
+            const classes = [...one.classList].map(name => "." + name);
+            out.push([one.tagName.toLowerCase(), one.id && "#" + one.id, ...classes].join(""));
         }
     }
 }

@@ -1,4 +1,4 @@
-"""The pages of the product in an admin site, as its URL patterns have them: pages that are added are found by themselves."""
+"""The pages of the product in an admin site, found by its URL patterns: nobody has to name a page that is added."""
 
 from urllib.parse import urlencode
 

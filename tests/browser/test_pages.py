@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.browser.chromium import AXE
-from tests.browser.walk import NARROW
+from tests.browser.walk import LANGUAGES, NARROW, THEMES
 from tests.matrix import enough_on
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 
 #: (rule, beginning of the selector) of what Django's own pages have, with the reason why it stays
 DJANGO = {
-    ("link-in-text-block", ".breadcrumbs > a"): "the links of all admin pages differ from the › between them by place",
+    ("link-in-text-block", ".breadcrumbs > a"): "all of it are links but the signs between them",
     ("label-title-only", "#searchbar"): "its label is the picture of a magnifying glass, which has a text",
 }
 #: models whose pages the walk does not see, with the reason
@@ -39,15 +39,17 @@ def told(lines):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
 def test_no_page_has_a_serious_finding_of_axe_core(walk, theme):
     wrong = [(visit, one) for visit in walk.visits for one in ours(visit.violations[theme])]
     assert not wrong, told(f"{v.path}: {f['rule']} {f['selector']}\n    {f['why']}\n    {f['html']}" for v, f in wrong)
 
 
 @pytest.mark.parametrize("width", NARROW)
-def test_no_page_is_wider_than_a_telephone(walk, width):
-    wide = [(visit, visit.overflows[width]) for visit in walk.visits if visit.overflows[width]["pixels"]]
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_page_is_wider_than_a_telephone(walk, language, width):
+    found = [(visit, visit.overflows[language, width]) for visit in walk.visits]
+    wide = [(visit, overflow) for visit, overflow in found if overflow["pixels"]]
     assert not wide, told(f"{v.path}: {o['pixels']} px too wide: {', '.join(o['elements'])}" for v, o in wide)
 
 

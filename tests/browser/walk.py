@@ -1,4 +1,4 @@
-"""One walk over all pages: each is loaded once, and looked at in both themes and in three widths."""
+"""One walk over all pages: each is loaded in English and in Korean, and looked at in all themes and widths."""
 
 from dataclasses import dataclass, field
 
@@ -9,6 +9,9 @@ from tests.browser.site import logged_in, served
 
 #: of a telephone and of the narrowest one; at 400 % zoom a window of 1280 pixels is as narrow
 NARROW = (375, 320)
+LANGUAGES = ("en", "ko")
+#: the admin is dark because the reader's system is, or because the reader has chosen it
+THEMES = ("light", "dark", "chosen dark")
 #: the rules whose findings can differ between the themes
 OF_COLOURS = ("color-contrast", "link-in-text-block")
 
@@ -21,7 +24,7 @@ class Visit:
     path: str
     complaints: list = field(default_factory=list)  # of the browser
     violations: dict = field(default_factory=dict)  # theme -> what axe-core found
-    overflows: dict = field(default_factory=dict)  # width -> pixels and elements
+    overflows: dict = field(default_factory=dict)  # (language, width) -> pixels and elements
 
 
 @dataclass
@@ -55,7 +58,15 @@ def _visit(browser, name, path):
     visit.violations["light"] = browser.violations()
     browser.prefer("dark")
     visit.violations["dark"] = browser.violations(OF_COLOURS)
-    for width in NARROW:
-        browser.resize(width)
-        visit.overflows[width] = browser.overflow()
+    browser.prefer("light")
+    browser.choose("dark")
+    visit.violations["chosen dark"] = browser.violations(OF_COLOURS)
+    for language in LANGUAGES:
+        browser.speak(language)
+        if language != "en":
+            browser.open(path)
+        for width in NARROW:
+            browser.resize(width)
+            visit.overflows[language, width] = browser.overflow()
+    browser.speak("en")
     return visit
