@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve venv check test lint docs bench bench-check prove proofs release-check clean
+.PHONY: help demo serve venv check test lint docs bench bench-check prove proofs screenshots release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
@@ -36,6 +36,9 @@ prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one, DB
 
 proofs: ## each page of evidence, with the number of commits since that change what it proves
 	@sh scripts/proofs.sh
+
+screenshots: ## the pictures of the admin in docs/img, taken by a headless Chromium over a demo shop (ONLY=jobs,job)
+	@sh scripts/screenshots.sh $(if $(ONLY),--only $(ONLY))
 
 release-check: ## the same, and fail if a page is stale or missing
 	@sh scripts/proofs.sh --fail

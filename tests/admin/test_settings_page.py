@@ -293,3 +293,13 @@ def test_the_page_is_there_in_korean(settings):
 
 def test_a_post_needs_the_csrf_token():
     assert root(enforce_csrf_checks=True).post(PAGE).status_code == 403
+
+
+def test_a_run_that_finds_nothing_wrong_says_so(monkeypatch):
+    right = [doctor.Check(name, f"{name} is right", doctor.Need.NOTHING, lambda using: ()) for name in "ab"]
+    other = doctor.Check("far", "the broker answers", doctor.Need.NOTHING, lambda using: 1 / 0, beside=True)
+    monkeypatch.setattr(doctor, "CHECKS", [*right, other])
+    page = page_of(root(), run="1")
+    assert "3 checks have found nothing wrong." in page
+    assert "1 check was left out" in page
+    assert "a is right" in page

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from base64 import b64decode
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -57,9 +58,10 @@ class Browser:
         """Load a page, and wait until it and its scripts have been loaded."""
         self.driver.get(self.base + path)
 
-    def resize(self, width, height=900):
-        """The size of the window in CSS pixels."""
-        self._cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    def resize(self, width, height=900, scale=1):
+        """The size of the window in CSS pixels, each of which is `scale` pixels of a picture wide."""
+        window = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
+        self._cdp("Emulation.setDeviceMetricsOverride", **window)
 
     def prefer(self, theme):
         """What the reader's system prefers: light or dark. The admin follows it."""
@@ -116,9 +118,10 @@ class Browser:
             options["runOnly"] = {"type": "rule", "values": list(rules)}
         return self.driver.execute_async_script(_CHECK, json.dumps(options))
 
-    def save_picture(self, path):
-        """Write what is seen of the page into a PNG."""
-        path.write_bytes(self.driver.get_screenshot_as_png())
+    def picture(self):
+        """What is seen of the page, as a PNG."""
+        taken = self._cdp("Page.captureScreenshot", format="png", optimizeForSpeed=True)
+        return b64decode(taken["data"])
 
     def _end_fades(self):
         # Colours that fade are neither the old ones nor the new ones for a while.

@@ -1,6 +1,7 @@
 """Programs that tests run and that are no servers, from the packages of Debian or Ubuntu."""
 
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from threading import Event
@@ -21,6 +22,15 @@ def installed(name: str) -> str:
     if found is None:
         pytest.skip(reason)
     return found
+
+
+def install_korean_font() -> None:
+    """Install a font for Korean where there is none and where we may; without one the pages show boxes."""
+    fonts = shutil.which("fc-list")
+    has_one = fonts is not None and subprocess.run([fonts, ":lang=ko"], capture_output=True, check=False).stdout
+    if not has_one and packages.can_install():
+        log = Path(tempfile.gettempdir()) / "jobqueue-install-fonts.log"
+        packages.install_package("fonts-noto-cjk", log, Event())
 
 
 def find_or_install(name: str) -> tuple[str | None, str]:

@@ -42,7 +42,7 @@ def server_facts(using: str) -> Iterator[tuple[StrOrPromise, str]]:
     yield _("database"), stacked(plain(found.describe(connection)), plain(_place(using)))
     yield _("isolation of sessions"), plain(found.isolation(connection))
     skips = "SKIP LOCKED" in found.claim_form
-    yield _("SKIP LOCKED"), gettext("yes") if skips else gettext("no: one worker writes at a time")
+    yield "SKIP LOCKED", gettext("yes") if skips else gettext("no: one worker writes at a time")
     yield _("how workers claim"), plain(found.claim_form)
     yield _("clock of this host"), _clock(using)
     yield _("migrations"), _migrations(using)
@@ -62,7 +62,11 @@ def _clock(using: str) -> str:
     ahead = compare_clocks(using).ahead_seconds
     if abs(ahead) < _EQUAL_SECONDS:
         return gettext("as that of the database server")
-    text = gettext("%(time)s ahead of the database server") if ahead > 0 else gettext("%(time)s behind the server")
+    text = (
+        gettext("%(time)s ahead of the database server")
+        if ahead > 0
+        else gettext("%(time)s behind the database server")
+    )
     told = text % {"time": span(ahead)}
     return badge("expired", told) if abs(ahead) > SKEW_SECONDS else told
 

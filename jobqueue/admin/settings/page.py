@@ -13,6 +13,7 @@ from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from jobqueue import conf
 from jobqueue.admin.page.formatting import badge, plain
@@ -55,7 +56,7 @@ def settings_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
         "facts": facts,
         "unreachable": unreachable,
         "may_check": may_check and known and not problems,
-        "limit": LIMIT_SECONDS,
+        "limit": round(LIMIT_SECONDS),
         "run": None if run is None else _shown(run),
         "groups": list(groups(found, raw if isinstance(raw, Mapping) else {})),
     }
@@ -71,12 +72,15 @@ def _facts(using: str) -> tuple[Facts, str]:
 
 
 def _shown(run: Examined) -> dict[str, Any]:
-    bad = sum(finding.is_bad for finding in run.findings)
+    passed, left_out = len(run.passed), len(run.left_out)
+    right = ngettext("%(n)d check has found nothing wrong.", "%(n)d checks have found nothing wrong.", passed)
+    passed_title = ngettext("%(n)d check is right", "%(n)d checks are right", passed) % {"n": passed}
+    left_title = ngettext("%(n)d check was left out", "%(n)d checks were left out", left_out) % {"n": left_out}
+    is_bad = run.is_over or any(finding.is_bad for finding in run.findings)
     return {
         "findings": list(_findings(run.findings)),
-        "is_right": not bad and not run.is_over and not run.left_out,
-        "passed": run.passed,
-        "left_out": run.left_out,
+        "right": "" if is_bad else right % {"n": passed},
+        "lists": [(title, one) for title, one in ((passed_title, run.passed), (left_title, run.left_out)) if one],
         "is_over": run.is_over,
     }
 

@@ -91,7 +91,13 @@ def _note(name: str, value: object) -> str:
         return ""
     if name.endswith("_bytes") and value >= 1024:
         return str(filesizeformat(value))
-    return span(value) if name.endswith("_seconds") and value >= 60 else ""
+    return _age(value) if name.endswith("_seconds") and value >= 60 else ""
+
+
+def _age(seconds: float) -> str:
+    """A duration without a zero at its end: 7d, not 7d 0h."""
+    first, _, rest = span(seconds).partition(" ")
+    return first if not rest or rest.startswith("0") else f"{first} {rest}"
 
 
 def _named(name: str, lines: Iterable[str]) -> Value:
@@ -115,7 +121,7 @@ def _kept(state: str, given: Mapping[str, Kept]) -> Value:
 
 
 def _kept_text(kept: Kept) -> str:
-    parts = [f"AGE {span(kept.age_seconds)}"] if kept.age_seconds is not None else []
+    parts = [f"AGE {_age(kept.age_seconds)}"] if kept.age_seconds is not None else []
     parts += [f"KEEP {kept.most}"] if kept.most is not None else []
     parts += ["ARCHIVE"] if kept.archive else []
     return ", ".join(parts) or "None"
