@@ -303,3 +303,18 @@ def test_a_run_that_finds_nothing_wrong_says_so(monkeypatch):
     assert "3 checks have found nothing wrong." in page
     assert "1 check was left out" in page
     assert "a is right" in page
+
+
+def test_a_site_of_the_project_can_have_the_page_too(rf):
+    from django.contrib.admin import AdminSite
+
+    from jobqueue.admin.settings.page import PAGE as SITE_PAGE
+
+    site = AdminSite(name="ours")
+    SITE_PAGE.add_to(site)
+    assert [pattern.name for pattern in site.get_urls() if str(pattern.pattern) == "jobqueue/settings/"] == [
+        "jobqueue_settings"
+    ]
+    request = rf.get("/")
+    request.user = person("view_flowrule")
+    assert site.get_app_list(request) == []

@@ -1,12 +1,14 @@
 """Using the pages: with the keyboard alone, without scripts, and what forms answer with."""
 
 import pytest
+from django.urls import reverse
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from tests.admin.helpers import JOBS, job_page
 from tests.browser import rows
 from tests.browser.test_pages import ours
+from tests.browser.walk import NARROW
 from tests.factories import make_in_state, make_job, make_jobs, state
 from tests.matrix import enough_on
 
@@ -90,15 +92,37 @@ def test_without_scripts_an_action_changes_the_jobs_that_are_ticked(site):
     assert said(site)[0].startswith("2 jobs")
 
 
-def test_what_the_checks_have_found_is_readable_too(site):
+def run_checks(browser):
+    browser.open(SETTINGS)
+    browser.follow("#checks button")
+    return ".jobqueue-setting-findings li"
+
+
+def preview_redrive(browser):
+    browser.open(reverse("admin:jobqueue_redrive_new"))
+    browser.find("#id_queue").send_keys(rows.QUEUE)
+    browser.follow("#content input.default")
+    return "#preview"
+
+
+def ask_before_deleting(browser):
+    browser.open(f"{JOBS}?state=failed")
+    browser.find("input[name=_selected_action]").click()
+    Select(browser.find("select[name=action]")).select_by_value("prune")
+    browser.follow(".actions button[type=submit]")
+    return "input.deletelink"
+
+
+@pytest.mark.parametrize("submit", [run_checks, preview_redrive, ask_before_deleting])
+def test_the_answer_to_a_form_is_as_readable_as_other_pages(site, submit):
     rows.fill()
-    site.open(SETTINGS)
-    site.follow("#checks button")
-    assert site.find_all(".jobqueue-setting-findings li")
+    site.complaints()
+    assert site.find_all(submit(site)), "the form was not answered as it should be"
+    assert site.complaints() == []
     for theme in ("light", "dark"):
         site.prefer(theme)
         assert ours(site.violations()) == []
-    for width in (375, 320):
+    for width in NARROW:
         site.resize(width)
         assert site.overflow()["pixels"] == 0
 

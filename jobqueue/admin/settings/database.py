@@ -73,8 +73,11 @@ def _clock(using: str) -> str:
 
 def _migrations(using: str) -> str:
     """The newest one, and those that were not run. Files are only listed: a page does not load those of all apps."""
-    folder = import_module(MigrationLoader.migrations_module("jobqueue")[0])
-    known = sorted(one.name for one in iter_modules(folder.__path__) if one.name[0] not in "_~")
+    module, _is_explicit = MigrationLoader.migrations_module("jobqueue")
+    if module is None:
+        # MIGRATION_MODULES says that there are none.
+        return NOTHING
+    known = sorted(one.name for one in iter_modules(import_module(module).__path__) if one.name[0] not in "_~")
     applied = {name for app, name in MigrationRecorder(connections[using]).applied_migrations() if app == "jobqueue"}
     missing = [name for name in known if name not in applied]
     if missing:
