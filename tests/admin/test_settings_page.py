@@ -22,7 +22,8 @@ SECRET = "hunter-2-secret"
 
 def page_of(client=None, **data):
     client = client or client_of(person("view_flowrule"))
-    return text_of(client.post(PAGE, data) if data else client.get(PAGE))
+    # Long names may break after each underscore.
+    return text_of(client.post(PAGE, data) if data else client.get(PAGE)).replace("<wbr>", "")
 
 
 def row_of(page, name):
@@ -234,7 +235,7 @@ def test_a_view_costs_few_queries_and_runs_no_check(monkeypatch):
 
 def test_the_checks_run_on_request_and_their_findings_say_what_to_do():
     page = page_of(client_of(person("view_flowrule", "change_limits")), run="1")
-    assert "<code>no_worker</code>" in page or "checks are right" in page
+    assert "<code>no_worker</code>" in page or "checks have found nothing" in page
     assert "all indexes of jobqueue are there, with their columns" in page
     assert "the Redis servers of the settings answer" in page.partition("were left out")[2]
     assert not LogEntry.objects.exists()
@@ -300,9 +301,10 @@ def test_a_run_that_finds_nothing_wrong_says_so(monkeypatch):
     other = doctor.Check("far", "the broker answers", doctor.Need.NOTHING, lambda using: 1 / 0, beside=True)
     monkeypatch.setattr(doctor, "CHECKS", [*right, other])
     page = page_of(root(), run="1")
-    assert "3 checks have found nothing wrong." in page
+    assert "3 checks have found nothing" in page
     assert "1 check was left out" in page
     assert "a is right" in page
+    assert "all right" in page
 
 
 def test_a_site_of_the_project_can_have_the_page_too(rf):

@@ -73,14 +73,13 @@ def _facts(using: str) -> tuple[Facts, str]:
 
 def _shown(run: Examined) -> dict[str, Any]:
     passed, left_out = len(run.passed), len(run.left_out)
-    right = ngettext("%(n)d check has found nothing wrong.", "%(n)d checks have found nothing wrong.", passed)
-    passed_title = ngettext("%(n)d check is right", "%(n)d checks are right", passed) % {"n": passed}
-    left_title = ngettext("%(n)d check was left out", "%(n)d checks were left out", left_out) % {"n": left_out}
+    right = ngettext("%(n)d check has found nothing", "%(n)d checks have found nothing", passed) % {"n": passed}
+    left = ngettext("%(n)d check was left out", "%(n)d checks were left out", left_out) % {"n": left_out}
     is_bad = run.is_over or any(finding.is_bad for finding in run.findings)
     return {
         "findings": list(_findings(run.findings)),
-        "right": "" if is_bad else right % {"n": passed},
-        "lists": [(title, one) for title, one in ((passed_title, run.passed), (left_title, run.left_out)) if one],
+        "is_right": not is_bad,
+        "lists": [(title, names) for title, names in ((right, run.passed), (left, run.left_out)) if names],
         "is_over": run.is_over,
     }
 

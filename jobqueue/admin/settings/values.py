@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.template.defaultfilters import filesizeformat
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.formatting import plain, span
@@ -29,7 +31,7 @@ _OF_SCHEDULE = ("TASK", "CRON", "EVERY", "TIMEZONE", "MISSED", "OVERLAP")
 class Value(NamedTuple):
     """One key."""
 
-    name: str
+    name: str  # may break after each underscore
     lines: tuple[str, ...]  # as the settings would have it
     note: str  # the same for people, such as "7d 0h"
     is_set: bool
@@ -76,13 +78,15 @@ def _values(found: Settings | OutboxSettings, raw: object) -> Iterator[Value]:
             key, value = one.name.upper(), getattr(found, one.name)
             # A wrong value is not in force.
             is_set = key in given and rule.problem(key, given[key]) is None
-            yield Value(key, (_text(one.name, rule, value),), _note(one.name, value), is_set)
+            yield Value(_breaking(key), (_text(one.name, rule, value),), _note(one.name, value), is_set)
 
 
 def _text(name: str, rule: Rule, value: object) -> str:
     if value is not None and name in _PLACES:
         return plain(repr(hide_place(str(value))))
-    return HIDDEN if value is not None and rule.secret else plain(repr(value))
+    if value is not None and rule.secret:
+        return HIDDEN
+    return plain(repr(int(value) if isinstance(value, float) and value.is_integer() else value))
 
 
 def _note(name: str, value: object) -> str:
@@ -101,7 +105,12 @@ def _age(seconds: float) -> str:
 
 
 def _named(name: str, lines: Iterable[str]) -> Value:
-    return Value(plain(name), tuple(map(plain, lines)), "", True)
+    return Value(_breaking(name), tuple(map(plain, lines)), "", True)
+
+
+def _breaking(name: str) -> str:
+    parts = plain(name).split("_")
+    return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in parts))
 
 
 def _queue(name: str, queue: QueueSettings) -> Value:
