@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     ShownRecord = WithAnnotations[IdempotencyRecord, Facts]
 
+#: hexadecimal digits of a digest in titles
+DIGITS_SHOWN = 12
+
 
 class _Hex(bytes):
     """A digest that Django writes in hexadecimal digits, in URLs and in its history."""
@@ -118,6 +121,10 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
             except JobQueueError:
                 continue
         return queryset.filter(pk__in=digests), False
+
+    def row_name(self, object_id: object) -> str:
+        """The record with the first digits of its digest: all of them are wider than a telephone."""
+        return super().row_name(str(object_id)[:DIGITS_SHOWN])
 
     def label_of(self, row: IdempotencyRecord) -> str:
         return str(row.label)

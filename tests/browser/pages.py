@@ -3,9 +3,12 @@
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.urls import URLPattern, reverse
 
 APP = "jobqueue"
+#: Django makes an address for each row, but these tables are one page about all rows
+_NO_PAGES = {"jobqueue_lockstat_change", "jobqueue_lockstat_history"}
 
 
 class Pages:
@@ -17,7 +20,7 @@ class Pages:
         self.rowless = set()
         self._look("app_list", reverse("admin:app_list", args=[APP]))
         for name, converters in _patterns(site.get_urls()):
-            if name.startswith(f"{APP}_"):
+            if name.startswith(f"{APP}_") and name not in _NO_PAGES:
                 self._add(name, converters)
 
     def _add(self, name, converters):
@@ -30,7 +33,8 @@ class Pages:
             if row is None:
                 self.rowless.add(model.__name__)
             else:
-                self._look(name, reverse(f"admin:{name}", args=[admin.utils.quote(row.pk)]))
+                key = row.pk.hex() if isinstance(row.pk, bytes) else quote(row.pk)
+                self._look(name, reverse(f"admin:{name}", args=[key]))
 
     def _models(self):
         return {model._meta.model_name: model for model in self._site._registry if model._meta.app_label == APP}
@@ -40,7 +44,8 @@ class Pages:
         status, kind = response.status_code, response.get("Content-Type", "")
         if status == 200 and kind.startswith("text/html"):
             self.paths[name] = path
-        elif status not in (200, 302, 403, 405):
+        elif status not in (200, 302, 403, 405) or response.get("Location") == reverse("admin:index"):
+            # Django leads there from the address of a row that it has not found.
             self.unknown[name] = f"{path}: {status}"
 
 

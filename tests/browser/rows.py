@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from django.db import transaction
 
-from jobqueue import dead_letters, enqueue, flow
+from jobqueue import dead_letters, enqueue, flow, workflow
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.idempotency import once
-from jobqueue.models import IdempotencyRecord, OutboxEvent, RedoneStat, Worker
+from jobqueue.models import IdempotencyRecord, JobAlarm, JobStat, OutboxEvent, RedoneStat, Worker
 from jobqueue.outbox import publish
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare, withdraw
@@ -44,6 +44,8 @@ def fill():
     _workers()
     _outbox()
     _locks()
+    _workflow()
+    _figures()
     flow.set_limit(QUEUE, concurrency=3, rate="5/s")
     flow.pause(QUEUE, reason=LONG[:200], by="root")
     flow.breaker(LONG[:60]).open(LONG[:200])
@@ -83,6 +85,31 @@ def _dead_letters():
         set_columns(job_id, queue=QUEUE)
     dead_letters.note(job(job_id).fingerprint, LONG, by="root")
     dead_letters.redrive(queue=QUEUE, canary=1, rate="5/s")
+
+
+def _workflow():
+    """Three nodes in a row, and two beside them."""
+    made = workflow(LONG[:200])
+    first = made.add(tasks.add, 1, 2, name=LONG[:120])
+    beside = [made.add(tasks.greet, LONG, 3, after=[first], name=f"{LONG[:120]}{n}") for n in range(2)]
+    made.add(tasks.add, 3, 4, after=[first, *beside], name="끝-이름이-아주-긴-노드")
+    made.start()
+
+
+def _figures():
+    """An alarm that fires, and what ended in the last ten minutes."""
+    now = read_now("default")
+    JobAlarm.objects.create(
+        queue=QUEUE, name="oldest_age_seconds", firing=True, value=431.5, threshold=120, incident=1, since=now,
+        looked_at=now,
+    )  # fmt: skip
+    minute = now.replace(second=0, microsecond=0)
+    for ago in range(10):
+        JobStat.objects.create(
+            id=bytes([ago]) * 16, span=JobStat.Span.MINUTE, begins_at=minute - timedelta(minutes=ago), queue=QUEUE,
+            task=TASK, done=90, retried=7, dead=3, canceled=1, runs=100, wait_us=10**8, wait_us_max=10**7, run_us=10**9,
+            run_us_max=10**8, wait_times={"6": 100}, run_times={"8": 90, "11": 10},
+        )  # fmt: skip
 
 
 def _workers():

@@ -7,7 +7,6 @@ from selenium.webdriver.support.select import Select
 
 from tests.admin.helpers import JOBS, job_page
 from tests.browser import rows
-from tests.browser.test_pages import ours
 from tests.browser.walk import NARROW
 from tests.factories import make_in_state, make_job, make_jobs, state
 from tests.matrix import enough_on
@@ -121,7 +120,7 @@ def test_the_answer_to_a_form_is_as_readable_as_other_pages(site, submit):
     assert site.complaints() == []
     for theme in ("light", "dark"):
         site.prefer(theme)
-        assert ours(site.violations()) == []
+        assert site.violations() == []
     for width in NARROW:
         site.resize(width)
         assert site.overflow()["pixels"] == 0

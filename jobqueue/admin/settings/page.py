@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Limits of queues stand in the settings and on the page of queues: who may see those may see these. A run of the
 #: checks takes seconds of the database, and names sessions, hosts and files: it is for those who set queues up.
 VIEW, CHECK = "jobqueue.view_flowrule", "jobqueue.change_limits"
+#: characters of an error or a finding
+TOLD_CHARS = 2000
 _LEVELS: Mapping[Level, tuple[str, StrOrPromise]] = {
     Level.ERROR: ("failed", _("error")),
     Level.WARNING: ("expired", _("warning")),
@@ -68,7 +70,7 @@ def _facts(using: str) -> tuple[Facts, str]:
     try:
         return [*server_facts(using), *versions()], ""
     except Error as error:
-        return list(versions()), plain(f"{type(error).__name__}: {error}", 500)
+        return list(versions()), _told(f"{type(error).__name__}: {error}")
 
 
 def _shown(run: Examined) -> dict[str, Any]:
@@ -88,7 +90,12 @@ def _findings(findings: list[Finding]) -> Iterator[tuple[str, str, str, str]]:
     """Of each the level, the id, what is wrong and what to do."""
     for finding in findings:
         kind, word = _LEVELS[finding.level]
-        yield badge(kind, str(word)), plain(finding.id), plain(finding.text), plain(finding.fix)
+        yield badge(kind, str(word)), plain(finding.id), _told(finding.text), _told(finding.fix)
+
+
+def _told(text: str) -> str:
+    """What the database or the doctor says; a driver's words may be long."""
+    return plain(text, TOLD_CHARS)
 
 
 PAGE = SitePage("settings", _("Settings and checks"), VIEW, settings_view)
