@@ -68,13 +68,20 @@ def _last_minute():
     web, batch = "web-2:212:5f0c2a91/1.1", "batch-1:213:5f0c2a92/1.1"
     for number in range(3):
         ack(_claimed(tasks.send_receipt, (7390 + number, f"customer-{number}@mail.example"), web), result="sent")
-    refused = ConnectionRefusedError("mx.slow.example:25 refused the connection for customer-8@slow.example")
-    fail(_claimed(tasks.send_receipt, (7393, "customer-8@slow.example"), web), error=refused, delay_seconds=40)
-    declined = tasks.CardDeclined("order 7394: the bank declined 729.00 EUR (insufficient funds)")
-    fail(_claimed(tasks.charge_card, (7394, 72_900), web), error=declined, delay_seconds=5)
+    _fail(tasks.send_receipt, (7393, "customer-8@slow.example"), web, delay_seconds=40)
+    _fail(tasks.charge_card, (7394, 72_900), web, delay_seconds=5)
     ack(_claimed(tasks.charge_card, (7395, 4_990), web), result="paid 49.90 EUR")
     _claimed(tasks.resize_picture, ("lamp-7400.jpg", 3000, 2000), batch)
     _claimed(tasks.charge_card, (7401, 12_900), web)
+
+
+def _fail(task, args, worker, delay_seconds):
+    """A job whose first attempt has failed, with the traceback of its task."""
+    lease = _claimed(task, args, worker)
+    try:
+        task.func(*args)
+    except Exception as error:
+        fail(lease, error=error, delay_seconds=delay_seconds)
 
 
 def _claimed(task, args, worker):
