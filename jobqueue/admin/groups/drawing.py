@@ -22,7 +22,7 @@ NAME_CHARS = 22
 
 _FRAME = """
 <div class="jobqueue-graph" tabindex="0" role="region" aria-label="{title}">
-<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="{said}">
+<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="group" aria-label="{said}">
 <defs><marker id="jobqueue-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
 <path class="jobqueue-arrowhead" d="M0 0 L8 4 L0 8 z"/></marker></defs>
 {arrows}{boxes}
