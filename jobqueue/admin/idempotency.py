@@ -39,6 +39,8 @@ class _Hex(bytes):
 class LastToExpireFirst(NewestFirst):
     """A list in the order of the index on expires_at; the order of the digests has no meaning."""
 
+    page_words = (_("First"), _("Previous"), _("Next"))
+
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         return ["-expires_at", "-pk"]
 

@@ -21,6 +21,7 @@ from jobqueue.admin.page.formatting import (
     hint,
     json_of,
     key_of,
+    moment,
     moment_of,
     name_of,
     plain,
@@ -101,6 +102,17 @@ class JobColumns:
         name = plain(job.locked_by or job.last_worker or "")
         return stacked(_when(job), hint(short_worker(name), name))
 
+    @admin.display(description=_("duration, lease"))
+    def duration(self, job: ShownJob) -> str:
+        """How long the last run of an ended job took, or the running one takes so far; below it how long its lease is."""
+        if job.status == Job.Status.READY or job.last_started_at is None:
+            return NOTHING
+        if job.status != Job.Status.PROCESSING:
+            end = job.finished_at
+            return NOTHING if end is None else span(max(0.0, (end - job.last_started_at).total_seconds()))
+        ran = span(max(0.0, (job.now - job.last_started_at).total_seconds()))
+        return stacked(ran, hint(_lease(job), moment(job.lock_until, job.now)))
+
     @admin.display(description=_("failed attempts"))
     def attempt_of(self, job: ShownJob) -> str:
         """Failed and lost attempts, and the largest number of them."""
@@ -154,13 +166,19 @@ def _handler() -> str:
 
 
 def _when(job: ShownJob) -> str:
-    """The time to or since the instant that matters in this state: due, end of the lease, or end of the job."""
+    """The time to or since the instant that matters in this state: due, start of the run, or end of the job."""
     if job.status == Job.Status.READY:
-        return relative(job.run_at, job.now)
-    if job.status != Job.Status.PROCESSING:
-        return relative(job.finished_at or job.updated_at, job.now)
+        instant = job.run_at
+    elif job.status == Job.Status.PROCESSING:
+        instant = job.last_started_at or job.locked_at
+    else:
+        instant = job.finished_at or job.updated_at
+    return hint(relative(instant, job.now), moment(instant, job.now))
+
+
+def _lease(job: ShownJob) -> str:
     if job.lock_until < job.now:
-        return relative(job.lock_until, job.now)
+        return gettext("lease ended %(time)s") % {"time": relative(job.lock_until, job.now)}
     return gettext("%(time)s left") % {"time": span((job.lock_until - job.now).total_seconds())}
 
 

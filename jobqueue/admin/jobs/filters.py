@@ -1,89 +1,180 @@
-"""Filters of jobs that an index serves; no choice comes from a SELECT DISTINCT over the table."""
+"""The filters of the list of jobs: what an address chooses, and the condition of each of them.
+
+There is none on the number of attempts: no index has it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import Model, QuerySet
+from django.contrib import messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db.models import Q
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.jobs import ages, failures, searching
 from jobqueue.admin.jobs.states import ENDED, LABELS
 from jobqueue.admin.page.causes import CAUSES
-from jobqueue.admin.page.formatting import plain
-from jobqueue.admin.page.readonly import ConditionFilter
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
-from jobqueue.models.job import HELD_GATE
-from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.tasks import registry
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-QUEUES_SHOWN = 100
-_READY = {"status": Job.Status.READY}
-_RUNNING = {"status": Job.Status.PROCESSING}
+SEARCH = "q"
+#: the parameters, in the order in which the page shows them; of `state` it has tabs
+NAMES = ("state", "queue", "task", "tag", "error", "fingerprint", "cause", "worker", "age")
+NOTHING = Q(pk__in=())
+_READY, _RUNNING = Q(status=Job.Status.READY), Q(status=Job.Status.PROCESSING)
+_HELD = Q(gate=HELD_GATE)
+
+STATES: dict[str, Q] = {
+    "ready": _READY & ~_HELD & Q(run_at__lte=UtcNow()),
+    "scheduled": _READY & ~_HELD & Q(run_at__gt=UtcNow()),
+    "running": _RUNNING,
+    "expired": _RUNNING & Q(lock_until__lt=UtcNow()),
+    "failed": Q(status=Job.Status.FAILED),
+    "held": _READY & _HELD,
+    "canceled": Q(status=Job.Status.CANCELED),
+    "done": Q(status=Job.Status.DONE),
+}
+STATUSES = {"ready": Job.Status.READY, "scheduled": Job.Status.READY, "held": Job.Status.READY}
+STATUSES |= {"running": Job.Status.PROCESSING, "expired": Job.Status.PROCESSING}
+STATUSES |= {state: status for status, state in ENDED.items()}
 
 
-class StateFilter(ConditionFilter):
-    """The states that pages show: scheduled and expired are READY and PROCESSING, compared with the clock."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which jobs an address chooses: the value of each filter, and the condition on a job that it means."""
 
-    labels = LABELS
-    conditions = {
-        "ready": {**_READY, "run_at__lte": UtcNow()},
-        "scheduled": {**_READY, "run_at__gt": UtcNow()},
-        "held": {**_READY, "gate": HELD_GATE},
-        "running": _RUNNING,
-        "expired": {**_RUNNING, "lock_until__lt": UtcNow()},
-        **{state: {"status": status} for status, state in ENDED.items()},
-    }
+    chosen: dict[str, str]
+    conditions: dict[str, Q] = field(default_factory=dict)
+    # Jobs that a search has found by an index.
+    ids: list[int] | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The status of all jobs of the selection, if they have the same one."""
+        if state := self.chosen.get("state"):
+            return STATUSES[state]
+        if self.chosen.get("cause") == FailureCause.EXPIRED:
+            return Job.Status.CANCELED
+        return Job.Status.FAILED if {"cause", "error", "fingerprint"} & self.chosen.keys() else None
+
+    def rest(self, *served: str) -> Q:
+        """The conditions besides those of the `served` filters; an empty Q if there is none."""
+        return reduce(and_, (found for name, found in self.conditions.items() if name not in served), Q())
 
 
-class CauseFilter(ConditionFilter):
+def chosen(request: HttpRequest) -> dict[str, str]:
+    """The filters of an address and their values, as they came, and the text of the search as "q".
+
+    An empty text chooses nothing, except as a state.
+    """
+    given = request.GET
+    found = {name: given[name] for name in NAMES if name in given and (given[name] or name == "state")}
+    text = given.get(SEARCH, "").strip()
+    # Django refuses such a search in words.
+    return found | ({SEARCH: text} if text and "\x00" not in text else {})
+
+
+def matching(wanted: Mapping[str, str], *, using: str) -> JobQuerySet:
+    """The jobs that match the filters `wanted`, of the form that chosen() gives, in no order.
+
+    Nothing bounds what reading it costs: read it in parts, by ranges of the primary key. Raises
+    IncorrectLookupParameters for a state, cause or age that does not exist.
+    """
+    rows: JobQuerySet = Job.objects.using(using).filter(_selection(wanted, using, lambda text: None).rest())
+    return rows
+
+
+def selection_of(request: HttpRequest) -> Selection:
+    """What the address of a request chooses, read once for each request; raises as matching()."""
+    found: Selection | None = getattr(request, "jobqueue_selection", None)
+    if found is None:
+        found = _selection(chosen(request), load().database, lambda text: messages.warning(request, text))
+        setattr(request, "jobqueue_selection", found)  # noqa: B010
+    return found
+
+
+def _selection(wanted: Mapping[str, str], using: str, warn: Callable[[str], None]) -> Selection:
+    conditions = {name: _CONDITIONS[name](wanted[name], using) for name in NAMES if name in wanted}
+    ids = None
+    if text := wanted.get(SEARCH):
+        found = searching.search(text, wanted.get("queue"), using=using, warn=warn)
+        ids = found.ids
+        conditions[SEARCH] = Q(pk__in=ids) if ids is not None else Q(task__in=found.tasks)
+    return Selection(dict(wanted), conditions, ids)
+
+
+def _text(column: str, **more: Any) -> Callable[[str, str], Q]:
+    # No name contains NUL, and PostgreSQL's driver raises an error for it.
+    return lambda value, using: NOTHING if "\x00" in value else Q(**{column: value}, **more)
+
+
+def _known(values: Mapping[str, object]) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        # An unknown value must not mean "all": the next click may be an action on the listed rows.
+        if value not in values:
+            raise IncorrectLookupParameters
+
+    return check
+
+
+def _state(value: str, using: str) -> Q:
+    _known(STATES)(value)
+    return STATES[value]
+
+
+def _cause(value: str, using: str) -> Q:
     """Why FAILED jobs failed; jobs that expired are CANCELED."""
-
-    title = _("cause of failure")
-    parameter_name = "cause"
-    labels = CAUSES
-    conditions = {
-        cause: {"status": Job.Status.CANCELED if cause == FailureCause.EXPIRED else Job.Status.FAILED, "cause": cause}
-        for cause in FailureCause
-    }
+    _known(CAUSES)(value)
+    return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
 
 
-class QueueFilter(SimpleListFilter):
-    """The first QUEUES_SHOWN queue names of the table, found by index seeks."""
-
-    title = _("queue")
-    parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
-        return [(name, plain(name)) for name in queue_names(using=load().database, limit=QUEUES_SHOWN)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        value = self.value()
-        if value is None:
-            return queryset
-        # No queue name contains NUL, and PostgreSQL's driver raises an error for it.
-        return queryset.none() if "\x00" in value else queryset.filter(queue=value)
+def _task(value: str, using: str) -> Q:
+    """A task by its name, or by its short name if this process knows the task."""
+    names = searching.tasks_called(value, registry.names()[0])
+    return NOTHING if "\x00" in value else Q(task__in=names or [value])
 
 
-class FingerprintFilter(SimpleListFilter):
-    """The dead letters of one kind of failure, chosen by a link; shown while it is chosen."""
+def _tag(value: str, using: str) -> Q:
+    return NOTHING if "\x00" in value else Q(pk__in=searching.tagged(value, using).values("job_id"))
 
-    title = _("fingerprint of the failure")
-    parameter_name = "fingerprint"
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, StrOrPromise]]:
-        value = self.value()
-        return [] if value is None else [(value, plain(value, 40))]
+def _fingerprint(value: str, using: str) -> Q:
+    known = len(value) == 16 and value.isascii() and value.isalnum()
+    return Q(status=Job.Status.FAILED, fingerprint=value) if known else NOTHING
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
-        value = self.value()
-        if value is None:
-            return queryset
-        known = len(value) == 16 and value.isascii() and value.isalnum()
-        return queryset.filter(status=Job.Status.FAILED, fingerprint=value) if known else queryset.none()
+
+def _error(value: str, using: str) -> Q:
+    """A fingerprint, or the class of an error: no column has it, so its newest failures name their fingerprints."""
+    found = failures.fingerprints_of(value, using=using)
+    return Q(status=Job.Status.FAILED, fingerprint__in=found) if found else _fingerprint(value, using)
+
+
+def _age(value: str, using: str) -> Q:
+    _known(ages.AGES)(value)
+    first = ages.first_id(value, using=using)
+    return Q(pk__gte=first) if first else NOTHING
+
+
+_CONDITIONS: dict[str, Callable[[str, str], Q]] = {
+    "state": _state,
+    "queue": _text("queue"),
+    "task": _task,
+    "tag": _tag,
+    "error": _error,
+    "fingerprint": _fingerprint,
+    "cause": _cause,
+    "worker": _text("locked_by", status=Job.Status.PROCESSING),
+    "age": _age,
+}

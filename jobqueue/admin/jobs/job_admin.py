@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
-from django.utils.translation import gettext, ngettext
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.dead_letters.failure_note import note_block
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
 from jobqueue.admin.jobs.columns import JobColumns
-from jobqueue.admin.jobs.filters import CauseFilter, FingerprintFilter, QueueFilter, StateFilter
+from jobqueue.admin.jobs.controls import FILTERS
+from jobqueue.admin.jobs.filters import NAMES, SEARCH, selection_of
+from jobqueue.admin.jobs.job_list import JobList
 from jobqueue.admin.jobs.prune import prune
 from jobqueue.admin.jobs.states import LABELS, STATE_OF, state_of, verbs_of
 from jobqueue.admin.page.formatting import short_task
-from jobqueue.admin.page.verb_admin import VerbAdmin, VerbList, needs
-from jobqueue.conf import load
-from jobqueue.maintenance.worker_rows import is_any_alive
+from jobqueue.admin.page.verb_admin import VerbAdmin, needs
 from jobqueue.models import Job
 from jobqueue.ordering import SCHEDULED
-from jobqueue.transitions.claiming.candidates import queue_names
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
     from jobqueue.admin.jobs.states import ShownJob
 
-#: queues in which a dedupe key is searched; each costs an index seek
-QUEUES_SEARCHED = 1000
 #: fields of the page that are left out while their column is NULL
 _OPTIONAL = {
     "progress_text": "progress",
@@ -56,30 +53,17 @@ _OPTIONAL = {
 _STATE = ("state", "next", "queue_name", "task_name")
 
 
-class JobList(VerbList):
-    """The list of jobs; says above it if jobs wait while no worker runs."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        jobs: Any = self.result_list
-        if request.method != "GET" or not any(state_of(job) == "ready" and not job.gate for job in jobs):
-            return
-        settings = load()
-        if not is_any_alive(settings.worker_silent_seconds, using=settings.database):
-            text = gettext("No worker is running, so no job starts. Start one: %(command)s")
-            messages.warning(request, text % {"command": "python manage.py runworker"})
-
-
 @admin.register(Job)
 class JobAdmin(JobColumns, VerbAdmin):
     """Jobs; the list does not read payloads, results and whole errors."""
 
-    list_display = ("id", "state", "queue_and_priority", "task_and_note", "when_and_worker", "attempt_of")
+    list_display = ("id", "state", "task_and_note", "queue_and_priority", "when_and_worker", "duration", "attempt_of")
     list_defer = ("payload", "result", "last_error")
-    list_filter = (StateFilter, QueueFilter, CauseFilter, FingerprintFilter)
+    list_filter = FILTERS
+    change_list_template = "admin/jobqueue/job_list.html"
     actions = (*actions.ALL, prune)
     search_fields = ("id",)
-    search_help_text = _("Exact job id or dedupe key")
+    search_help_text = _("A job id, dedupe key, tag, task, or ordering key of jobs that have not ended")
     fieldsets = (
         (
             None,
@@ -157,16 +141,18 @@ class JobAdmin(JobColumns, VerbAdmin):
     def states_of(self, rows: QuerySet[Job]) -> list[tuple[int, str]]:
         return [(pk, Job.Status(status).name) for pk, status in rows.values_list("pk", "status")]
 
-    def with_key(self, request: HttpRequest, rows: QuerySet[Job], key: bytes) -> QuerySet[Job]:
-        """The jobs with this dedupe key: an index seek in each queue."""
-        return rows.filter(queue__in=self._queues_to_search(request), dedupe_key=key)
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list; the address of a form whose fields are empty is made short."""
+        empty = [name for name in (*NAMES, SEARCH) if name != "state" and request.GET.get(name) == ""]
+        if empty and request.method == "GET":
+            query = request.GET.copy()
+            for name in empty:
+                del query[name]
+            return HttpResponseRedirect(f"{request.path}?{query.urlencode()}" if query else request.path)
+        return super().changelist_view(request, extra_context)
 
-    def _queues_to_search(self, request: HttpRequest) -> list[str]:
-        chosen = request.GET.get(QueueFilter.parameter_name)
-        if chosen is not None:
-            return [] if "\x00" in chosen else [chosen]
-        names = queue_names(using=load().database, limit=QUEUES_SEARCHED + 1)
-        if len(names) > QUEUES_SEARCHED:
-            text = gettext("Only the first %(n)d queues were searched; choose a queue to search another one.")
-            messages.warning(request, text % {"n": QUEUES_SEARCHED})
-        return names[:QUEUES_SEARCHED]
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        found = selection_of(request).conditions.get(SEARCH)
+        return (queryset if found is None else queryset.filter(found)), False

@@ -16,11 +16,13 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
+from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
 
-#: pages count and list no more rows than this: COUNT(*) and OFFSET read every row that they pass
+#: pages count no more rows than this: COUNT(*) reads every row that it counts
 COUNT_CAP = 10_000
 #: characters of a name in a title
 LABEL_CHARS = 80
@@ -64,26 +66,68 @@ class CappedPaginator(_Paginator):
 
 
 class NewestFirst(ChangeList):
-    """A list that is always in the order of the primary key: any other order would read the whole table."""
+    """A list that is always in the order of the primary key: any other order would read the whole table.
+
+    It has no page numbers: a cursor leads to the rows before or behind a page, however many there are.
+    """
 
     full_result_count: int | None
     model_admin: ReadOnlyAdmin
+    #: the links to the first page, to the page before this one, and to the one behind it
+    page_words: tuple[StrOrPromise, StrOrPromise, StrOrPromise] = (_("Newest"), _("Newer"), _("Older"))
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         return ["-pk"]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        # No filter; and the links of the filters lead to the first page.
+        self.params.pop(CURSOR, None)
+        self.filter_params.pop(CURSOR, None)
         rows: QuerySet[Model] = super().get_queryset(request, exclude_parameters)
         return rows.defer(*self.model_admin.list_defer)
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read one page at most, and offer no link "Show all" if all rows are shown."""
-        super().get_results(request)
-        if not self.multi_page:
-            # Django reads all rows if the count fits one page; by now there may be many more rows.
-            self.result_list = self.result_list[: self.list_per_page]
-        if not self.query and not self.has_active_filters:
-            self.full_result_count = self.result_count
+        """Read and count one page, and offer no link "Show all"."""
+        # Django's templates want one.
+        self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
+        self.cursor = request.GET.get(CURSOR)
+        page = self.read_page(request)
+        self.result_list = page.rows
+        self.page_links = self._links(page)
+        self.page_num, self.show_all, self.can_show_all, self.multi_page = 1, False, False, False
+        self.show_full_result_count, self.show_admin_actions = False, True
+        unfiltered = not self.query and not self.has_active_filters
+        self.full_result_count = self.result_count if unfiltered else None
+
+    def read_page(self, request: HttpRequest) -> Page:
+        """The rows to show; also sets result_count, the number of rows of all pages up to COUNT_CAP."""
+        self.result_count = self.paginator.count
+        return self.keyset(request).page(self.queryset, self.cursor, self.list_per_page)
+
+    def keyset(self, request: HttpRequest) -> Keyset:
+        """The order of the rows."""
+        return Keyset(self.model, self.get_ordering(request, self.queryset))
+
+    def _links(self, page: Page) -> list[tuple[StrOrPromise, str, str]]:
+        """(word, address, kind) of the links to other pages of the same filter."""
+        first, before, behind = self.page_words
+        found = [(first, self.get_query_string(), "first")] if self.cursor is not None else []
+        for word, cursor, kind in ((before, page.before, "prev"), (behind, page.behind, "next")):
+            if cursor:
+                found.append((word, self.get_query_string({CURSOR: cursor}), kind))
+        return found
+
+    @property
+    def count_words(self) -> str:
+        """The number of rows, such as "1,234 jobs" or "10,000+ jobs"."""
+        name = self.opts.verbose_name if self.result_count == 1 else self.opts.verbose_name_plural
+        return f"{capped(self.result_count)} {name}"
+
+
+def capped(count: int, cap: int | None = None) -> str:
+    """A count that stopped at `cap`, by default COUNT_CAP, with its thousands apart."""
+    text = str(number_format(count, force_grouping=True))
+    return f"{text}+" if count >= (COUNT_CAP if cap is None else cap) else text
 
 
 class ConditionFilter(admin.SimpleListFilter):

@@ -27,9 +27,12 @@ class VerbList(NewestFirst):
     """A list with the end of the last error as `error_tail`."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
-        rows = super().get_queryset(request, exclude_parameters)
-        found: QuerySet[Model] = rows.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
-        return found
+        return self.shown(super().get_queryset(request, exclude_parameters))
+
+    def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
+        """`rows` as the list reads them."""
+        found: QuerySet[Model] = rows.defer(*self.model_admin.list_defer)
+        return found.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
 
 
 def needs(permission: str) -> Callable[[VerbAdmin, HttpRequest], bool]:

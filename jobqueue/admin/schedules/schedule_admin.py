@@ -64,6 +64,8 @@ class SourceFilter(ConditionFilter):
 class ByName(NewestFirst):
     """Schedules by name, in the order of the unique index."""
 
+    page_words = (_("First"), _("Previous"), _("Next"))
+
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         return ["name", "pk"]
 

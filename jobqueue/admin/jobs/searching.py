@@ -1,0 +1,86 @@
+"""The search for jobs: by id, keys and tag through an index; else by the name of a task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext
+
+from jobqueue.admin.page.formatting import short_task
+from jobqueue.models import Job, JobTag, LaneEntry
+from jobqueue.ordering.lanes import lane_of
+from jobqueue.tasks import registry
+from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.validation import KEY_BYTES, TAG_CHARS
+
+#: queues in which a key is searched; each costs some index seeks
+QUEUES_SEARCHED = 1000
+#: jobs of a key, and of a tag, that a search finds at most, the newest ones
+FOUND_MAX = 1000
+#: the name of a task that this process may not know
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
+
+
+class Found(NamedTuple):
+    """Jobs that an index has found, or the tasks whose jobs are meant."""
+
+    ids: list[int] | None
+    tasks: list[str]
+
+
+def search(term: str, queue: str | None, *, using: str, warn: Callable[[str], None]) -> Found:
+    """The job with this id; else those with this dedupe key, ordering key or tag; else those of this task.
+
+    Keys are searched in `queue`, or in the first QUEUES_SEARCHED queues; warn() is told if there are more.
+    """
+    if term.isascii() and term.isdigit() and len(term) < 19:
+        if Job.objects.using(using).filter(pk=int(term)).exists():
+            return Found([int(term)], [])
+    key = term.encode("utf-8", "replace")
+    ids = set[int]()
+    if len(key) <= KEY_BYTES:
+        queues = _queues(queue, using, warn)
+        ids.update(_by_key(queues, key, using))
+        ids.update(_by_ordering_key(queues, key, using))
+    if len(term) <= TAG_CHARS:
+        ids.update(tagged(term, using).order_by("-job_id").values_list("job_id", flat=True)[:FOUND_MAX])
+    if ids:
+        return Found(sorted(ids, reverse=True), [])
+    tasks = tasks_called(term, registry.names()[0]) or ([term] if _PATH.fullmatch(term) else [])
+    return Found(None, tasks) if tasks else Found([], [])
+
+
+def tasks_called(name: str, known: Iterable[str]) -> list[str]:
+    """The tasks of `known` with this name or short name."""
+    return [task for task in known if name in (task, short_task(task), task.rpartition(".")[2])]
+
+
+def tagged(tag: str, using: str) -> QuerySet[JobTag]:
+    """The entries of a tag, which ix_tag has in the order of the ids of jobs."""
+    return JobTag.objects.using(using).filter(tag=tag)
+
+
+def _queues(queue: str | None, using: str, warn: Callable[[str], None]) -> list[str]:
+    if queue is not None:
+        return [] if "\x00" in queue else [queue]
+    names = queue_names(using=using, limit=QUEUES_SEARCHED + 1)
+    if len(names) > QUEUES_SEARCHED:
+        text = gettext("Only the first %(n)d queues were searched; choose a queue to search another one.")
+        warn(text % {"n": QUEUES_SEARCHED})
+    return names[:QUEUES_SEARCHED]
+
+
+def _by_key(queues: list[str], key: bytes, using: str) -> list[int]:
+    """One job in each queue: the pair is unique."""
+    rows = Job.objects.using(using).filter(queue__in=queues, dedupe_key=key)
+    return list(rows.values_list("pk", flat=True)[:FOUND_MAX])
+
+
+def _by_ordering_key(queues: list[str], key: bytes, using: str) -> list[int]:
+    """The jobs that have not ended: others have left the lane of their key."""
+    lanes = [lane_of(queue, key) for queue in queues]
+    rows = LaneEntry.objects.using(using).filter(lane__in=lanes, job_id__isnull=False).order_by("lane", "id")
+    return list(rows.values_list("job_id", flat=True)[:FOUND_MAX])

@@ -1,0 +1,144 @@
+"""The states as tabs above the list of jobs, each with the number of its jobs, counted by an index up to a cap."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import Count, Q
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.jobs.filters import STATES, Selection
+from jobqueue.admin.jobs.states import LABELS, STATE_OF
+from jobqueue.admin.page import readonly
+from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import Slot
+from jobqueue.db.fields import NameField
+from jobqueue.db.prepared import Prepared, prepare_count
+from jobqueue.db.time_limit import TimeLimit, time_limit
+from jobqueue.exceptions import StatementTimeout
+from jobqueue.models import Job
+from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.stats.live import count_live
+from jobqueue.transitions.claiming.candidates import queue_names
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+#: how long all counts together may take
+SECONDS = 0.5
+#: waiting jobs of a queue that are counted, where there are too many to look at each of them
+OF_A_QUEUE = 1000
+QUEUES_COUNTED = 200
+
+
+class Tab(NamedTuple):
+    """A state as a link. `count` is "" if it was not counted."""
+
+    word: StrOrPromise
+    state: str
+    count: str
+
+
+class Number(NamedTuple):
+    """`count` jobs, or more."""
+
+    count: int
+    capped: bool
+
+
+def tabs(wanted: Selection, using: str) -> list[Tab]:
+    """All jobs, and those of each state. Counted with no filter but that of the queue: indexes serve no other one."""
+    found = {} if wanted.chosen.keys() - {"state", "queue"} else _counts(wanted.chosen.get("queue"), using)
+    words: dict[str, StrOrPromise] = {"": _("all"), **{state: LABELS[state] for state in STATES}}
+    return [Tab(word, state, _text(found.get(state))) for state, word in words.items()]
+
+
+def _text(number: Number | None) -> str:
+    if number is None:
+        return ""
+    return readonly.capped(number.count, number.count if number.capped else number.count + 1)
+
+
+def _counts(queue: str | None, using: str) -> dict[str, Number]:
+    """By state, and of all jobs as ""; nothing if counting takes too long."""
+    if queue is not None and "\x00" in queue:
+        return {}
+    try:
+        with time_limit(SECONDS, using=using) as limit:
+            of_status = _of_statuses(queue, using)
+            limit.check()
+            expired = _rows(queue, using).filter(STATES["expired"]).values("pk")[: readonly.COUNT_CAP].count()
+            limit.check()
+            waiting = of_status[Job.Status.READY]
+            found = _of_many_waiting(queue, using, limit) if waiting.capped else _of_few_waiting(queue, using)
+    except StatementTimeout:
+        return {}
+    total = sum(number.count for number in of_status.values())
+    every = _number(total) if not any(number.capped for number in of_status.values()) else _number(readonly.COUNT_CAP)
+    of_state = {state: of_status[status] for status, state in STATE_OF.items() if status != Job.Status.READY}
+    return {"": every, "expired": _number(expired)} | found | of_state
+
+
+def _number(count: int) -> Number:
+    return Number(min(count, readonly.COUNT_CAP), count >= readonly.COUNT_CAP)
+
+
+def _rows(queue: str | None, using: str) -> JobQuerySet:
+    """All jobs, or those of a queue, bound to the index that begins with the status, or with queue and status."""
+    jobs = Job.objects.using(using)
+    if queue is None:
+        return vendor(using).force_index(jobs.order_by("lock_until"), "ix_lease")
+    # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
+    rows = jobs.filter(queue=queue).order_by("gate", "priority", "run_at", "id")
+    return vendor(using).force_index(rows, "ix_pick")
+
+
+def _of_statuses(queue: str | None, using: str) -> dict[int, Number]:
+    """One statement, which reads up to COUNT_CAP entries of an index for each status."""
+    found = {int(status): 0 for status in Job.Status}
+    runs: list[dict[str, object]] = [{"status": status, "queue": queue} for status in found]
+    for count, status in _counted(queue is None, readonly.COUNT_CAP, using).rows_of_each(runs):
+        if count:
+            found[status] = count
+    return {status: _number(count) for status, count in found.items()}
+
+
+@cache
+def _counted(of_all: bool, most: int, using: str) -> Prepared:
+    status = Slot("status", Job._meta.get_field("status"))
+    jobs = Job.objects.using(using).filter(status=status)
+    if of_all:
+        rows = vendor(using).force_index(jobs.order_by("lock_until"), "ix_lease")
+    else:
+        rows = jobs.filter(queue=Slot("queue", NameField())).order_by("gate", "priority", "run_at", "id")
+        rows = vendor(using).force_index(rows, "ix_pick")
+    return prepare_count(rows.values_list("status")[:most], "status")
+
+
+def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
+    """Each of them is looked at."""
+    rows = _rows(queue, using).filter(status=Job.Status.READY).values("run_at", "gate")[: readonly.COUNT_CAP]
+    held, due = Q(gate=HELD_GATE), Q(run_at__lte=UtcNow())
+    found = rows.aggregate(
+        ready=Count("pk", filter=due & ~held), scheduled=Count("pk", filter=~due & ~held), held=Count("pk", filter=held)
+    )
+    return {state: _number(count) for state, count in found.items()}
+
+
+def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[str, Number]:
+    """By queue, gate and priority: an index has their jobs by the time at which they are due."""
+    names = queue_names(using=using, limit=QUEUES_COUNTED + 1) if queue is None else [queue]
+    live = count_live(names[:QUEUES_COUNTED], using, limit.check, OF_A_QUEUE).values()
+    limit.check()
+    held_rows = Job.objects.using(using).filter(STATES["held"], queue__in=names[:QUEUES_COUNTED])
+    held = vendor(using).force_index(held_rows, "ix_pick").values("pk")[: readonly.COUNT_CAP].count()
+    more = len(names) > QUEUES_COUNTED
+    ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
+    # There, held jobs are scheduled ones: they wait for a person.
+    return {
+        "ready": Number(ready, more or any(one.ready >= OF_A_QUEUE for one in live)),
+        "scheduled": Number(max(0, later - held), more or any(one.scheduled >= OF_A_QUEUE for one in live)),
+        "held": Number(held, more or held >= readonly.COUNT_CAP),
+    }
