@@ -7,9 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.admin.jobs import job_admin
+from jobqueue.admin.jobs import searching
 from jobqueue.admin.page import readonly
-from jobqueue.models import Job, Worker
+from jobqueue.models import Worker
 from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
 from tests.matrix import enough_on
@@ -32,8 +32,8 @@ def on_jobs(statements):
     return [s for s in statements if "job_queue" in s]
 
 
-#: session, user, time zone of nothing: what Django itself asks; then the queue names, the capped count, the rows
-LIST = {"plain": {}, "last page": {"p": "last"}, "failed": {"state": "failed"}, "ready": {"state": "ready"},
+#: what Django itself asks; ids of the page, their number, the rows; choices of the filters, counts of the tabs
+LIST = {"plain": {}, "failed": {"state": "failed"}, "ready": {"state": "ready"},
         "queue": {"queue": "q"}, "cause": {"cause": "data"}, "by id": {"q": "1"}, "by key": {"q": "some-key"},
         "nothing": {"q": "x" * 10_000}}  # fmt: skip
 
@@ -43,10 +43,7 @@ def test_the_list_costs_the_same_with_2000_rows(name):
     client, counts = viewer("retry_job"), []
     for many in (10, 1990):
         enqueue_many("q", [{"n": n} for n in range(many)])
-        data = dict(LIST[name])
-        if data.get("p") == "last":
-            data["p"] = -(-Job.objects.count() // 50)
-        statements, page = queries(client, JOBS, data)
+        statements, page = queries(client, JOBS, LIST[name])
         counts.append(len(statements))
         assert page.count('class="field-id"') <= 50
         for statement in on_jobs(statements):
@@ -54,7 +51,8 @@ def test_the_list_costs_the_same_with_2000_rows(name):
             assert "DISTINCT" not in statement
             assert "payload" not in statement
             assert "result" not in statement.replace("error_tail", "")
-    assert counts[0] == counts[1] <= 12
+            assert "OFFSET" not in statement
+    assert counts[0] == counts[1] <= 20
 
 
 def test_a_count_always_has_a_limit():
@@ -63,8 +61,8 @@ def test_a_count_always_has_a_limit():
     for data in ({}, {"_facets": "True"}, {"all": ""}, {"state": "done"}, {"state": "ready", "_facets": "True"}):
         statements, page = queries(client, JOBS, data)
         counting = [s for s in on_jobs(statements) if "COUNT(" in s.upper()]
-        assert len(counting) == 1
-        assert f"LIMIT {readonly.COUNT_CAP}" in counting[0]
+        assert len(counting) >= 3
+        assert [s for s in counting if f"LIMIT {readonly.COUNT_CAP}" not in s] == []
         assert "Show counts" not in page
 
 
@@ -72,9 +70,8 @@ def test_a_count_stops_at_its_cap_and_says_so(monkeypatch):
     monkeypatch.setattr(readonly, "COUNT_CAP", 60)
     enqueue_many("q", list(range(75)))
     page = text_of(root().get(JOBS))
-    assert "Rows beyond the newest 60 are not counted or listed" in page
-    assert "60 jobs" in page
-    assert root_page_ids(text_of(viewer().get(JOBS, {"p": 2}))) == 10
+    assert "60+ jobs" in page
+    assert '<span class="jobqueue-tab-count">60+</span>' in page
 
 
 def root_page_ids(page):
@@ -85,9 +82,9 @@ def root_page_ids(page):
 def test_no_address_can_ask_for_another_order(order):
     make_jobs(3)
     statements, _ = queries(root(), JOBS, {"o": order})
-    ordered = [re.sub(r"[`\"]", "", s) for s in on_jobs(statements) if "error_tail" in s]
-    assert ordered
-    assert all("ORDER BY job_queue.id DESC LIMIT" in s for s in ordered)
+    texts = [re.sub(r"[`\"]", "", s) for s in on_jobs(statements)]
+    [of_page] = [s for s in texts if s.endswith("LIMIT 51")]
+    assert re.fullmatch(r"SELECT job_queue.id AS \w+ FROM job_queue ORDER BY (1|job_queue.id) DESC LIMIT 51", of_page)
 
 
 OTHER = ["queue__regex=(a%2B)%2B%24", "last_error__contains=x", "id__in=1", "now__gt=1", "a=b", "pk=1", "queue__in=a"]
@@ -148,7 +145,7 @@ def test_a_job_is_found_by_its_id_and_the_queue_filter_narrows_the_search():
 
 
 def test_a_search_passes_over_so_many_queues_and_says_so(monkeypatch):
-    monkeypatch.setattr(job_admin, "QUEUES_SEARCHED", 2)
+    monkeypatch.setattr(searching, "QUEUES_SEARCHED", 2)
     for name in "abc":
         enqueue(name, 1, dedupe_key="k")
     page = text_of(root().get(JOBS, {"q": "k"}))
@@ -156,18 +153,12 @@ def test_a_search_passes_over_so_many_queues_and_says_so(monkeypatch):
     assert "Only the first 2 queues were searched" in page
 
 
-@pytest.mark.parametrize("queue", ["\x00", "a\x00b", "'; DROP TABLE job_queue", "%", "x" * 500, ""])
+@pytest.mark.parametrize("queue", ["\x00", "a\x00b", "'; DROP TABLE job_queue", "%", "x" * 500])
 def test_an_odd_queue_in_the_address_shows_nothing(queue):
     make_jobs(2)
     client = root()
     assert root_page_ids(text_of(client.get(JOBS, {"queue": queue}))) == 0
     assert root_page_ids(text_of(client.get(JOBS, {"queue": queue, "q": "k"}))) == 0
-
-
-@pytest.mark.parametrize("page", ["0", "-1", "999999", "x", "1.5", "9" * 400])
-def test_an_odd_page_number_is_answered(page):
-    make_jobs(2)
-    assert root().get(JOBS, {"p": page}, follow=True).status_code == 200
 
 
 def test_a_list_of_big_rows_is_small():
@@ -203,7 +194,7 @@ def test_the_pages_of_a_job_and_of_workers_cost_a_fixed_number_of_queries():
             claim_one(worker=f"w{number}")
             statements, page = queries(client, WORKERS)
             counts.append(len(statements))
-            assert '<td class="field-jobs_now">1</td>' in page
+            assert '<td class="field-jobs_now" data-title="Jobs now">1</td>' in page
     assert counts[0] == counts[1] <= 6
 
 

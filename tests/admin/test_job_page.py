@@ -139,7 +139,7 @@ def test_the_note_of_an_error_begins_with_its_class(text, note):
 def cell(column):
     """What the list shows in this column of its only row."""
     page = text_of(client_of(User.objects.get()).get(JOBS))
-    return page.partition(f'<td class="field-{column}">')[2].partition("</td>")[0]
+    return page.partition(f'<td class="field-{column}"')[2].partition(">")[2].partition("</td>")[0]
 
 
 def test_below_the_task_stands_what_one_wants_to_know_in_its_state():

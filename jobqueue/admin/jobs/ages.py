@@ -30,7 +30,7 @@ def first_id(age: str, *, using: str) -> int:
     """The lowest id of the jobs that were added in this time, by the order of ids; 0 if none was.
 
     A search in 16 parts at a time: PROBES index seeks in a statement, and 1 statement for each 4 bits of the range of
-    ids. Ids are given in the order of time, but for jobs whose transaction was long or whose created_at was set by hand.
+    ids. It takes ids for given in the order of time, as they are but for jobs of long transactions.
     """
     since = read_now(using) - AGES[age][0]
     last = Job.objects.using(using).order_by("-pk").values_list("pk", "created_at").first()

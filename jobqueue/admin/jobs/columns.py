@@ -104,7 +104,7 @@ class JobColumns:
 
     @admin.display(description=_("duration, lease"))
     def duration(self, job: ShownJob) -> str:
-        """How long the last run of an ended job took, or the running one takes so far; below it how long its lease is."""
+        """How long the last run took, or takes so far; below it what is left of the lease."""
         if job.status == Job.Status.READY or job.last_started_at is None:
             return NOTHING
         if job.status != Job.Status.PROCESSING:

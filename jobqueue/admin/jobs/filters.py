@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.http import HttpRequest
 
 from jobqueue.admin.jobs import ages, failures, searching
-from jobqueue.admin.jobs.states import ENDED, LABELS
+from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
@@ -25,9 +25,6 @@ from jobqueue.failures import FailureCause
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.tasks import registry
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
 
 SEARCH = "q"
 #: the parameters, in the order in which the page shows them; of `state` it has tabs

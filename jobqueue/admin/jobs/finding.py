@@ -27,6 +27,9 @@ from jobqueue.transitions.claiming.candidates import queue_names
 SEARCHED = 20_000
 #: jobs of a tag that one page looks at
 TAGGED = 2000
+#: seldom many, and not in the order of ids in ix_lease where indexes do not end with the key; FAILED jobs have ix_dead
+_UNORDERED = (Job.Status.READY, Job.Status.CANCELED)
+
 Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 
@@ -74,7 +77,7 @@ def _of_tag(tag: str, rest: Q, cursor: Cursor | None, size: int, using: str) -> 
 def _walked(
     rows: QuerySet[Any], count: QuerySet[Any], end: int | None, cursor: Cursor | None, size: int, most: int
 ) -> Found:
-    """A page of `rows`, which are beyond the cursor; `end` is the id of the last row that was looked at, if more follow."""
+    """A page of `rows`, which are beyond the cursor; `end` is the id of the last one looked at, if more follow."""
     back = cursor is not None and cursor.back
     ids = list(rows.order_by("pk" if back else "-pk").values_list("pk", flat=True)[: size + 1])
     beyond = ids[size - 1] if len(ids) > size else end
@@ -145,10 +148,8 @@ def _sets(wanted: Selection, using: str) -> Iterator[tuple[str, Q, tuple[str, ..
     elif queue is not None and "tag" not in wanted.chosen:
         served = ("queue",) if state in ("ready", "scheduled") or state is None else ("queue", "state")
         yield "ix_pick", _in_queues([queue], wanted.status), served
-    elif wanted.status is not None and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:
-        # There ix_lease is not in the order of ids; of FAILED jobs another index is.
-        if wanted.status in (Job.Status.READY, Job.Status.CANCELED):
-            yield "ix_lease", Q(status=wanted.status), ("state",) if state == "canceled" else ()
+    elif wanted.status in _UNORDERED and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:
+        yield "ix_lease", Q(status=wanted.status), ("state",) if state == "canceled" else ()
 
 
 def _in_queues(names: list[str], status: int | None) -> Q:

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest
 from django.utils.formats import number_format
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 
 from jobqueue.admin.jobs.controls import Control, controls
 from jobqueue.admin.jobs.filters import SEARCH, Selection, selection_of
@@ -37,7 +37,8 @@ class JobList(VerbList):
             with time_limit(SECONDS, using=using):
                 found = find(wanted, cursor, self.list_per_page, using)
                 # By their keys alone: no plan can take a condition for a better way to these rows.
-                rows: list[Any] = list(self.shown(self.root_queryset.filter(pk__in=found.ids)))
+                shown = self.shown(self.root_queryset.filter(pk__in=found.ids))
+                rows: list[Any] = list(shown[: self.list_per_page])
         except StatementTimeout:
             text = gettext("Reading took longer than %(seconds)s s and was stopped. Choose a state, queue or age.")
             self.page_note = text % {"seconds": f"{SECONDS:g}"}

@@ -36,9 +36,9 @@ def search(term: str, queue: str | None, *, using: str, warn: Callable[[str], No
 
     Keys are searched in `queue`, or in the first QUEUES_SEARCHED queues; warn() is told if there are more.
     """
-    if term.isascii() and term.isdigit() and len(term) < 19:
-        if Job.objects.using(using).filter(pk=int(term)).exists():
-            return Found([int(term)], [])
+    number = int(term) if term.isascii() and term.isdigit() and len(term) < 19 else None
+    if number is not None and Job.objects.using(using).filter(pk=number).exists():
+        return Found([number], [])
     key = term.encode("utf-8", "replace")
     ids = set[int]()
     if len(key) <= KEY_BYTES:

@@ -34,17 +34,17 @@ QUEUES_COUNTED = 200
 
 
 class Tab(NamedTuple):
-    """A state as a link. `count` is "" if it was not counted."""
+    """A state as a link. `figure` is "" if its jobs were not counted."""
 
     word: StrOrPromise
     state: str
-    count: str
+    figure: str
 
 
 class Number(NamedTuple):
-    """`count` jobs, or more."""
+    """`found` jobs, or more."""
 
-    count: int
+    found: int
     capped: bool
 
 
@@ -58,7 +58,7 @@ def tabs(wanted: Selection, using: str) -> list[Tab]:
 def _text(number: Number | None) -> str:
     if number is None:
         return ""
-    return readonly.capped(number.count, number.count if number.capped else number.count + 1)
+    return readonly.capped(number.found, number.found if number.capped else number.found + 1)
 
 
 def _counts(queue: str | None, using: str) -> dict[str, Number]:
@@ -75,7 +75,7 @@ def _counts(queue: str | None, using: str) -> dict[str, Number]:
             found = _of_many_waiting(queue, using, limit) if waiting.capped else _of_few_waiting(queue, using)
     except StatementTimeout:
         return {}
-    total = sum(number.count for number in of_status.values())
+    total = sum(number.found for number in of_status.values())
     every = _number(total) if not any(number.capped for number in of_status.values()) else _number(readonly.COUNT_CAP)
     of_state = {state: of_status[status] for status, state in STATE_OF.items() if status != Job.Status.READY}
     return {"": every, "expired": _number(expired)} | found | of_state

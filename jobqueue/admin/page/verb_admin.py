@@ -27,7 +27,8 @@ class VerbList(NewestFirst):
     """A list with the end of the last error as `error_tail`."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
-        return self.shown(super().get_queryset(request, exclude_parameters))
+        rows: QuerySet[Model] = super().get_queryset(request, exclude_parameters)
+        return self.shown(rows)
 
     def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
         """`rows` as the list reads them."""

@@ -1,0 +1,362 @@
+"""The list of jobs: pages by keys, tabs, filters and the search."""
+
+import re
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import enqueue, enqueue_many
+from jobqueue.admin.jobs import ages, controls, finding, searching, tabs
+from jobqueue.admin.page import readonly
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.models import Job, JobTag, LaneEntry, Worker
+from jobqueue.transitions import fail
+from tests.admin.helpers import HOSTILE, JOBS, Inline, client_of, job_page, person, root, text_of, viewer
+from tests.app import tasks
+from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
+from tests.matrix import enough_on
+
+pytestmark = [
+    pytest.mark.django_db,
+    enough_on("mysql", "postgres", why="the ORM writes the statements"),
+]
+
+
+def ids_of(page):
+    return [int(job_id) for job_id in re.findall(r'class="field-id"[^>]*><a href="[^"]*/job/(\d+)/change/', page)]
+
+
+def link(page, kind):
+    """Where a link to another page leads; None if there is none."""
+    found = re.search(rf'<a href="([^"]*)" class="jobqueue-to-{kind}"', page)
+    return found and JOBS + found[1].replace("&amp;", "&")
+
+
+def listed(client, data=None):
+    return ids_of(text_of(client.get(JOBS, data)))
+
+
+def walked(client, data=None, kind="next"):
+    """The ids of each page, in order, up to the last one."""
+    page, found = text_of(client.get(JOBS, data)), []
+    for _ in range(100):
+        found.append(ids_of(page))
+        if (address := link(page, kind)) is None:
+            return found, page
+        page = text_of(client.get(address))
+    raise AssertionError("no end")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Small pages, and small bounds."""
+    monkeypatch.setattr("jobqueue.admin.jobs.job_admin.JobAdmin.list_per_page", 3)
+
+
+def test_all_rows_are_reached_also_those_beyond_the_count(few, monkeypatch):
+    monkeypatch.setattr(readonly, "COUNT_CAP", 5)
+    made = list(reversed(make_jobs(10)))
+    client = viewer()
+    pages, last = walked(client)
+    assert [job_id for page in pages for job_id in page] == made
+    assert "5+ jobs" in last
+    back, first = [], text_of(client.get(link(last, "prev")))
+    back.append(ids_of(first))
+    while address := link(first, "prev"):
+        first = text_of(client.get(address))
+        back.append(ids_of(first))
+    assert sorted(job_id for page in back for job_id in page) == sorted(made[:9])
+    assert link(first, "next")
+
+
+def test_a_page_has_no_row_twice_while_jobs_are_added(few):
+    made = make_jobs(5)
+    client = viewer()
+    page = text_of(client.get(JOBS))
+    make_jobs(4)
+    assert ids_of(text_of(client.get(link(page, "next")))) == sorted(made[:2], reverse=True)
+
+
+def test_links_keep_the_filters_and_the_first_page_has_none_back(few):
+    enqueue_many("mail", range(5))
+    page = text_of(viewer().get(JOBS, {"queue": "mail", "state": "ready"}))
+    assert link(page, "prev") is None
+    assert "queue=mail" in link(page, "next")
+    assert "state=ready" in link(page, "next")
+    assert "cursor=" not in page.partition("jobqueue-tabs")[2].partition("</nav>")[0]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "a" * 5000, "\x00", "W10:1:x", "한"])
+def test_a_cursor_that_no_page_has_given_is_refused(cursor):
+    make_jobs(2)
+    response = root().get(JOBS, {"cursor": cursor})
+    assert response.status_code == 302
+    assert response["Location"].endswith("?e=1")
+    assert len(listed(root_again(), {"e": "1"})) == 2
+
+
+def root_again():
+    from django.contrib.auth.models import User
+
+    return client_of(User.objects.get(username="root"))
+
+
+def test_a_changed_cursor_and_one_of_another_list_are_refused(few):
+    make_jobs(5)
+    client = root()
+    address = link(text_of(client.get(JOBS)), "next")
+    assert client.get(address).status_code == 200
+    assert client.get(address.replace("cursor=", "cursor=W")).status_code == 302
+    assert client.get(address.replace(JOBS, "/admin/jobqueue/worker/")).status_code == 302
+
+
+def test_the_tabs_have_the_counts_of_their_states():
+    for state in ("PROCESSING", "DONE", "DONE", "FAILED", "CANCELED"):
+        make_in_state(state)
+    make_jobs(3)
+    set_columns(make_job("later"), run_at=UtcNowPlus(600))
+    set_columns(make_job("held"), gate=2)
+    page = text_of(viewer().get(JOBS))
+    found = dict(re.findall(r">([A-Z][a-z ]+) <span class=\"jobqueue-tab-count\">([\d,+]+)<", page))
+    assert found == {
+        "All": "10", "Ready": "3", "Scheduled": "1", "Running": "1", "Lease expired": "0", "Failed": "1",
+        "Held": "1", "Canceled": "1", "Done": "2",
+    }  # fmt: skip
+    assert re.search(r'aria-current="page">All', page)
+
+
+def test_the_tabs_count_a_queue_and_nothing_else(monkeypatch):
+    enqueue_many("a", range(3))
+    enqueue_many("b", range(2))
+    client = viewer()
+    assert 'All <span class="jobqueue-tab-count">2</span>' in text_of(client.get(JOBS, {"queue": "b"}))
+    assert "jobqueue-tab-count" not in text_of(client.get(JOBS, {"task": "x.y"}))
+
+
+def test_with_many_waiting_jobs_the_tabs_count_by_priority(monkeypatch):
+    monkeypatch.setattr(readonly, "COUNT_CAP", 4)
+    enqueue_many("a", range(4))
+    enqueue_many("b", range(2))
+    set_columns(make_job("b"), run_at=UtcNowPlus(600))
+    set_columns(make_job("b"), gate=2)
+    page = text_of(viewer().get(JOBS))
+    assert 'All <span class="jobqueue-tab-count">4+</span>' in page
+    assert 'Ready <span class="jobqueue-tab-count">6</span>' in page
+    assert 'Scheduled <span class="jobqueue-tab-count">1</span>' in page
+    assert 'Held <span class="jobqueue-tab-count">1</span>' in page
+    monkeypatch.setattr(tabs, "OF_A_QUEUE", 2)
+    assert 'Ready <span class="jobqueue-tab-count">4+</span>' in text_of(root().get(JOBS))
+
+
+def test_counting_that_takes_too_long_is_left_out(monkeypatch):
+    make_jobs(2)
+    monkeypatch.setattr(tabs, "SECONDS", 0.0)
+    page = text_of(viewer().get(JOBS))
+    assert "jobqueue-tab-count" not in page
+    assert len(ids_of(page)) == 2
+
+
+def test_filters_find_their_jobs():
+    greet = tasks.greet.enqueue("ann", 1).id
+    plain, tagged = enqueue("mail", 1), enqueue("mail", 2)
+    JobTag.objects.create(job_id=tagged, tag="vip")
+    old = enqueue("mail", 3)
+    set_columns(old, created_at=UtcNowPlus(-7200))
+    client = viewer()
+    assert listed(client, {"task": "tests.app.tasks.greet"}) == [int(greet)]
+    assert listed(client, {"task": "greet"}) == [int(greet)]
+    assert listed(client, {"tag": "vip"}) == [tagged]
+    assert listed(client, {"tag": "vip", "state": "done"}) == []
+    assert listed(client, {"tag": "vip", "queue": "mail"}) == [tagged]
+    assert sorted(listed(client, {"queue": "mail"})) == [plain, tagged, old]
+    assert listed(client, {"queue": "mail", "tag": "other"}) == []
+
+
+def test_the_filter_of_a_worker_shows_what_it_holds():
+    make_jobs(3)
+    lease = claim_one("q", worker="web-1:5:aaaa/1.1")
+    client = viewer()
+    assert listed(client, {"worker": "web-1:5:aaaa/1.1"}) == [lease.job_id]
+    page = text_of(client.get(JOBS, {"worker": "nobody"}))
+    assert ids_of(page) == []
+    assert '<option value="nobody" selected>' in page
+
+
+def test_the_filter_of_an_error_takes_a_class_or_a_fingerprint():
+    tasks.greet.enqueue("ann", 1)
+    Job.objects.update(max_attempts=1)
+    fail(claim_one("default"), error=ValueError("no"))
+    job = Job.objects.get()
+    client = viewer()
+    assert listed(client, {"error": "ValueError"}) == [job.pk]
+    assert listed(client, {"error": job.fingerprint}) == [job.pk]
+    assert listed(client, {"error": "KeyError"}) == []
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 40, 200])
+def test_the_first_job_of_an_age_is_found_between_gaps(many):
+    """Whatever ids are missing."""
+    made = make_jobs(many)
+    for job_id in made[1::3]:
+        Job.objects.filter(pk=job_id).delete()
+    left = sorted(Job.objects.values_list("pk", flat=True))
+    for place in {0, 1, len(left) // 2, len(left) - 1}:
+        Job.objects.update(created_at=UtcNowPlus(0))
+        Job.objects.filter(pk__in=left[:place]).update(created_at=UtcNowPlus(-7200))
+        expected = left[place] if place < len(left) else 0
+        assert ages.first_id("1h", using="default") == expected
+    Job.objects.update(created_at=UtcNowPlus(-7200))
+    assert ages.first_id("1h", using="default") == 0
+
+
+def test_where_no_index_serves_the_filter_a_page_looks_at_so_many_jobs_and_goes_on(few, monkeypatch):
+    monkeypatch.setattr(finding, "SEARCHED", 10)
+    greet = [int(tasks.greet.enqueue("ann", 1).id) for _ in range(2)]
+    enqueue_many("other", range(25))
+    client = viewer()
+    page = text_of(client.get(JOBS, {"task": "greet"}))
+    assert ids_of(page) == []
+    assert "Looked at the newest 10 jobs" in page
+    pages, last = walked(client, {"task": "greet"})
+    assert [job_id for page in pages for job_id in page] == sorted(greet, reverse=True)
+    assert len(pages) == 3
+    back, first = walked_back(client, last)
+    assert back == []
+    assert link(first, "next")
+
+
+def walked_back(client, page):
+    found = []
+    for _ in range(20):
+        if (address := link(page, "prev")) is None:
+            return found, page
+        page = text_of(client.get(address))
+        found += ids_of(page)
+    raise AssertionError("no end")
+
+
+def test_the_jobs_of_a_large_tag_are_read_in_parts(few, monkeypatch):
+    monkeypatch.setattr(finding, "TAGGED", 4)
+    made = make_jobs(12)
+    JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="t") for job_id in made)
+    client = viewer()
+    assert [one for page in walked(client, {"tag": "t"})[0] for one in page] == sorted(made, reverse=True)
+    set_columns(made[0], status=2)
+    assert [one for page in walked(client, {"tag": "t", "state": "done"})[0] for one in page] == [made[0]]
+
+
+@pytest.mark.parametrize("state", ["", "ready", "done"])
+def test_a_queue_with_more_jobs_than_are_sorted_is_walked_in_the_order_of_ids(few, monkeypatch, state):
+    monkeypatch.setattr(readonly, "COUNT_CAP", 5)
+    made = make_jobs(8)
+    if state == "done":
+        Job.objects.update(status=2)
+    data = {"queue": "q"} | ({"state": state} if state else {})
+    assert [one for page in walked(viewer(), data)[0] for one in page] == sorted(made, reverse=True)
+
+
+def test_the_search_finds_keys_tags_and_tasks():
+    client = viewer()
+    by_key, ordered, tagged = enqueue("a", 1, dedupe_key="k"), enqueue("a", 2, ordering_key="user-7"), enqueue("b", 3)
+    JobTag.objects.create(job_id=tagged, tag="k")
+    greet = int(tasks.greet.enqueue("ann", 1).id)
+    assert LaneEntry.objects.exists()
+    assert listed(client, {"q": "k"}) == [tagged, by_key]
+    assert listed(client, {"q": "k", "queue": "a"}) == [by_key]
+    assert listed(client, {"q": " user-7 "}) == [ordered]
+    for name in ("greet", "app.greet", "tests.app.tasks.greet"):
+        assert listed(client, {"q": name}) == [greet]
+    assert listed(client, {"q": "k", "state": "done"}) == []
+
+
+def test_a_form_with_empty_fields_has_a_short_address():
+    response = viewer().get(JOBS, {"q": "", "queue": "", "task": "", "state": "failed", "age": "1h"})
+    assert response["Location"] == f"{JOBS}?state=failed&age=1h"
+    assert root().get(JOBS, {"q": ""})["Location"] == JOBS
+
+
+@pytest.mark.parametrize("query", ["age=2y", "age=1h%00", "cause=x", "state="])
+def test_an_unknown_choice_is_refused(query):
+    make_job()
+    assert root().get(f"{JOBS}?{query}").status_code == 302
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_values_of_filters_stay_text(text):
+    job_id = enqueue("q", 1)
+    JobTag.objects.create(job_id=job_id, tag=text)
+    set_columns(job_id, queue=text)
+    client = viewer()
+    for name in ("queue", "task", "tag", "error", "worker", "fingerprint", "q"):
+        page = text_of(client.get(JOBS, {name: text}))
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert Inline(page).found == []
+    assert listed(client, {"tag": text}) == [job_id]
+
+
+@pytest.mark.parametrize("name", ["queue", "task", "tag", "error", "worker", "fingerprint"])
+def test_a_value_with_nul_finds_nothing(name):
+    make_job()
+    assert listed(viewer(), {name: "a\x00b"}) == []
+
+
+def test_without_the_permission_nobody_sees_the_list():
+    assert client_of(person("view_worker")).get(JOBS).status_code == 403
+
+
+def test_choices_come_from_small_tables():
+    Worker.objects.create(
+        name="web-1:5:aaaa/1", host="h", pid=1, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, version="1"
+    )
+    JobTag.objects.create(job_id=enqueue("mail", 1), tag="vip")
+    found = {control.name: control for control in controls.controls({}, "default")}
+    assert ("mail", "mail") in found["queue"].choices
+    assert found["tag"].choices == [("vip", "vip")]
+    assert found["worker"].choices == [("web-1:5:aaaa/1", "web-1:5")]
+    assert "tests.app.tasks.greet" in dict(found["task"].choices)
+    assert "fingerprint" not in found
+
+
+def test_ended_jobs_show_how_long_they_ran_and_running_ones_their_lease():
+    make_in_state("DONE")
+    Job.objects.update(last_started_at=UtcNowPlus(-10), finished_at=UtcNowPlus(-7))
+    running = claim_one("r") if enqueue("r", 1) else None
+    page = text_of(viewer().get(JOBS))
+    cells = re.findall(r'field-duration" data-title="Duration, lease">(.*?)</td>', page)
+    assert cells[1] == "3s"
+    assert " left</span>" in cells[0]
+    assert running is not None
+
+
+FILTERS = {"queue": "q", "task": "tests.app.tasks.greet", "tag": "t", "error": "ValueError", "fingerprint": "a" * 16,
+           "cause": "data", "worker": "w", "age": "1h"}  # fmt: skip
+STATES = ("", "ready", "scheduled", "running", "expired", "failed", "held", "canceled", "done")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_filter_in_each_state_costs_the_same_with_2000_rows(state):
+    client, counts = viewer(), {}
+    for many in (10, 1990):
+        made = enqueue_many("q", range(many))
+        JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="t") for job_id in made)
+        for name, value in (FILTERS | {"": ""}).items():
+            data = {key: given for key, given in ((name, value), ("state", state)) if given}
+            with CaptureQueriesContext(connection) as captured:
+                text_of(client.get(JOBS, data))
+            statements = [query["sql"] for query in captured.captured_queries]
+            for statement in statements:
+                if "job_queue" in statement:
+                    assert "OFFSET" not in statement.upper()
+                    assert "DISTINCT" not in statement.upper()
+                    assert "LIMIT" in statement.upper(), statement
+            counts.setdefault(name, []).append(len(statements))
+    # The first request of all fills caches.
+    assert all(before - after in (0, 1, 2) and after <= 24 for before, after in counts.values()), counts
+
+
+def test_job_pages_are_linked_from_the_list():
+    job_id = make_job()
+    assert job_page(job_id) in text_of(viewer().get(JOBS))
+    assert searching.QUEUES_SEARCHED == 1000
