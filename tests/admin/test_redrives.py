@@ -82,7 +82,7 @@ def test_names_of_others_are_shown_as_text():
         assert "<img src=x" not in page
 
 
-@pytest.mark.parametrize("value", ["", "x", "0123456789abcdeg'", "\x00", "\uff10" * 16])
+@pytest.mark.parametrize("value", ["x", "0123456789abcdeg'", "\x00", "\uff10" * 16])
 def test_an_odd_fingerprint_in_the_address_shows_nothing(value):
     (job_id,) = dead()
     assert job_page(job_id) not in text_of(root().get(JOBS, {"fingerprint": value}))

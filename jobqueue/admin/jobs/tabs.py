@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: how long all counts together may take
 SECONDS = 0.5
-#: waiting jobs of a queue that are counted, where there are too many to look at each of them
-OF_A_QUEUE = 1000
+#: waiting jobs of each queue that are counted at least, where there are too many to look at each of them
+OF_A_QUEUE = 250
 QUEUES_COUNTED = 200
 
 
@@ -130,7 +130,8 @@ def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
 def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[str, Number]:
     """By queue, gate and priority: an index has their jobs by the time at which they are due."""
     names = queue_names(using=using, limit=QUEUES_COUNTED + 1) if queue is None else [queue]
-    live = count_live(names[:QUEUES_COUNTED], using, limit.check, OF_A_QUEUE).values()
+    most = max(OF_A_QUEUE, readonly.COUNT_CAP // max(1, len(names)))
+    live = count_live(names[:QUEUES_COUNTED], using, limit.check, most).values()
     limit.check()
     held_rows = Job.objects.using(using).filter(STATES["held"], queue__in=names[:QUEUES_COUNTED])
     held = vendor(using).force_index(held_rows, "ix_pick").values("pk")[: readonly.COUNT_CAP].count()
@@ -138,7 +139,7 @@ def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[st
     ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
     # There, held jobs are scheduled ones: they wait for a person.
     return {
-        "ready": Number(ready, more or any(one.ready >= OF_A_QUEUE for one in live)),
-        "scheduled": Number(max(0, later - held), more or any(one.scheduled >= OF_A_QUEUE for one in live)),
+        "ready": Number(ready, more or any(one.ready >= most for one in live)),
+        "scheduled": Number(max(0, later - held), more or any(one.scheduled >= most for one in live)),
         "held": Number(held, more or held >= readonly.COUNT_CAP),
     }
