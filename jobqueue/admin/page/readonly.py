@@ -95,7 +95,7 @@ class NewestFirst(ChangeList):
         self.result_list = page.rows
         self.page_links = self._links(page)
         self.page_num, self.show_all, self.can_show_all, self.multi_page = 1, False, False, False
-        self.show_full_result_count, self.show_admin_actions = False, True
+        self.show_full_result_count, self.show_admin_actions = False, bool(page.rows)
         unfiltered = not self.query and not self.has_active_filters
         self.full_result_count = self.result_count if unfiltered else None
 
