@@ -338,6 +338,8 @@ STATES = ("", "ready", "scheduled", "running", "expired", "failed", "held", "can
 @pytest.mark.parametrize("state", STATES)
 def test_each_filter_in_each_state_costs_the_same_with_2000_rows(state):
     client, counts = viewer(), {}
+    # The first request of all fills caches.
+    client.get(JOBS)
     for many in (10, 1990):
         made = enqueue_many("q", range(many))
         JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="t") for job_id in made)
@@ -352,8 +354,7 @@ def test_each_filter_in_each_state_costs_the_same_with_2000_rows(state):
                     assert "DISTINCT" not in statement.upper()
                     assert "LIMIT" in statement.upper(), statement
             counts.setdefault(name, []).append(len(statements))
-    # The first request of all fills caches.
-    assert all(before - after in (0, 1, 2) and after <= 24 for before, after in counts.values()), counts
+    assert all(before == after <= 24 for before, after in counts.values()), counts
 
 
 def test_job_pages_are_linked_from_the_list():

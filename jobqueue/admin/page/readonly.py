@@ -192,7 +192,7 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         # Django would ask to "select a job to view".
-        own = {"title": capfirst(str(self.opts.verbose_name_plural)), "count_cap": COUNT_CAP}
+        own = {"title": capfirst(str(self.opts.verbose_name_plural))}
         return super().changelist_view(request, own | (extra_context or {}))
 
     def change_view(

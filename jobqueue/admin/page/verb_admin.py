@@ -32,8 +32,9 @@ class VerbList(NewestFirst):
 
     def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
         """`rows` as the list reads them."""
-        found: QuerySet[Model] = rows.defer(*self.model_admin.list_defer)
-        return found.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        few = rows.defer(*self.model_admin.list_defer)
+        found: QuerySet[Model] = few.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        return found
 
 
 def needs(permission: str) -> Callable[[VerbAdmin, HttpRequest], bool]:
