@@ -5,6 +5,7 @@
 
 from django.contrib import admin
 
+from jobqueue.admin.audit.audit_admin import AuditEventAdmin
 from jobqueue.admin.dead_letters.failure_note import FailureNoteAdmin
 from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
 from jobqueue.admin.groups.group_admin import GroupAdmin
@@ -18,6 +19,7 @@ from jobqueue.admin.settings.page import PAGE as SETTINGS_PAGE
 from jobqueue.admin.worker import WorkerAdmin
 
 __all__ = [
+    "AuditEventAdmin",
     "FailureNoteAdmin",
     "GroupAdmin",
     "IdempotencyRecordAdmin",

@@ -83,6 +83,7 @@ class Settings:
     wakeup: str = setting("auto", WAKEUP)
     lock_metrics_seconds: float | None = setting(86_400.0, AGE, optional=True)  # age of deletion; None = no statistics
     redrive_retention_seconds: float | None = setting(7_776_000.0, AGE, optional=True)  # of ended redrives; None = kept
+    audit_retention_seconds: float | None = setting(34_560_000.0, AGE, optional=True)  # of ended bulk actions
     # What a request for jobqueue.metrics.view shows in its header Authorization; None = only staff may read it.
     metrics_token: str | None = setting(None, TOKEN, optional=True)
     # For redis_lock(): a redis:// URL, or cache:ALIAS; None = WAKEUP, if it is one of these.

@@ -16,6 +16,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.models import (
     Allocation,
     ArchivedJob,
+    AuditEvent,
     IdempotencyRecord,
     JobAlarm,
     JobStat,
@@ -107,6 +108,10 @@ ORDERING_KEYS = Cleaner("ordering_keys", OrderingKey, "created_at", "ix_ordering
 REDRIVES = Cleaner(
     "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
 )
+#: those under way stay: their ended_at is NULL
+AUDIT_EVENTS = Cleaner(
+    "audit_events", AuditEvent, "ended_at", "ix_audit_ended", lambda settings: settings.audit_retention_seconds
+)
 #: those that run stay: their stopped_at is NULL
 WORKERS = Cleaner(
     "workers", Worker, "stopped_at", "ix_worker_alive", lambda settings: settings.worker_retention_seconds
@@ -162,6 +167,7 @@ CLEANERS = (
     JOB_ALARMS,
     ORDERING_KEYS,
     REDRIVES,
+    AUDIT_EVENTS,
     WORKERS,
     ALLOCATIONS,
     ARCHIVED_JOBS,

@@ -16,6 +16,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
 
 from jobqueue.models.alarm import JobAlarm
 from jobqueue.models.archive import ArchivedJob
+from jobqueue.models.audit import AuditEvent
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
@@ -36,6 +37,7 @@ from jobqueue.models.worker import Worker
 __all__ = [
     "Allocation",
     "ArchivedJob",
+    "AuditEvent",
     "BreakerState",
     "CounterShard",
     "FailureNote",

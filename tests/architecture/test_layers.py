@@ -21,10 +21,10 @@ ROOMS = [
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "dead_letters", "schedules", "groups",
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
-    "log_format", "retention", "maintenance", "alarms", "checks", "metrics",
+    "log_format", "retention", "bulk_verbs", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
-    "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.queues", "admin.schedules",
+    "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.audit", "admin.queues", "admin.schedules",
     "admin.outbox", "admin.groups", "admin.settings", "admin.overview", "admin", "templatetags",
     "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ OWN = {column for column in COLUMNS if "_" in column}
 OWN |= {model._meta.db_table for model in MODELS}
 OWN |= {one.name for model in MODELS for one in [*model._meta.indexes, *model._meta.constraints]}
 #: columns of ours that are also words of SQL or of the servers' own views; every key that db makes is called id
-COMMON = {"id", "key", "name", "pid", "epoch", "progress", "state", "mode"}
+COMMON = {"changed", "id", "key", "name", "pid", "epoch", "progress", "state", "mode"}
 
 #: columns that an error message of db names because they are arguments of public functions too
 ARGUMENTS = {"dedupe_key", "request_id"}

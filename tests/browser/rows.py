@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django.db import transaction
 
-from jobqueue import dead_letters, enqueue, flow, workflow
+from jobqueue import bulk_verbs, dead_letters, enqueue, flow, workflow
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.idempotency import once
 from jobqueue.models import IdempotencyRecord, JobAlarm, JobStat, OutboxEvent, RedoneStat, Worker
@@ -35,6 +35,7 @@ PAYLOAD = {
 QUERIES = {
     "jobqueue_flowrule_queue": {"queue": QUEUE},
     "jobqueue_flowrule_breaker": {"dependency": LONG[:60]},
+    "jobqueue_auditevent_new": {"state": "failed", "queue": QUEUE},
 }
 
 
@@ -46,6 +47,7 @@ def fill():
     _locks()
     _workflow()
     _figures()
+    bulk_verbs.record("retry", {"state": "failed", "queue": QUEUE}, who=bulk_verbs.Who("1", "root"), reason=LONG[:200])
     flow.set_limit(QUEUE, concurrency=3, rate="5/s")
     flow.pause(QUEUE, reason=LONG[:200], by="root")
     flow.breaker(LONG[:60]).open(LONG[:200])

@@ -110,7 +110,8 @@ class TestReapLeases:
         expected |= {"groups_members_ended": 0, "groups_ended": 0, "groups_deleted": 0}
         expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
         expected |= {"statistics_deleted": 0, "statistics_totals_deleted": 0, "statistics_added_up": 0}
-        expected |= {"alarms_deleted": 0}
+        expected |= {"alarms_deleted": 0, "audit_events_deleted": 0}
+        expected |= {"bulk_jobs_changed": 0, "bulk_jobs_refused": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected
 
     def test_a_dry_run_changes_nothing(self):

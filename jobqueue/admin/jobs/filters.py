@@ -19,30 +19,16 @@ from django.http import HttpRequest
 from jobqueue.admin.jobs import ages, failures, searching
 from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page.causes import CAUSES
+from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.conf import load
-from jobqueue.db.clock import UtcNow
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
-from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.tasks import registry
 
 SEARCH = "q"
 #: the parameters, in the order in which the page shows them; of `state` it has tabs
 NAMES = ("state", "queue", "task", "tag", "error", "fingerprint", "cause", "worker", "age")
 NOTHING = Q(pk__in=())
-_READY, _RUNNING = Q(status=Job.Status.READY), Q(status=Job.Status.PROCESSING)
-_HELD = Q(gate=HELD_GATE)
-
-STATES: dict[str, Q] = {
-    "ready": _READY & ~_HELD & Q(run_at__lte=UtcNow()),
-    "scheduled": _READY & ~_HELD & Q(run_at__gt=UtcNow()),
-    "running": _RUNNING,
-    "expired": _RUNNING & Q(lock_until__lt=UtcNow()),
-    "failed": Q(status=Job.Status.FAILED),
-    "held": _READY & _HELD,
-    "canceled": Q(status=Job.Status.CANCELED),
-    "done": Q(status=Job.Status.DONE),
-}
 STATUSES = {"ready": Job.Status.READY, "scheduled": Job.Status.READY, "held": Job.Status.READY}
 STATUSES |= {"running": Job.Status.PROCESSING, "expired": Job.Status.PROCESSING}
 STATUSES |= {state: status for status, state in ENDED.items()}
@@ -81,16 +67,6 @@ def chosen(request: HttpRequest) -> dict[str, str]:
     text = given.get(SEARCH, "").strip()
     # Django refuses such a search in words.
     return found | ({SEARCH: text} if text and "\x00" not in text else {})
-
-
-def matching(wanted: Mapping[str, str], *, using: str) -> JobQuerySet:
-    """The jobs that match the filters `wanted`, of the form that chosen() gives, in no order.
-
-    Nothing bounds what reading it costs: read it in parts, by ranges of the primary key. Raises
-    IncorrectLookupParameters for a state, cause or age that does not exist.
-    """
-    rows: JobQuerySet = Job.objects.using(using).filter(_selection(wanted, using, lambda text: None).rest())
-    return rows
 
 
 def selection_of(request: HttpRequest) -> Selection:

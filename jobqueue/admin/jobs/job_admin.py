@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 from jobqueue.admin.dead_letters.failure_note import note_block
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
+from jobqueue.admin.jobs.bulk_link import bulk_address
 from jobqueue.admin.jobs.columns import JobColumns
 from jobqueue.admin.jobs.controls import FILTERS
 from jobqueue.admin.jobs.filters import NAMES, SEARCH, selection_of
@@ -142,14 +143,14 @@ class JobAdmin(JobColumns, VerbAdmin):
         return [(pk, Job.Status(status).name) for pk, status in rows.values_list("pk", "status")]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list; the address of a form whose fields are empty is made short."""
+        """The list, with a link to the page for all that match; an address with empty filters is made short."""
         empty = [name for name in (*NAMES, SEARCH) if name != "state" and request.GET.get(name) == ""]
         if empty and request.method == "GET":
             query = request.GET.copy()
             for name in empty:
                 del query[name]
             return HttpResponseRedirect(f"{request.path}?{query.urlencode()}" if query else request.path)
-        return super().changelist_view(request, extra_context)
+        return super().changelist_view(request, {"bulk_address": bulk_address(request)} | (extra_context or {}))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Count, Q
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.jobs.filters import STATES, Selection
+from jobqueue.admin.jobs.filters import Selection
 from jobqueue.admin.jobs.states import LABELS, STATE_OF
 from jobqueue.admin.page import readonly
+from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import Slot

@@ -39,6 +39,7 @@ _PAGES = (
     Page(_("Groups"), "jobqueue_jobgroup_changelist", "view_jobgroup"),
     Page(_("Outbox"), "jobqueue_outboxevent_changelist", "view_outboxevent"),
     Page(_("Locks"), "jobqueue_lockstat_changelist", "view_lockstat"),
+    Page(_("Audit"), "jobqueue_auditevent_changelist", "view_auditevent"),
     Page(_("Settings"), "jobqueue_settings", "view_flowrule"),
 )
 

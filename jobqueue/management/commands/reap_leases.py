@@ -18,6 +18,7 @@ from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, d
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance import (
+    bulk_runner,
     gate_sweep,
     group_cleaner,
     group_sweep,
@@ -95,7 +96,7 @@ class Command(BaseCommand):
             groups = group_sweep.run_once(load(), using=using)
             facts |= {"groups_members_ended": groups.members_ended, "groups_ended": groups.groups_ended}
             redriven = redriver.run_once(load(), using=using)
-            facts |= asdict(redriven)
+            facts |= asdict(redriven) | asdict(bulk_runner.run_once(load(), using=using))
             for cleaner in CLEANERS:
                 facts[f"{cleaner.name}_deleted"] = cleaner.run_once(load(), using=using).rows
             facts["groups_deleted"] = group_cleaner.run_once(load(), using=using).rows

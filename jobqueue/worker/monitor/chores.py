@@ -15,6 +15,7 @@ from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.maintenance import (
+    bulk_runner,
     gate_sweep,
     group_cleaner,
     group_sweep,
@@ -62,6 +63,7 @@ class Chores:
     ) -> None:
         self.using = using
         self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
+        self.bulk_runner = bulk_runner.BulkRunner(batch)
         self.rollup = stat_rollup.StatRollup()
         self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
@@ -73,7 +75,10 @@ class Chores:
             "group sweep": group_sweep.GroupSweep().run_if_due,
             "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
         }
-        self.redrivers: dict[str, Chore] = {"redriver": self.redriver.run_once}
+        self.redrivers: dict[str, Chore] = {
+            "redriver": self.redriver.run_once,
+            "bulk runner": self.bulk_runner.run_once,
+        }
         self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
         self.rollups: dict[str, Chore] = {"roll-up of job_stat": self.rollup.run_once}
         self.alarm_watch = AlarmWatch(dispatch)
@@ -93,8 +98,18 @@ class Chores:
         self._do(self.openers, "promoted")
 
     def redrive(self) -> None:
-        """Bring dead letters back, as far as redrives are recorded."""
+        """Bring dead letters back, and apply verbs to many jobs, as far as that is recorded."""
         self._do(self.redrivers, "redriven")
+
+    @property
+    def is_redriving(self) -> bool:
+        """Whether a redrive or a bulk verb is under way, whose next step is due in a moment."""
+        return self.redriver.active or self.bulk_runner.active
+
+    @property
+    def more_to_redrive(self) -> bool:
+        """Whether the next step of one is due at once."""
+        return self.redriver.more or self.bulk_runner.more
 
     def prune(self) -> None:
         """Delete ended jobs."""

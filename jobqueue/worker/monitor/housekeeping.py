@@ -123,7 +123,7 @@ class Housekeeping:
         if now >= self._next_reaping:
             self._next_reaping = now + random.uniform(0.8, 1.2)
             do(self.reap)
-        if now >= self._next_redrive or self._chores.redriver.active:
+        if now >= self._next_redrive or self._chores.is_redriving:
             self._next_redrive = now + random.uniform(0.8, 1.2)
             do(self.redrive)
         if now >= self._next_sweep:
@@ -214,10 +214,10 @@ class Housekeeping:
         self._gates.wake()
 
     def redrive(self) -> None:
-        """Take the next step of a redrive. If the one after it is due already, it follows soon."""
+        """Take the next step of a redrive and of a bulk verb. If the one after it is due already, it follows soon."""
         with self._turn:
             self._chores.redrive()
-        if self._chores.redriver.more:
+        if self._chores.more_to_redrive:
             self.thread.next_soon(self._between_seconds)
 
     def prune(self) -> None:

@@ -1,0 +1,171 @@
+"""The audit: bulk actions with their progress, and the records of single verbs. Nothing of it can be edited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import Error
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.audit.bulk_page import new_bulk
+from jobqueue.admin.audit.recording import PERMISSIONS, permitted
+from jobqueue.admin.audit.recording import stop as stop_event
+from jobqueue.admin.audit.single_verbs import records
+from jobqueue.admin.audit.words import filter_words, matched_words
+from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.formatting import NOTHING, badge, moment_of, name_of, number, plain, relative
+from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import AuditEvent
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+    ShownEvent = WithAnnotations[AuditEvent, Facts]
+
+RECORDS_SHOWN, RECORDS_OF_PAGE = 20, 100
+REASON_SHOWN = 80
+#: seconds between two looks at the progress, as a page offers them
+REFRESHES = (2, 5, 15, 60)
+_BADGES = {"waiting": "ready", "running": "running", "done": "done", "stopped": "canceled", "failed": "failed"}
+
+
+@admin.action(description=_("Stop (no more jobs are changed by it)"), permissions=["stop"])
+def stop(model_admin: AuditEventAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """End bulk actions that are under way, of verbs that this user may apply."""
+    stopped = 0
+    try:
+        for event in list(queryset[:1000]):
+            assert isinstance(event, AuditEvent)
+            stopped += stop_event(request, event)
+    except (Error, DatabaseBusy):
+        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
+        model_admin.message_user(request, text, messages.ERROR)
+    text = ngettext("%(n)d bulk action was stopped.", "%(n)d bulk actions were stopped.", stopped) % {"n": stopped}
+    model_admin.message_user(request, text, messages.SUCCESS if stopped else messages.WARNING)
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(ReadOnlyAdmin):
+    """Bulk actions above, single verbs below."""
+
+    change_list_template = "admin/jobqueue/audit.html"
+    change_form_template = "admin/jobqueue/audit_event.html"
+    actions = (stop,)
+    list_display = ("id", "state", "what", "chosen", "progress", "who", "why", "begun")
+    fields = (
+        "state", "what", "chosen", "progress", "refused_jobs", "who", "whole_reason", "end", "created", "started",
+        "finished",
+    )  # fmt: skip
+    readonly_fields = fields
+    whole_reason, end = name_of(AuditEvent, "reason"), name_of(AuditEvent, "problem")
+    created, started = moment_of(AuditEvent, "created_at"), moment_of(AuditEvent, "started_at")
+    finished = moment_of(AuditEvent, "ended_at")
+
+    class Media:
+        css = {"all": ("jobqueue/bulk.css",)}
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        """Whether this user may stop any bulk action; which ones, each of them decides."""
+        return bool(permitted(request))
+
+    def get_urls(self) -> list[URLPattern]:
+        """The pages of Django, the page that starts a bulk action, and that of single verbs."""
+        view = self.admin_site.admin_view
+        return [
+            path("new/", view(self.new_view), name="jobqueue_auditevent_new"),
+            path("verbs/", view(self.verbs_view), name="jobqueue_auditevent_verbs"),
+            *super().get_urls(),
+        ]
+
+    def new_view(self, request: HttpRequest) -> HttpResponse:
+        """The page that applies a verb to all jobs that match, after a preview."""
+        return new_bulk(request, self.admin_site)
+
+    def verbs_view(self, request: HttpRequest) -> HttpResponse:
+        """The records of single verbs, a page at a time."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        given = request.GET.get("before", "")
+        before = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else None
+        found = records(RECORDS_OF_PAGE, before=before)
+        context = self.admin_site.each_context(request) | {
+            "title": gettext("Single verbs"), "opts": self.opts, "media": self.media,
+            "table": found.table, "older": found.older,
+        }  # fmt: skip
+        return TemplateResponse(request, "admin/jobqueue/single_verbs.html", context)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list, with the newest single verbs below it."""
+        own: dict[str, object] = {}
+        if request.method == "GET" and self.has_view_permission(request):
+            found = records(RECORDS_SHOWN)
+            own = {"table": found.table, "older": found.older}
+        return super().changelist_view(request, own | (extra_context or {}))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show the button "Stop" while it is under way, for users who may apply its verb."""
+        row = context.get("original")
+        context["refreshes"] = REFRESHES
+        if isinstance(row, AuditEvent) and row.ended_at is None and row.verb in permitted(request):
+            context["verbs"] = [("stop", gettext("Stop"))]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Run the action; return to the page of the row if the button on that page was used."""
+        selected = check_selected(request)
+        response = super().response_action(request, queryset, *args, **kwargs)
+        if response is not None and "jobqueue_page" in request.POST and len(selected) == 1:
+            return HttpResponseRedirect(page_address("auditevent", selected[0]))
+        return response
+
+    @admin.display(description=_("state"))
+    def state(self, event: ShownEvent) -> str:
+        return badge(_BADGES.get(event.phase, "done"), str(event.get_phase_display()))
+
+    @admin.display(description=_("verb"))
+    def what(self, event: ShownEvent) -> str:
+        return str(event.get_verb_display()) if event.verb in PERMISSIONS else plain(event.verb, 16)
+
+    @admin.display(description=_("filter"))
+    def chosen(self, event: ShownEvent) -> str:
+        """Such as "state: failed, queue: mail"."""
+        return filter_words(event.filters) if isinstance(event.filters, dict) else plain(event.filters, 200)
+
+    @admin.display(description=_("changed jobs"))
+    def progress(self, event: ShownEvent) -> str:
+        """Such as "20 / 100", with a bar that shows how many of the ids have been looked at."""
+        text = f"{number(event.changed)} / {matched_words(event.matched)}"
+        if event.ended_at is not None:
+            return text
+        bar = '<span class="jobqueue-bulk-progress">{} <progress max="{}" value="{}" aria-label="{}"></progress></span>'
+        return format_html(bar, text, max(event.until_id, 1), event.after_id, gettext("progress"))
+
+    @admin.display(description=_("not changed jobs"))
+    def refused_jobs(self, event: ShownEvent) -> str:
+        return number(event.refused)
+
+    @admin.display(description=_("user"))
+    def who(self, event: ShownEvent) -> str:
+        """The user, or the program if it was no user."""
+        return plain(event.user_name or event.program or NOTHING, 150)
+
+    @admin.display(description=_("reason"))
+    def why(self, event: ShownEvent) -> str:
+        return plain(event.reason, REASON_SHOWN) or NOTHING
+
+    @admin.display(description=_("recorded"))
+    def begun(self, event: ShownEvent) -> str:
+        return relative(event.created_at, event.now)

@@ -1,0 +1,156 @@
+"""The page that applies a verb to all jobs that match the filters of the list: preview, confirmation, start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.db import Error
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext, ngettext
+
+from jobqueue.admin.audit.confirming import Confirmation, confirmation_of
+from jobqueue.admin.audit.recording import permitted, record
+from jobqueue.admin.audit.words import VERBS, filter_parts, matched_words
+from jobqueue.admin.jobs.filters import chosen
+from jobqueue.admin.jobs.states import LABELS, STATE_OF
+from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.cells import Column, Table, table_of
+from jobqueue.admin.page.formatting import job_link, number, plain, short_task
+from jobqueue.bulk_verbs.filtering import VERB_STATES
+from jobqueue.bulk_verbs.preview import Preview, preview
+from jobqueue.conf import load
+from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
+from jobqueue.maintenance.worker_rows import is_any_alive
+from jobqueue.models import AuditEvent, Job
+from jobqueue.models.audit import REASON_CHARS
+from jobqueue.tasks import registry
+
+FIRST_SHOWN = 10
+
+
+def new_bulk(request: HttpRequest, site: AdminSite) -> HttpResponse:
+    """The page. The filters stand in the address; a POST with `start` records what the preview has shown."""
+    allowed = permitted(request)
+    if not request.user.has_perm("jobqueue.view_job") or not allowed:
+        raise PermissionDenied
+    filters = _with_whole_task(chosen(request))
+    verb = (request.POST if request.method == "POST" else request.GET).get("verb", "")
+    if request.method == "POST" and verb not in allowed:
+        raise PermissionDenied
+    fitting = [name for name in allowed if filters.get("state") in (None, *VERB_STATES[name])]
+    verb = verb if verb in fitting else next(iter(fitting), "")
+    given = confirmation_of(request.POST) if request.method == "POST" else Confirmation()
+    found = _preview(request, verb, filters, given.until_id) if verb else None
+    if found is not None and request.method == "POST" and "start" in request.POST:
+        problem = given.problem(verb, filters, found)
+        if not problem:
+            return _start(request, site, verb, filters, given, found)
+        messages.warning(request, problem)
+    return _show(request, site, verb, filters, given, found, fitting)
+
+
+def _with_whole_task(filters: dict[str, str]) -> dict[str, str]:
+    """The filters; a short name of a task, as lists show it, stands for its only registered task."""
+    known = [name for name in registry.names()[0] if short_task(name) == filters.get("task")]
+    return filters | {"task": known[0]} if len(known) == 1 else filters
+
+
+def _preview(request: HttpRequest, verb: str, filters: dict[str, str], until_id: int | None) -> Preview | None:
+    try:
+        return preview(verb, filters, first=FIRST_SHOWN, using=load().database, until_id=until_id)
+    except (InvalidType, InvalidValue) as error:
+        messages.error(request, plain(str(error), 300))
+        return None
+
+
+def _start(
+    request: HttpRequest, site: AdminSite, verb: str, filters: dict[str, str], given: Confirmation, found: Preview
+) -> HttpResponse:
+    """Record it; then its page, or the list of jobs for those who may not see that."""
+    try:
+        event = record(
+            request, verb, filters, reason=given.reason, everything=given.everything, until_id=found.until_id
+        )
+    except OutcomeUnknown:
+        text = gettext("Whether it was started is unknown: look at the audit before you repeat it.")
+    except (Error, DatabaseBusy):
+        text = gettext("The database could not be written to. Nothing was started; try again later.")
+    else:
+        started = gettext("Bulk action %(id)d was started; workers carry it out.") % {"id": event.pk}
+        messages.success(request, started)
+        may_see = request.user.has_perm("jobqueue.view_auditevent")
+        return HttpResponseRedirect(
+            page_address("auditevent", event.pk) if may_see else reverse("admin:jobqueue_job_changelist")
+        )
+    messages.error(request, text)
+    return _show(request, site, verb, filters, given, found, permitted(request))
+
+
+def _show(
+    request: HttpRequest,
+    site: AdminSite,
+    verb: str,
+    filters: dict[str, str],
+    given: Confirmation,
+    found: Preview | None,
+    fitting: list[str],
+) -> HttpResponse:
+    query = request.GET.copy()
+    links = []
+    for name in fitting:
+        query["verb"] = name
+        links.append((VERBS[name][0], f"?{query.urlencode()}", name == verb))
+    query.pop("verb", None)
+    context = site.each_context(request) | (_found(verb, filters, found) if found is not None else {})
+    context |= {
+        "title": gettext("Apply to all jobs that match"),
+        "opts": AuditEvent._meta,
+        "verb": verb,
+        "verbs": links,
+        "note": VERBS[verb][1] if verb else gettext("You may use no verb that changes jobs in this state."),
+        "filters": filter_parts(filters),
+        "given": given,
+        "reason_chars": REASON_CHARS,
+        "address": f"{request.path}?{query.urlencode()}",
+        "list_address": f"{reverse('admin:jobqueue_job_changelist')}?{query.urlencode()}",
+        "idle": not is_any_alive(load().worker_silent_seconds, using=load().database),
+    }
+    return TemplateResponse(request, "admin/jobqueue/bulk.html", context)
+
+
+def _found(verb: str, filters: dict[str, str], found: Preview) -> dict[str, Any]:
+    """What the template shows of a preview."""
+    count = 2 if found.matched is None else found.matched
+    said = ngettext("%(n)s job matches and can be changed.", "%(n)s jobs match and can be changed.", count)
+    many = gettext("Counting took too long: there may be very many jobs.")
+    start = ngettext("%(verb)s %(n)s job", "%(verb)s %(n)s jobs", count)
+    words = {"verb": VERBS[verb][0], "n": matched_words(found.matched)}
+    return {
+        "counted": many if found.matched is None else said % words,
+        "start": "" if found.matched == 0 else (VERBS[verb][0] if found.matched is None else start % words),
+        "shown": "" if found.matched is None else found.matched,
+        "until_id": found.until_id,
+        "to_type": Confirmation.wanted(verb, filters, found),
+        "to_type_shown": verb if found.matched is None else number(found.matched),
+        "ask_everything": not filters,
+        "table": _table(found.first) if found.first else None,
+    }
+
+
+def _table(jobs: list[Job]) -> Table:
+    columns = (Column(gettext("job")), Column(gettext("state")), Column(gettext("queue")), Column(gettext("task")))
+    rows = [
+        (
+            job_link(job.pk),
+            str(LABELS[STATE_OF[Job.Status(job.status)]]),
+            plain(job.queue),
+            plain(short_task(job.task)) if job.task else gettext("(handler)"),
+        )
+        for job in jobs
+    ]
+    return table_of(columns, rows)

@@ -1,0 +1,141 @@
+"""Carries bulk verbs out, a chunk per transaction: its jobs and the progress are committed together, or not at all.
+
+Any number of processes may try; the row of the bulk action is locked by the one that does a chunk. A process that
+dies leaves it as it was after the last chunk, and the next one goes on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from django.db import Error, connections
+from django.db.models import QuerySet
+
+from jobqueue.bulk_verbs.changing import change
+from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.db import fault_vendor, vendor
+from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.dialect import GONE_KINDS
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.retry import count_error, retry_transient
+from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE, reason_of
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import AuditEvent
+
+#: jobs of one chunk
+CHUNK = 100
+#: of each wait for a lock, and until a chunk that met one is tried again
+_LOCK_SECONDS, _LATER_SECONDS = 1.0, 1.0
+
+
+@dataclass(slots=True)
+class Step:
+    """What one chunk did. Nothing was written if there is an `error`; DatabaseBusy: it is tried again."""
+
+    event_id: int
+    verb: str
+    changed: int = 0
+    refused: int = 0
+    first: bool = False
+    phase: str = ""
+    error: Exception | None = None
+
+
+def step(*, using: str, chunk: int = CHUNK) -> Step | None:
+    """Do the next chunk of the bulk action that has been due for longest. None if there is none, or others do it.
+
+    One that meets a lock is due again in a second. Errors of the database are raised, and it is due again in a second,
+    too. One whose chunk raises anything else ends as failed.
+    """
+    due = _next_due(using).rows()
+    if not due:
+        return None
+    event = AuditEvent.objects.using(using).filter(pk=due[0][0], due_at__isnull=False).first()
+    if event is None:
+        return None
+    try:
+        # Read without locks, and outside the transaction: the verbs look at each job again.
+        ids, reached = next_ids(
+            event.verb, event.filters, after_id=event.after_id, until_id=event.until_id, most=chunk, using=using
+        )
+        return retry_transient("bulk", lambda: _try(event, ids, reached, using), using=using)
+    except DatabaseBusy as error:
+        _put_off(event, using)
+        return Step(event.pk, event.verb, error=error)
+    except OF_THE_DATABASE:
+        _put_off(event, using)
+        raise
+    except Exception as error:
+        _fail(event, reason_of(error), using)
+        return Step(event.pk, event.verb, phase=AuditEvent.State.FAILED, error=error)
+
+
+@cache
+def _next_due(using: str) -> Prepared:
+    rows = AuditEvent.objects.using(using).filter(due_at__lte=UtcNow()).order_by("due_at")
+    return prepare_rows(rows.values_list("pk")[:1])
+
+
+def _try(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step | None:
+    """One try of a chunk. Raises DatabaseBusy at the first lock it cannot get: the thread has other duties."""
+    try:
+        with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
+            return _write(event, ids, reached, using)
+    except Error as error:
+        if fault_vendor(using).error_kind(error) in (None, *GONE_KINDS):
+            raise
+        count_error("bulk", error, using=using)
+        raise DatabaseBusy(f"{error}. Nothing was written; the chunk is tried again.") from error
+
+
+def _write(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step | None:
+    # steps: another process, or an earlier try whose commit was not answered, may have done this chunk.
+    mine = _mine(event, using)
+    if not vendor(using).lock_rows(mine).values_list("pk", flat=True):
+        return None
+    changed = change(event.verb, ids, using=using)
+    ends = reached >= event.until_id
+    done = Step(event.pk, event.verb, changed, len(ids) - changed, first=not event.steps)
+    done.phase = AuditEvent.State.DONE if ends else AuditEvent.State.RUNNING
+    # The number in the WHERE clause again: not every database kept the row locked.
+    if not mine.update(
+        phase=done.phase,
+        changed=event.changed + changed,
+        refused=event.refused + done.refused,
+        after_id=reached,
+        steps=event.steps + 1,
+        due_at=None if ends else UtcNow(),
+        started_at=event.started_at or UtcNow(),
+        ended_at=UtcNow() if ends else None,
+    ):
+        raise DatabaseBusy(f"bulk action {event.pk} was changed by others. Nothing was written; it is tried again.")
+    return done
+
+
+def _put_off(event: AuditEvent, using: str) -> None:
+    """Let others go first, unless another process has done the chunk meanwhile."""
+    _written(lambda: _mine(event, using).update(due_at=UtcNowPlus(_LATER_SECONDS)), using)
+
+
+def _fail(event: AuditEvent, problem: str, using: str) -> None:
+    def end() -> None:
+        _mine(event, using).update(
+            phase=AuditEvent.State.FAILED, problem=problem, due_at=None, ended_at=UtcNow(), steps=event.steps + 1
+        )
+
+    _written(end, using)
+
+
+def _mine(event: AuditEvent, using: str) -> QuerySet[AuditEvent]:
+    return AuditEvent.objects.using(using).filter(pk=event.pk, steps=event.steps, due_at__isnull=False)
+
+
+def _written(write: Callable[[], object], using: str) -> None:
+    try:
+        with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
+            write()
+    except Error:
+        # The chunk stays due as it was.
+        return

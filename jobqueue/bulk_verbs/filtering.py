@@ -1,0 +1,149 @@
+"""Which jobs a filter of the list of jobs means, and which of these a verb can change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from django.db.models import Q
+
+from jobqueue.db.clock import UtcNow
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.failures import FailureCause
+from jobqueue.models import AuditEvent, Job, JobTag
+from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.validation import check_queue, check_tag, check_text, check_worker, did_you_mean
+
+_READY, _RUNNING, _HELD = Q(status=Job.Status.READY), Q(status=Job.Status.PROCESSING), Q(gate=HELD_GATE)
+#: as the tabs of the list have them
+STATES: dict[str, Q] = {
+    "ready": _READY & ~_HELD & Q(run_at__lte=UtcNow()),
+    "scheduled": _READY & ~_HELD & Q(run_at__gt=UtcNow()),
+    "held": _READY & _HELD,
+    "running": _RUNNING,
+    "expired": _RUNNING & Q(lock_until__lt=UtcNow()),
+    "failed": Q(status=Job.Status.FAILED),
+    "canceled": Q(status=Job.Status.CANCELED),
+    "done": Q(status=Job.Status.DONE),
+}
+#: the states whose jobs each verb changes; "retry" makes delayed and held jobs run only where their state is chosen
+VERB_STATES: dict[str, tuple[str, ...]] = {
+    AuditEvent.Verb.RETRY: ("failed", "canceled", "scheduled", "held"),
+    AuditEvent.Verb.CANCEL: ("ready", "scheduled", "held", "running", "expired"),
+    AuditEvent.Verb.DISCARD: ("ready", "scheduled", "held", "failed"),
+    AuditEvent.Verb.RELEASE: ("running", "expired"),
+    AuditEvent.Verb.PRUNE: ("done", "failed", "canceled"),
+}
+_STATUSES: dict[str, tuple[int, ...]] = {
+    AuditEvent.Verb.RETRY: (Job.Status.FAILED, Job.Status.CANCELED),
+    AuditEvent.Verb.CANCEL: (Job.Status.READY, Job.Status.PROCESSING),
+    AuditEvent.Verb.DISCARD: (Job.Status.READY, Job.Status.FAILED),
+    AuditEvent.Verb.RELEASE: (Job.Status.PROCESSING,),
+    AuditEvent.Verb.PRUNE: (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED),
+}
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+def matching(filters: Mapping[str, str], using: str, *, above: int = 0, up_to: int | None = None) -> JobQuerySet:
+    """The jobs that match all of `filters`, in no order; without filters all jobs.
+
+    Names: state, queue, task, tag, cause, fingerprint, worker. `above`, `up_to`: only ids in this range, which bounds
+    what is read. Raises InvalidValue and InvalidType for unknown names and for values that no job can have.
+    """
+    rows: JobQuerySet = Job.objects.using(using).filter(pk__gt=above)
+    tags = JobTag.objects.using(using).filter(job_id__gt=above)
+    if up_to is not None:
+        rows, tags = rows.filter(pk__lte=up_to), tags.filter(job_id__lte=up_to)
+    for name, value in check_filters(filters).items():
+        if name == "tag":
+            # The range of ids here too, so that not all jobs of the tag are read.
+            rows = rows.filter(pk__in=tags.filter(tag=value).values("job_id"))
+        else:
+            rows = rows.filter(_CONDITIONS[name](value))
+    return rows
+
+
+def changeable(verb: str, filters: Mapping[str, str]) -> Q:
+    """The condition on jobs that `verb` can change, of those that match."""
+    if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "held"):
+        return _READY
+    return Q(status__in=_STATUSES[verb])
+
+
+def status_of(verb: str, filters: Mapping[str, str]) -> int | None:
+    """The status that all jobs have which match and can be changed, if it is one."""
+    if filters.get("state") == "failed" or "fingerprint" in filters:
+        return int(Job.Status.FAILED)
+    if "cause" in filters and filters["cause"] != FailureCause.EXPIRED:
+        return int(Job.Status.FAILED)
+    return int(Job.Status.PROCESSING) if verb == AuditEvent.Verb.RELEASE or "worker" in filters else None
+
+
+def check_verb(verb: str, filters: Mapping[str, str]) -> None:
+    """Raise InvalidValue for an unknown verb, and for one that changes no job of the chosen state."""
+    if verb not in VERB_STATES:
+        names = [known.value for known in AuditEvent.Verb]
+        raise InvalidValue(
+            f"verb must be one of {', '.join(names)}, got {verb!r:.40}{did_you_mean(verb, names)}. Nothing was written."
+        )
+    state = filters.get("state")
+    if state is not None and state not in VERB_STATES[verb]:
+        raise InvalidValue(
+            f"{verb} changes no job in the state {state!r:.40}. Nothing was written; choose another verb."
+        )
+
+
+def check_filters(filters: Mapping[str, str]) -> dict[str, str]:
+    """The filters, if all have known names and possible values. Raises InvalidValue, InvalidType."""
+    for name, value in filters.items():
+        if name not in _CHECKS:
+            raise InvalidValue(
+                f"there is no filter {name[:40]!r} for many jobs{did_you_mean(name, _CHECKS)}. Nothing was written; "
+                f"the filters are {', '.join(_CHECKS)}."
+            )
+        if not isinstance(value, str):
+            raise InvalidType(f"{name} must be a text, got {type(value).__name__}. Nothing was written.")
+        _CHECKS[name](value)
+    return dict(filters)
+
+
+def _one_of(name: str, known: tuple[str, ...]) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in known:
+            raise InvalidValue(
+                f"{name} must be one of {', '.join(known)}, got {value!r:.80}{did_you_mean(value, known)}. "
+                "Nothing was written."
+            )
+
+    return check
+
+
+def _check_fingerprint(value: str) -> None:
+    if not _FINGERPRINT.fullmatch(value):
+        raise InvalidValue(f"fingerprint={value[:40]!r} is not one: 16 hexadecimal digits. Nothing was written.")
+
+
+def _cause(value: str) -> Q:
+    """Why FAILED jobs failed; jobs that expired are CANCELED."""
+    return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "state": _one_of("state", tuple(STATES)),
+    "queue": check_queue,
+    "task": lambda value: check_text(value, "task"),
+    "tag": check_tag,
+    "cause": _one_of("cause", tuple(cause.value for cause in FailureCause)),
+    "fingerprint": _check_fingerprint,
+    "worker": check_worker,
+}
+_CONDITIONS: dict[str, Callable[[str], Q]] = {
+    "state": STATES.__getitem__,
+    "queue": lambda value: Q(queue=value),
+    "task": lambda value: Q(task=value),
+    "cause": _cause,
+    "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint=value),
+    "worker": lambda value: _RUNNING & Q(locked_by=value),
+}
+#: the filters, as the list of jobs has them too
+FILTERS = (*_CHECKS,)

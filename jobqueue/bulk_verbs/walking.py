@@ -1,0 +1,53 @@
+"""The jobs of a bulk verb in the order of their ids, found in parts so small that no read takes long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from django.db.models import Min
+
+from jobqueue.bulk_verbs.filtering import changeable, matching, status_of
+from jobqueue.db import vendor
+from jobqueue.dead_letters.filtering import in_order
+from jobqueue.models import Job
+from jobqueue.models.job import JobQuerySet
+
+#: ids of one read: it looks at no more rows than that, however few of them match
+WINDOW = 5000
+#: for how long one call reads windows in which nothing matches
+SECONDS = 0.1
+
+
+def next_ids(
+    verb: str, filters: Mapping[str, str], *, after_id: int, until_id: int, most: int, using: str
+) -> tuple[list[int], int]:
+    """Up to `most` ids of jobs that match and that `verb` can change, in order, and the id up to which was looked.
+
+    They are above after_id, and at most until_id. Ends after SECONDS with those that it has found by then.
+    """
+    found: list[int] = []
+    ends_at = time.monotonic() + SECONDS
+    at = after_id
+    while at < until_id and time.monotonic() < ends_at:
+        at = _before_next(status_of(verb, filters), at, until_id, using)
+        up_to = min(at + WINDOW, until_id)
+        rows = matching(filters, using, above=at, up_to=up_to).filter(changeable(verb, filters))
+        by_key: JobQuerySet = vendor(using).force_index(rows, "PRIMARY").order_by("pk")
+        found += by_key.values_list("pk", flat=True)[: most - len(found)]
+        if len(found) == most:
+            return found, found[-1]
+        at = up_to
+    return found, at
+
+
+def _before_next(status: int | None, after_id: int, until_id: int, using: str) -> int:
+    """The id before the next job of this status; of any, if it is None. Where there is none: until_id."""
+    jobs: JobQuerySet = Job.objects.using(using)
+    if status == Job.Status.PROCESSING:
+        running = vendor(using).walk_by(jobs.filter(status=status), "ix_lease")
+        first = running.filter(pk__gt=after_id).aggregate(first=Min("pk"))["first"]
+    else:
+        rows = in_order(using) if status == Job.Status.FAILED else jobs.order_by("pk")
+        first = next(iter(rows.filter(pk__gt=after_id).values_list("pk", flat=True)[:1]), None)
+    return until_id if first is None else min(first - 1, until_id)

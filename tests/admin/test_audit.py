@@ -1,0 +1,93 @@
+"""The audit page: bulk actions, and the records of single verbs."""
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import bulk_verbs
+from jobqueue.models import AuditEvent, Job
+from tests.admin.helpers import HOSTILE, Inline, act, client_of, job_page, person, text_of, viewer
+from tests.factories import make_in_state
+from tests.matrix import enough_on
+
+pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages")]
+
+AUDIT = "/admin/jobqueue/auditevent/"
+VERBS = f"{AUDIT}verbs/"
+
+
+def entry(user, text="retry (was FAILED)", job_id=1):
+    kind = ContentType.objects.get_for_model(Job)
+    return LogEntry.objects.create(
+        user=user, content_type=kind, object_id=str(job_id), object_repr=f"job {job_id}", action_flag=CHANGE,
+        change_message=text,
+    )  # fmt: skip
+
+
+def test_single_verbs_are_listed_with_who_what_and_the_state_before():
+    job_id = make_in_state("FAILED")
+    client = viewer("retry_job", "view_auditevent")
+    act(client, "retry", job_id)
+    page = text_of(client.get(AUDIT))
+    assert "retry (was FAILED)" in page
+    assert job_page(job_id) in page
+    assert "ann" in page
+    assert not Inline(page).found
+
+
+def test_older_records_follow_by_keyset(monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.audit.audit_admin.RECORDS_OF_PAGE", 2)
+    user = person("view_auditevent")
+    client, ids = client_of(user), []
+    for number in range(3):
+        ids.append(entry(user, f"text {number}").pk)
+    page = text_of(client.get(VERBS))
+    assert ["text 2" in page, "text 1" in page, "text 0" in page] == [True, True, False]
+    assert f"?before={ids[1]}" in page
+    page = text_of(client.get(VERBS, {"before": ids[1]}))
+    assert ["text 1" in page, "text 0" in page, "?before=" in page] == [False, True, False]
+    assert "text 2" in text_of(client.get(VERBS, {"before": "x' OR 1=1"}))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_records_are_shown_inert(text):
+    user = person("view_auditevent")
+    entry(user, text, job_id=text[:50])
+    for path in (AUDIT, VERBS):
+        page = text_of(client_of(user).get(path))
+        assert not Inline(page).found
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+
+
+def test_the_audit_is_for_those_who_may_see_it_and_nobody_edits_it():
+    event = bulk_verbs.record("retry", {"queue": "q"}, who=bulk_verbs.Who(program="a script"))
+    one = f"{AUDIT}{event.pk}/change/"
+    for client in (client_of(person("view_job", "retry_job")), client_of(person(name="eve"))):
+        for path in (AUDIT, VERBS, one):
+            assert client.get(path).status_code == 403
+        assert act(client, "stop", event.pk, path=AUDIT).status_code == 403
+    client = client_of(person("view_auditevent", name="bob"))
+    assert "a script" in text_of(client.get(AUDIT))
+    assert client.post(one, {"reason": "x"}).status_code == 403
+    assert client.get(f"{AUDIT}add/").status_code == 403
+    assert client.get(f"{AUDIT}{event.pk}/delete/").status_code == 403
+    act(client, "stop", event.pk, path=AUDIT)
+    assert AuditEvent.objects.get().phase == "waiting"
+
+
+def test_the_cost_does_not_grow_with_the_rows():
+    user = person("view_auditevent", "retry_job")
+    client, counts = client_of(user), []
+    for many in (1, 30):
+        for number in range(many):
+            entry(user, job_id=number + 1)
+            bulk_verbs.record("retry", {"queue": f"q{number}"}, who=bulk_verbs.Who(user_name="ann"))
+        client.get(AUDIT)
+        with CaptureQueriesContext(connection) as captured:
+            text_of(client.get(AUDIT))
+        counts.append(len(captured))
+        assert all("LIMIT" in one["sql"] for one in captured if "job_audit" in one["sql"])
+    assert counts[0] == counts[1] <= 10

@@ -1,0 +1,296 @@
+"""Bulk verbs are carried out in committed chunks; whatever dies in between, each job is changed once."""
+
+import threading
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connections
+
+from jobqueue import bulk_verbs, enqueue
+from jobqueue.bulk_verbs import Who, carrying_out, walking
+from jobqueue.bulk_verbs.carrying_out import step
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import DatabaseBusy, InvalidValue
+from jobqueue.maintenance import bulk_runner
+from jobqueue.maintenance.cleaner import AUDIT_EVENTS
+from jobqueue.models import AuditEvent, Job
+from tests.factories import claim_one, job, make_in_state, make_job, seconds_from_now, set_columns, state
+from tests.marks import committed
+from tests.matrix import enough_on
+from tests.settings import VENDOR
+
+pytestmark = pytest.mark.django_db
+
+ANN = Who("1", "ann", "admin")
+
+
+def record(verb="retry", filters=None, **options):
+    return bulk_verbs.record(verb, {"queue": "q"} if filters is None else filters, who=ANN, **options)
+
+
+def failed(count=1, queue="q"):
+    return [make_in_state("FAILED", queue=queue) for _ in range(count)]
+
+
+def read(event):
+    return AuditEvent.objects.get(pk=event.pk)
+
+
+def finish(chunk=100):
+    """Do chunks until none is due; what they did."""
+    found = []
+    while (done := step(using="default", chunk=chunk)) is not None:
+        found.append(done)
+        assert done.error is None, done.error
+    return found
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after"),
+    [
+        ("retry", "FAILED", "READY"),
+        ("retry", "CANCELED", "READY"),
+        ("cancel", "READY", "CANCELED"),
+        ("discard", "FAILED", "CANCELED"),
+        ("release", "PROCESSING", "READY"),
+    ],
+)
+def test_each_verb_changes_the_jobs_that_match_and_no_others(verb, before, after):
+    mine, other = make_in_state(before), make_in_state(before, queue="other")
+    event = record(verb)
+    assert event.matched == 1
+    finish()
+    assert [state(mine), state(other)] == [after, before]
+    done = read(event)
+    assert (done.phase, done.changed, done.refused, done.due_at) == ("done", 1, 0, None)
+    assert done.started_at is not None
+    assert done.ended_at is not None
+
+
+def test_prune_deletes_ended_jobs_and_leaves_the_others():
+    ended, waiting = [make_in_state("DONE"), *failed()], make_job()
+    event = record("prune")
+    finish()
+    assert list(Job.objects.values_list("pk", flat=True)) == [waiting]
+    assert read(event).changed == len(ended)
+
+
+def test_jobs_that_are_added_later_are_left_alone():
+    first = failed(2)
+    event = record()
+    later = failed()
+    finish()
+    assert [state(job_id) for job_id in [*first, *later]] == ["READY", "READY", "FAILED"]
+    assert read(event).changed == 2
+
+
+def test_it_goes_on_in_chunks_and_each_has_its_progress_committed():
+    ids = failed(5)
+    event = record()
+    done = step(using="default", chunk=2)
+    assert (done.changed, done.phase, done.first) == (2, "running", True)
+    assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED", "FAILED"]
+    assert (read(event).after_id, read(event).phase) == (ids[1], "running")
+    finish(2)
+    assert (read(event).changed, read(event).phase) == (5, "done")
+
+
+@pytest.mark.parametrize("where", ["before the jobs", "after the jobs"])
+def test_a_chunk_that_breaks_leaves_nothing_behind_and_is_done_again(monkeypatch, where):
+    ids, event = failed(4), record()
+    step(using="default", chunk=2)
+    change = carrying_out.change
+
+    def broken(*args, **options):
+        if where == "after the jobs":
+            change(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(carrying_out, "change", broken)
+    with pytest.raises(KeyboardInterrupt):
+        step(using="default", chunk=2)
+    assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED"]
+    assert (read(event).changed, read(event).after_id) == (2, ids[1])
+    monkeypatch.setattr(carrying_out, "change", change)
+    finish()
+    assert [job(job_id).epoch for job_id in ids] == [1, 1, 1, 1]
+    assert read(event).changed == 4
+
+
+def test_a_chunk_whose_commit_was_not_answered_is_not_done_twice(monkeypatch):
+    ids, event = failed(2), record()
+    real, calls = carrying_out._write, []
+
+    def lost(*args):
+        calls.append(real(*args))
+        return calls[-1]
+
+    def twice(verb, work, *, using):
+        work()
+        return work()
+
+    monkeypatch.setattr(carrying_out, "_write", lost)
+    monkeypatch.setattr(carrying_out, "retry_transient", twice)
+    step(using="default")
+    assert calls[1] is None
+    assert [job(job_id).epoch for job_id in ids] == [1, 1]
+    assert (read(event).changed, read(event).steps) == (2, 1)
+
+
+def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch):
+    failed(), failed(queue="other")
+    event, other = record(), record(filters={"queue": "other"})
+
+    def busy(*args, **options):
+        raise DatabaseBusy("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(carrying_out, "change", busy)
+        assert isinstance(step(using="default").error, DatabaseBusy)
+    finish()
+    assert [read(event).phase, read(other).phase] == ["waiting", "done"]
+    AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
+    finish()
+    assert read(event).phase == "done"
+
+
+def test_an_error_of_the_database_is_raised_and_the_chunk_is_put_off(monkeypatch):
+    failed()
+    event = record()
+
+    def refused(*args, **options):
+        raise OperationalError("no right")
+
+    monkeypatch.setattr(carrying_out, "change", refused)
+    with pytest.raises((OperationalError, DatabaseBusy)):
+        step(using="default")
+    assert read(event).ended_at is None
+    assert step(using="default") is None
+
+
+def test_a_chunk_that_cannot_be_done_ends_it_as_failed(monkeypatch):
+    failed()
+    event = record()
+
+    def broken(*args, **options):
+        raise ZeroDivisionError("a\x00b")
+
+    monkeypatch.setattr(carrying_out, "change", broken)
+    step(using="default")
+    found = read(event)
+    assert (found.phase, found.due_at) == ("failed", None)
+    assert found.problem.startswith("ZeroDivisionError")
+    assert step(using="default") is None
+
+
+def test_stop_ends_it_and_a_chunk_that_was_read_before_writes_nothing(monkeypatch):
+    ids, event = failed(4), record()
+    step(using="default", chunk=2)
+    real = carrying_out.next_ids
+
+    def stopped_meanwhile(*args, **options):
+        found = real(*args, **options)
+        assert bulk_verbs.stop(event.pk, by="bob")
+        return found
+
+    monkeypatch.setattr(carrying_out, "next_ids", stopped_meanwhile)
+    assert step(using="default", chunk=2) is None
+    assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED"]
+    found = read(event)
+    assert (found.phase, found.problem, found.changed) == ("stopped", "stopped by bob", 2)
+    assert not bulk_verbs.stop(event.pk)
+    assert not bulk_verbs.stop(10**6)
+
+
+def test_a_job_whose_dedupe_key_another_one_has_is_refused_and_counted():
+    first = enqueue("q", {}, dedupe_key="k")
+    set_columns(first, max_attempts=1)
+    from jobqueue.transitions import fail
+
+    fail(claim_one()._replace(max_attempts=1), error="boom")
+    Job.objects.filter(pk=first).update(dedupe_key=None, released_key=b"k")
+    enqueue("q", {}, dedupe_key="k")
+    event = record()
+    finish()
+    assert (read(event).changed, read(event).refused) == (0, 1)
+    assert state(first) == "FAILED"
+
+
+def test_a_wide_gap_of_ids_ends_in_few_steps(monkeypatch):
+    monkeypatch.setattr(walking, "WINDOW", 10)
+    first = make_in_state("FAILED")
+    Job.objects.filter(pk=first).update(id=first + 5000)
+    event = record(filters={"state": "failed"})
+    assert len(finish()) <= 2
+    assert read(event).changed == 1
+
+
+def test_delayed_jobs_run_now_only_if_their_state_was_chosen():
+    delayed = make_job(run_at=UtcNowPlus(600))
+    record()
+    finish()
+    assert seconds_from_now(job(delayed).run_at) > 500
+    record(filters={"state": "scheduled"})
+    finish()
+    assert seconds_from_now(job(delayed).run_at) < 500
+
+
+def test_without_a_filter_everything_must_be_said():
+    with pytest.raises(InvalidValue, match="needs a filter"):
+        record(filters={})
+    ids = [*failed(), *failed(queue="other")]
+    record(filters={}, everything=True)
+    finish()
+    assert {state(job_id) for job_id in ids} == {"READY"}
+
+
+def test_reap_leases_and_the_chore_carry_it_out():
+    failed(2)
+    event = record()
+    call_command("reap_leases", verbosity=0)
+    assert read(event).phase == "done"
+    failed(3, "z")
+    record(filters={"queue": "z"})
+    found = bulk_runner.run_once(load(), using="default")
+    assert (found.bulk_jobs_changed, found.bulk_jobs_refused) == (3, 0)
+
+
+def test_old_ones_are_deleted_and_those_under_way_stay(settings):
+    settings.JOBQUEUE = {"AUDIT_RETENTION_SECONDS": 60}
+    old, running = record(), record(filters={"queue": "other"})
+    finish()
+    AuditEvent.objects.filter(pk=running.pk).update(ended_at=None)
+    AuditEvent.objects.filter(pk=old.pk).update(ended_at="2020-01-01T00:00:00Z")
+    assert AUDIT_EVENTS.run_once(load(), using="default").rows == 1
+    assert list(AuditEvent.objects.values_list("pk", flat=True)) == [running.pk]
+
+
+@committed
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer at a time")
+def test_two_that_carry_it_out_at_once_change_each_job_once():
+    ids, event = failed(40), record()
+    begin = threading.Barrier(2)
+
+    def run():
+        begin.wait(10)
+        while read(event).ended_at is None:
+            step(using="default", chunk=3)
+        connections.close_all()
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {job(job_id).epoch for job_id in ids} == {1}
+    assert (read(event).changed, read(event).refused) == (40, 0)
+
+
+@enough_on("sqlite", why="no statement of its own")
+def test_an_idle_look_is_one_statement(django_assert_num_queries):
+    runner = bulk_runner.BulkRunner()
+    runner.run_once(load(), using="default")
+    with django_assert_num_queries(1):
+        runner.run_once(load(), using="default")
+    assert not runner.more

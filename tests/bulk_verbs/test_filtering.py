@@ -1,0 +1,82 @@
+"""Which jobs the filters of the list mean, and what is refused."""
+
+import pytest
+
+from jobqueue.bulk_verbs import matching
+from jobqueue.bulk_verbs.filtering import check_verb
+from jobqueue.bulk_verbs.preview import preview
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.models import JobTag
+from tests.factories import claim_one, expire, job, make_in_state, make_job, set_columns
+
+pytestmark = pytest.mark.django_db
+
+
+def found(**filters):
+    return sorted(matching(filters, "default").values_list("pk", flat=True))
+
+
+def test_each_state_has_its_jobs():
+    ids = {
+        "done": make_in_state("DONE"),
+        "failed": make_in_state("FAILED"),
+        "canceled": make_in_state("CANCELED"),
+        "expired": make_in_state("PROCESSING"),
+    }
+    expire(ids["expired"])
+    ids |= {"ready": make_job(), "scheduled": make_job(run_at=UtcNowPlus(600))}
+    assert {state: found(state=state) for state in ids} == {state: [job_id] for state, job_id in ids.items()}
+    assert found(state="running") == [ids["expired"]]
+    assert found() == sorted(ids.values())
+
+
+def test_all_filters_must_match():
+    mine, other, untagged = make_job("a"), make_job("b"), make_job("a")
+    tagged = make_job("a")
+    JobTag.objects.create(job_id=tagged, tag="blue")
+    set_columns(mine, task="app.tasks.pay")
+    assert found(queue="a") == [mine, untagged, tagged]
+    assert found(queue="a", task="app.tasks.pay") == [mine]
+    assert found(tag="blue") == [tagged]
+    assert found(queue="b", tag="blue") == []
+    assert found(queue="b") == [other]
+
+
+def test_failures_and_workers_are_found():
+    failed = make_in_state("FAILED")
+    kind, cause = job(failed).fingerprint, job(failed).cause
+    make_job()
+    lease = claim_one(worker="web-1:2:x")
+    assert found(fingerprint=kind) == [failed]
+    assert found(cause=cause) == [failed]
+    assert found(worker="web-1:2:x") == [lease.job_id]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"payload__contains": "x"}, {"status": "3"}, {"state": "all"}, {"state": ""}, {"queue": "\x00"}, {"queue": ""},
+        {"cause": "x"}, {"fingerprint": "' OR 1=1"}, {"worker": ""}, {"tag": ""},
+    ],
+)  # fmt: skip
+def test_unknown_names_and_impossible_values_are_refused(filters):
+    with pytest.raises((InvalidValue, InvalidType)):
+        matching(filters, "default")
+
+
+def test_a_verb_that_changes_no_job_of_the_state_is_refused():
+    with pytest.raises(InvalidValue, match="changes no job"):
+        check_verb("release", {"state": "failed"})
+    with pytest.raises(InvalidValue, match="verb must be one of"):
+        check_verb("drop", {})
+
+
+def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypatch):
+    ids = [make_in_state("FAILED") for _ in range(3)]
+    make_job()
+    seen = preview("retry", {"queue": "q"}, first=2, using="default")
+    assert (seen.matched, seen.is_capped, [one.pk for one in seen.first]) == (3, False, ids[:2])
+    monkeypatch.setattr("jobqueue.bulk_verbs.preview.MATCHED_MAX", 2)
+    capped = preview("retry", {"queue": "q"}, first=0, using="default")
+    assert (capped.matched, capped.is_capped) == (2, True)
