@@ -14,6 +14,7 @@ from jobqueue.cli.dead_letters import instant, shortened
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.explain.words import reason_in_words
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.validation import check_id, readable_key
 
@@ -24,7 +25,7 @@ _ERROR_CHARS = 4000
 
 def declare(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of a job")
-    parser.add_argument("--payload", action="store_true", help="print its payload and result, too")
+    parser.add_argument("--payload", action="store_true", help="print its payload and result, too; secrets are masked")
     parser.add_argument(
         "--attempts", type=count(1000), default=5, metavar="N", help="the newest N attempts (default 5)"
     )
@@ -61,16 +62,26 @@ def _facts(job: Job, *, payload: bool) -> dict[str, Any]:
         name = field.attname
         if name in ("id", "status", "lock_token") or (name in _LARGE and not payload):
             continue
-        value = getattr(job, name)
+        value = _masked(name, getattr(job, name))
         found[name] = readable_key(bytes(value)) if name in _KEYS and value is not None else instant(value)
     return found
+
+
+def _masked(name: str, value: Any) -> Any:
+    """A value without its secrets. There is no way around: SQL shows what is stored."""
+    if name in (*_LARGE, "options", "progress"):
+        return mask_value(value)
+    return mask_text(value) if name in ("last_error", "wait_reason") and value else value
 
 
 def _attempts(job_id: int, using: str, limit: int) -> list[dict[str, Any]]:
     rows = JobAttempt.objects.using(using).filter(job_id=job_id).order_by("-id")
     columns = ("attempt", "cause", "fingerprint", "error_class", "worker", "started_at", "ended_at")
     found = rows.annotate(tail=Right("error", _ERROR_CHARS)).values(*columns, "tail")[:limit]
-    return [{name: instant(value) for name, value in row.items()} for row in found]
+    return [
+        {name: instant(mask_text(value) if name == "tail" and value else value) for name, value in row.items()}
+        for row in found
+    ]
 
 
 def _write(out: OutputWrapper, name: str, value: object, gate: int) -> None:

@@ -13,6 +13,7 @@ from django.core import mail
 from django.core.signals import setting_changed
 
 from jobqueue.conf.alarms import AlarmSettings, read_alarms
+from jobqueue.conf.masking import MaskSettings, read_mask
 from jobqueue.conf.queues import QueueSettings, read_queues
 from jobqueue.conf.retention import DEFAULT, Kept, read_retention
 from jobqueue.conf.rules import (
@@ -105,6 +106,8 @@ class Settings:
     alarm_retention_seconds: float | None = setting(7_776_000.0, AGE, optional=True)  # of ended alarms; None = kept
     # Thresholds by queue, and who is told; empty = nobody looks.
     alarms: AlarmSettings = field(default_factory=AlarmSettings, metadata={"rule": MAPPING})
+    # Names and patterns of secrets that pages and commands mask, beside those that are known.
+    mask: MaskSettings = field(default_factory=MaskSettings, metadata={"rule": MAPPING})
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name
     # None = the defaults, and workers do not relay.
     outbox: OutboxSettings | None = field(default=None, metadata={"rule": MAPPING._replace(optional=True)})
@@ -154,6 +157,7 @@ _READERS: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "retention": read_retention,
     "schedules": read_schedules,
     "alarms": read_alarms,
+    "mask": read_mask,
     "causes": read_setting,
     "dependencies": read_dependencies,
 }

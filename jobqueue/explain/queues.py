@@ -19,6 +19,7 @@ from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
 from jobqueue.explain.waits import waits_of_workers
 from jobqueue.gates.whole_queues import running_ids
+from jobqueue.masking import mask_text
 from jobqueue.payload import JSON
 from jobqueue.validation import check_queue
 
@@ -90,7 +91,7 @@ def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:
             "first one, job %(id)d, is due in %(time)s."
         )
     evidence: dict[str, JSON] = {"queue": place.queue, "job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
-    evidence["wait_reason"] = job.wait_reason
+    evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     return [Explanation("not_due", text % facts, evidence, gettext("Wait, or let it run now with retry."))]
 
 

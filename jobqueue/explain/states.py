@@ -10,6 +10,7 @@ from jobqueue.explain.explanation import Explanation, iso, seconds_until, span
 from jobqueue.explain.reading import ReadJob
 from jobqueue.explain.words import reason_in_words
 from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.masking import mask_text
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
@@ -87,7 +88,8 @@ def held(job: ReadJob) -> list[Explanation]:
     else:
         text = gettext("Job %(id)d is held: its worker process died, or its lease ran out, and on_crash is hold.")
         step = gettext("Look whether it has done its work, and retry or discard it: nothing happens by itself.")
-    evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": job.wait_reason, "crashes": job.crashes}
+    evidence: dict[str, JSON] = {"job_id": job.pk, "crashes": job.crashes}
+    evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     evidence |= {"attempts": job.attempts, "last_worker": job.last_worker}
     return [Explanation("held", text % {"id": job.pk}, evidence, step)]
 
@@ -115,9 +117,9 @@ def not_due(job: ReadJob) -> list[Explanation]:
     if job.gate != 0 or job.run_at <= job.now:
         return []
     seconds = seconds_until(job.run_at, job.now)
-    facts = {"id": job.pk, "time": span(seconds), "reason": job.wait_reason, "queue": job.queue}
+    facts = {"id": job.pk, "time": span(seconds), "reason": mask_text(job.wait_reason or ""), "queue": job.queue}
     evidence: dict[str, JSON] = {"job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
-    evidence["wait_reason"] = job.wait_reason
+    evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     if is_parked(job.wait_reason):
         text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s") % facts
         step = gettext("Deploy the code that has it to the workers of queue %(queue)s. They look again in %(time)s.")
@@ -143,7 +145,11 @@ def at_a_gate(job: ReadJob) -> Explanation:
         step = gettext("Ask who has set it. Cancel the job if nobody will open it.")
     if code not in ("key", "slot", "rate", "breaker", "paused", "parents"):
         code = "key" if job.gate == KEY_GATE else "held"
-    evidence: dict[str, JSON] = {"job_id": job.pk, "gate": job.gate, "wait_reason": job.wait_reason}
+    evidence: dict[str, JSON] = {
+        "job_id": job.pk,
+        "gate": job.gate,
+        "wait_reason": mask_text(job.wait_reason or "") or None,
+    }
     return Explanation(code, text % facts, evidence, step)
 
 
@@ -158,7 +164,7 @@ def unknown_here(job: ReadJob) -> list[Explanation]:
     else:
         return []
     facts = {"id": job.pk, "queue": job.queue, "task": job.task}
-    evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": job.wait_reason}
+    evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": mask_text(job.wait_reason or "") or None}
     step = gettext(
         "Nothing, if the workers know it. A worker that does not puts the job back for a minute, again and again."
     )

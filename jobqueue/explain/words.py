@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext
 
 from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.masking import mask_text
 from jobqueue.models.group import HELD_BY_PARENTS, WAITS_FOR_PARENTS
 from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
 from jobqueue.ordering import HALTED, WAITS
@@ -13,15 +14,15 @@ from jobqueue.ordering import HALTED, WAITS
 def reason_in_words(wait_reason: str | None, gate: int) -> str:
     """What a job with this wait_reason and `gate` waits for, in the active language; "" for None.
 
-    The code and subject of a gate become a phrase. Texts that the package does not know are returned as they are.
+    The code and subject of a gate become a phrase. Of other texts, the secrets are masked.
     """
     if not wait_reason:
         return ""
     if gate == FLOW_GATE:
         code, _, subject = wait_reason.partition(" ")
         phrase = _phrase(code)
-        return phrase % {"subject": subject} if phrase else wait_reason
-    return _fixed(wait_reason) or wait_reason
+        return phrase % {"subject": subject} if phrase else mask_text(wait_reason)
+    return _fixed(wait_reason) or mask_text(wait_reason)
 
 
 def _phrase(code: str) -> str:

@@ -134,7 +134,7 @@ def test_a_post_needs_the_csrf_token():
 
 
 def test_the_payload_is_hidden_without_its_permission():
-    job_id = make_job(payload={"password": "hunter-in-the-payload"})
+    job_id = make_job(payload={"customer": "hunter-in-the-payload"})
     lease = claim_one()
     from jobqueue.transitions import ack
 

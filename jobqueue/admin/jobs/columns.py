@@ -16,7 +16,6 @@ from jobqueue.admin.page.causes import CAUSES, REQUESTED
 from jobqueue.admin.page.formatting import (
     NOTHING,
     badge,
-    block,
     error_note,
     hint,
     json_of,
@@ -27,6 +26,7 @@ from jobqueue.admin.page.formatting import (
     plain,
     relative,
     same_failure,
+    secretless,
     short_class,
     short_task,
     short_worker,
@@ -37,6 +37,7 @@ from jobqueue.admin.page.formatting import (
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.explain.words import reason_in_words
+from jobqueue.masking import mask_text
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering import SCHEDULED
 
@@ -75,7 +76,9 @@ class JobColumns:
     @admin.display(description=_("wait reason"))
     def reason(self, job: ShownJob) -> str:
         """In words; the code and its subject as a hint, if they are something else."""
-        return hint(plain(reason_in_words(job.wait_reason, job.gate)) or NOTHING, plain(job.wait_reason or NOTHING))
+        return hint(
+            plain(reason_in_words(job.wait_reason, job.gate)) or NOTHING, plain(mask_text(job.wait_reason or NOTHING))
+        )
 
     @admin.display(description=_("state"))
     def state(self, job: ShownJob) -> str:
@@ -120,7 +123,7 @@ class JobColumns:
 
     @admin.display(description=_("last error"))
     def error_text(self, job: ShownJob) -> str:
-        return block(job.last_error) if job.last_error else NOTHING
+        return secretless(job.last_error) if job.last_error else NOTHING
 
     @admin.display(description=_("cause"))
     def cause_word(self, job: ShownJob) -> str:
@@ -140,7 +143,7 @@ class JobColumns:
     def progress_text(self, job: ShownJob) -> str:
         """The last progress report, such as "3 / 10 (30 %)"."""
         found = read_progress(job.progress)
-        return NOTHING if found is None else plain(found)
+        return NOTHING if found is None else plain(mask_text(str(found)))
 
     @admin.display(description=_("what happens next"))
     def next(self, job: ShownJob) -> str:
@@ -188,9 +191,9 @@ def _note(job: ShownJob) -> str:
         words = reason_in_words(job.wait_reason, job.gate)
         return _cut(short_class(words), words)
     if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
-        return plain(found, NOTE_CHARS)
+        return plain(mask_text(str(found)), NOTE_CHARS)
     text = job.error_tail or ""
-    return _cut(error_note(text), text.strip()) if job.status != Job.Status.DONE else ""
+    return _cut(error_note(text), mask_text(text).strip()) if job.status != Job.Status.DONE else ""
 
 
 def _cut(text: str, whole: str) -> str:
@@ -200,7 +203,9 @@ def _cut(text: str, whole: str) -> str:
 
 def _cells(attempt: JobAttempt) -> tuple[object, ...]:
     tail: str = attempt.tail  # type: ignore[attr-defined]
-    log = format_html("<p>{}</p>{}", gettext("Log lines (times in UTC)"), block(attempt.log)) if attempt.log else ""
+    log = (
+        format_html("<p>{}</p>{}", gettext("Log lines (times in UTC)"), secretless(attempt.log)) if attempt.log else ""
+    )
     return (
         attempt.attempt,
         NOTHING if attempt.started_at is None else stamp(attempt.started_at),
@@ -208,5 +213,5 @@ def _cells(attempt: JobAttempt) -> tuple[object, ...]:
         plain(attempt.worker or NOTHING),
         (CAUSES | REQUESTED).get(attempt.cause, plain(attempt.cause)),
         plain(error_note(tail), 300) or NOTHING,
-        format_html("{}{}", block(tail), log),
+        format_html("{}{}", secretless(tail), log),
     )

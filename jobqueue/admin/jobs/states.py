@@ -11,6 +11,7 @@ from jobqueue.admin.page.formatting import plain, span
 from jobqueue.conf import load
 from jobqueue.dead_letters.alone import is_requested
 from jobqueue.explain.jobs import explain_row
+from jobqueue.masking import mask_text
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE, QUARANTINED
 from jobqueue.ordering import SCHEDULED
@@ -118,5 +119,5 @@ def _waiting(job: ShownJob) -> str:
     else:
         return plain(f"{first.text} {first.next_step}")
     if job.wait_reason and job.wait_reason != SCHEDULED:
-        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(job.wait_reason)}
+        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(mask_text(job.wait_reason))}
     return text

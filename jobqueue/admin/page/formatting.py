@@ -19,6 +19,7 @@ from django.utils.translation import gettext
 
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
+from jobqueue.masking import mask_text, mask_value
 from jobqueue.payload import JSON
 from jobqueue.validation import readable_key
 
@@ -56,12 +57,18 @@ def block(text: object) -> str:
     return format_html('<pre class="jobqueue-text">{}</pre>', plain(text))
 
 
+def secretless(text: object) -> str:
+    """Text of several lines, such as a traceback or a log, without its secrets."""
+    return block(mask_text(str(text)))
+
+
 def pretty(value: JSON) -> str:
-    """Indented JSON, or the error if it cannot be read."""
+    """Indented JSON without its secrets, or the error if it cannot be read."""
     if value is None:
         return NOTHING
     if isinstance(value, PayloadError):
-        return block(value)
+        return secretless(value)
+    value = mask_value(value)
     try:
         return block(json.dumps(value, indent=2, ensure_ascii=False))
     except RecursionError:
@@ -75,8 +82,8 @@ def badge(kind: str, text: str) -> str:
 
 
 def last_line(text: str | None, limit: int = 120) -> str:
-    """The last line of an error, which names the exception."""
-    lines = (text or "").strip().splitlines()
+    """The last line of an error without its secrets, which names the exception."""
+    lines = mask_text(text or "").strip().splitlines()
     return plain(lines[-1], limit) if lines else NOTHING
 
 
@@ -105,8 +112,8 @@ def short_task(name: str) -> str:
 
 
 def error_note(text: str) -> str:
-    """The last line of an error, in which no module stands before the class of the exception."""
-    lines = text.strip().splitlines()
+    """The last line of an error without its secrets, and without the module before the class of the exception."""
+    lines = mask_text(text).strip().splitlines()
     return short_class(lines[-1]) if lines else ""
 
 

@@ -1,0 +1,63 @@
+"""Names that tell that their value is a secret."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from jobqueue.conf import load
+
+#: stands for a secret
+MASK = "********"
+NAME_CHARS = 200
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_SECRET_WORDS = frozenset([
+    "password", "passwd", "passphrase", "passcode", "pwd", "pw", "secret", "secrets", "token", "credential",
+    "credentials", "authorization", "auth", "cookie", "cookies", "session", "csrf", "xsrf", "jwt", "bearer",
+    "dsn", "cvc", "cvv", "cvn", "ssn", "rrn", "otp", "totp", "pin", "apikey", "privatekey", "secretkey",
+    "accesskey", "authtoken", "sessionid", "sessionkey", "sid", "cardnumber", "creditcard", "비밀번호", "주민등록번호",
+    "카드번호",
+])  # fmt: skip
+_SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials")
+_PHRASES = (
+    "apikey", "accesskey", "accountkey", "secretkey", "privatekey", "signingkey", "encryptionkey", "sharedkey",
+    "cardnumber", "creditcard", "cardno", "securitycode", "connectionstring", "databaseurl", "brokerurl", "redisurl",
+    "socialsecurity", "residentregistration", "sharedaccesssignature", "accesstokens", "refreshtokens",
+)  # fmt: skip
+#: a name that ends or begins with one of these is about a secret, and holds none: token_count, password_changed_at
+_ABOUT_ENDS = frozenset([
+    "count", "counts", "limit", "limits", "bucket", "type", "types", "length", "size", "age", "expires",
+    "expiry", "expired", "at", "on", "in", "seconds", "required", "enabled", "name", "field", "form", "policy",
+    "hint", "reset", "status", "valid",
+])  # fmt: skip
+_ABOUT_BEGINS = frozenset([
+    "has", "is", "max", "min", "num", "total", "require", "requires",
+])  # fmt: skip
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key, argument or header of this name holds a secret; dbPassword, X-Api-Key and PGPASSWORD do."""
+    return _is_secret(name[-NAME_CHARS:])
+
+
+@lru_cache(maxsize=4096)
+def _known(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _ABOUT_ENDS or words[0] in _ABOUT_BEGINS:
+        return False
+    joined = "".join(words)
+    return (
+        not _SECRET_WORDS.isdisjoint(words)
+        or any(word.endswith(_SECRET_ENDS) for word in words)
+        or any(phrase in joined for phrase in _PHRASES)
+    )
+
+
+def _is_secret(name: str) -> bool:
+    return _known(name) or (bool(own := load().mask.keys) and plain_name(name) in own)
+
+
+def plain_name(name: str) -> str:
+    """A name in lower case without what stands between its words, as KEYS are compared."""
+    return re.sub(r"[\W_]", "", name).lower()

@@ -1,0 +1,54 @@
+"""Masking of secrets in JSON of any depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobqueue.masking.names import MASK, is_secret_name
+from jobqueue.masking.text import mask_text
+from jobqueue.payload import JSON
+
+
+def mask_value(value: JSON) -> JSON:
+    """A copy of `value` in which secrets are masked: values of telling keys as a whole, others as mask_text() does.
+
+    What is no JSON, such as an error in place of a value that cannot be read, is returned as it is.
+    """
+    top: list[Any] = [value]
+    # A stack of its own: values can be nested deeper than Python's.
+    open_containers: list[Any] = [top]
+    while open_containers:
+        container = open_containers.pop()
+        places = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+        for place, found in places:
+            container[place] = masked = _masked(place, found)
+            if isinstance(masked, (dict, list)):
+                open_containers.append(masked)
+        if isinstance(container, dict):
+            _mask_keys(container)
+    result: JSON = top[0]
+    return result
+
+
+def _masked(place: object, found: Any) -> Any:
+    """What stands for `found`: a mask, masked text, or a copy of a container that is still to be masked."""
+    if isinstance(place, str) and not (found is None or isinstance(found, bool)) and is_secret_name(place):
+        return MASK
+    if isinstance(found, str):
+        return mask_text(found)
+    if isinstance(found, dict):
+        return dict(found)
+    if isinstance(found, (list, tuple)):
+        return list(found)
+    if isinstance(found, int) and not isinstance(found, bool) and mask_text(str(found)) != str(found):
+        return MASK
+    return found
+
+
+def _mask_keys(container: dict[Any, Any]) -> None:
+    """Mask secrets that are keys themselves; the order stays."""
+    names = {key: mask_text(key) if isinstance(key, str) else key for key in container}
+    if any(key != name for key, name in names.items()):
+        entries = [(names[key], value) for key, value in container.items()]
+        container.clear()
+        container.update(entries)
