@@ -21,13 +21,14 @@ from tests.proofs.running import unended, wait_for
 from tests.proofs.schedules import rows
 from tests.proofs.schedules.commands import prune
 from tests.proofs.schedules.lock_waits import LockWaits
+from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", why="see make prove")]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "60s")
 #: a job that calls another service for a moment
 JOB_SECONDS = 0.005
 #: each enqueue waits for the disk: so many together can offer half of what two processes drain
-PRODUCERS = 12
+PRODUCERS = 6 if VENDOR == "sqlite" else 12
 OLD_DAYS, YOUNG_DAYS = 9, 2
 
 
