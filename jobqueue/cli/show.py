@@ -14,7 +14,7 @@ from jobqueue.cli.dead_letters import instant, shortened
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.explain.words import reason_in_words
 from jobqueue.log_format import one_line
-from jobqueue.masking import mask_text, mask_value
+from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.validation import check_id, readable_key
 
@@ -79,7 +79,10 @@ def _attempts(job_id: int, using: str, limit: int) -> list[dict[str, Any]]:
     columns = ("attempt", "cause", "fingerprint", "error_class", "worker", "started_at", "ended_at")
     found = rows.annotate(tail=Right("error", _ERROR_CHARS)).values(*columns, "tail")[:limit]
     return [
-        {name: instant(mask_text(value) if name == "tail" and value else value) for name, value in row.items()}
+        {
+            name: instant(mask_tail(value, _ERROR_CHARS) if name == "tail" and value else value)
+            for name, value in row.items()
+        }
         for row in found
     ]
 

@@ -25,6 +25,7 @@ _HEADERS = frozenset(["authorization", "proxy-authorization", "cookie", "set-coo
 _NO_SECRET = frozenset(["none", "null", "true", "false", "undefined", MASK])
 _SHOWN_QUOTES = re.compile(r"""\A(\\*[rbuRBU]{0,2}["'])(?s:.*?)(\\*["'])?\Z""")
 _KEY_VALUE_IN_ATTRIBUTE = re.compile(r"://([^\s/:@\"'<>]{0,200}):([^\s/@\"'<>]{1,300})@")
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
 _ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
 
 
@@ -37,6 +38,22 @@ def mask_text(text: str) -> str:
     for pattern in load().mask.patterns:
         text = pattern.sub(MASK, text)
     return text
+
+
+def mask_tail(text: str, chars: int) -> str:
+    """The last `chars` characters of a text, masked: what may be the rest of a secret at their beginning is left out.
+
+    A text that is shorter is a whole one.
+    """
+    if len(text) < chars:
+        return mask_text(text)
+    # The first line may have begun with a name and a value.
+    _, newline, lines = text.partition("\n")
+    whole = lines if newline else text.partition(" ")[2]
+    end = _KEY_END.search(whole)
+    if end is not None and "-----BEGIN" not in whole[: end.start()]:
+        whole = f"{MASK}\n{whole[end.start() :]}"
+    return f"...{newline or ' '}{mask_text(whole)}"
 
 
 def _mask_named(text: str) -> str:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobqueue.masking import MASK, mask_text
+from jobqueue.masking import MASK, mask_tail, mask_text
 
 # Put together here, so that scanners of secrets do not take them for real ones.
 A40, HEX = "aB3" * 13 + "x", "0a1b2c3d" * 4
@@ -87,3 +87,21 @@ def test_the_time_is_linear_in_the_length_of_hostile_text(piece):
 
     small = seconds(20_000)
     assert seconds(200_000) <= 25 * small + 0.05
+
+
+def test_the_rest_of_a_secret_at_the_beginning_of_a_tail_is_left_out():
+    text = "password=" + "s3cret" * 20 + "\nlast line: no funds"
+    assert mask_tail(text[-60:], 60) == "...\nlast line: no funds"
+    assert "s3cret" not in mask_tail(("password=" + "s3cret" * 20 + " declined")[-30:], 30)
+    assert mask_tail("s3cret" * 5, 30) == "... "
+
+
+def test_a_private_key_whose_beginning_was_cut_off_is_masked():
+    text = "AAAA\nBBBB\n-----END PRIVATE KEY-----\nlast line"
+    found = mask_tail(text, len(text))
+    assert "BBBB" not in found
+    assert found.endswith("-----END PRIVATE KEY-----\nlast line")
+
+
+def test_a_tail_that_is_the_whole_text_is_not_cut():
+    assert mask_tail("ValueError: no funds", 500) == "ValueError: no funds"

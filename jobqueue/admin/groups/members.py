@@ -17,6 +17,7 @@ from jobqueue.admin.page.addresses import page_address
 from jobqueue.admin.page.formatting import NOTHING, badge, error_note, job_link, plain, short_task
 from jobqueue.conf import load
 from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.masking import mask_tail
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.models.group import PARENTS_GATE
 
@@ -57,7 +58,7 @@ def _table(ids: Sequence[int], using: str) -> str:
                 job_link(job.pk),
                 plain(short_task(job.task)) if job.task else gettext("(handler)"),
                 badge(state_of(job), str(LABELS[state_of(job)])),
-                plain(error_note(job.error_tail or ""), 200) or NOTHING,
+                plain(error_note(mask_tail(job.error_tail or "", _ERROR_CHARS)), 200) or NOTHING,
             )
             for job in jobs
         ),

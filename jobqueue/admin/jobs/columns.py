@@ -34,10 +34,11 @@ from jobqueue.admin.page.formatting import (
     stacked,
     stamp,
 )
+from jobqueue.admin.page.verb_admin import ERROR_TAIL_CHARS
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.explain.words import reason_in_words
-from jobqueue.masking import mask_text
+from jobqueue.masking import mask_tail, mask_text
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering import SCHEDULED
 
@@ -192,7 +193,7 @@ def _note(job: ShownJob) -> str:
         return _cut(short_class(words), words)
     if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
         return plain(mask_text(str(found)), NOTE_CHARS)
-    text = job.error_tail or ""
+    text = mask_tail(job.error_tail or "", ERROR_TAIL_CHARS)
     return _cut(error_note(text), mask_text(text).strip()) if job.status != Job.Status.DONE else ""
 
 
@@ -202,7 +203,7 @@ def _cut(text: str, whole: str) -> str:
 
 
 def _cells(attempt: JobAttempt) -> tuple[object, ...]:
-    tail: str = attempt.tail  # type: ignore[attr-defined]
+    tail = mask_tail(attempt.tail or "", ATTEMPT_CHARS)  # type: ignore[attr-defined]
     log = (
         format_html("<p>{}</p>{}", gettext("Log lines (times in UTC)"), secretless(attempt.log)) if attempt.log else ""
     )

@@ -32,6 +32,7 @@ from jobqueue.admin.page.formatting import (
 )
 from jobqueue.admin.page.verb_admin import ERROR_TAIL_CHARS, VerbAdmin, VerbList
 from jobqueue.db import vendor
+from jobqueue.masking import mask_tail
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import operator
 from jobqueue.outbox.lanes import key_lane
@@ -203,7 +204,7 @@ class OutboxEventAdmin(VerbAdmin):
     def note(self, event: ShownEvent) -> str:
         if (front := getattr(event, "front", None)) is not None:
             return gettext("waits for event %(id)d") % {"id": front}
-        return NOTHING if was_unrouted(event) else last_line(event.error_tail)
+        return NOTHING if was_unrouted(event) else last_line(mask_tail(event.error_tail or "", ERROR_TAIL_CHARS))
 
     @admin.display(description=_("last error"))
     def error_text(self, event: ShownEvent) -> str:
