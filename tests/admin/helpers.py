@@ -1,5 +1,6 @@
 """What the tests of pages share: people with permissions, pages, hostile text."""
 
+import re
 from html.parser import HTMLParser
 
 from django.contrib.auth.models import Permission, User
@@ -55,6 +56,14 @@ def text_of(response):
     """The page."""
     assert response.status_code == 200, response.status_code
     return response.content.decode()
+
+
+_OF_SESSIONS = re.compile("SAVEPOINT|BEGIN|COMMIT|set_config|pg_settings|max_(execution|statement)_time", re.I)
+
+
+def sent(captured):
+    """The statements of a CaptureQueriesContext, without those that limit the time of others as each server does."""
+    return [query["sql"] for query in captured.captured_queries if not _OF_SESSIONS.search(query["sql"][:200])]
 
 
 class Inline(HTMLParser):

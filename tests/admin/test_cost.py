@@ -10,7 +10,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.admin.jobs import finding, searching
 from jobqueue.admin.page import readonly
 from jobqueue.models import Worker
-from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, text_of, viewer
+from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, sent, text_of, viewer
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
 from tests.matrix import enough_on
 
@@ -25,7 +25,7 @@ def queries(client, path, data=None):
     client.get(path, data)
     with CaptureQueriesContext(connection) as captured:
         page = text_of(client.get(path, data))
-    return [q["sql"] for q in captured.captured_queries], page
+    return sent(captured), page
 
 
 def on_jobs(statements):

@@ -17,7 +17,7 @@ from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job, JobAlarm, JobAttempt, JobStat, Worker
 from jobqueue.transitions import claim, fail
-from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, text_of, viewer
+from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of, viewer
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
 from tests.matrix import enough_on
 
@@ -182,7 +182,7 @@ def test_the_number_of_statements_does_not_grow_with_the_jobs():
         cache.clear()
         with CaptureQueriesContext(connection) as captured:
             client.get(PAGE)
-        counts.append(len(captured))
+        counts.append(len(sent(captured)))
     assert counts[0] == counts[1] < 40
 
 

@@ -60,7 +60,9 @@ def tasks_called(name: str, known: Iterable[str]) -> list[str]:
 
 def tagged(tag: str, using: str) -> QuerySet[JobTag]:
     """The entries of a tag, which ix_tag has in the order of the ids of jobs."""
-    return JobTag.objects.using(using).filter(tag=tag)
+    rows = JobTag.objects.using(using)
+    # No tag contains NUL, and PostgreSQL's driver raises an error for it.
+    return rows.none() if "\x00" in tag else rows.filter(tag=tag)
 
 
 def _queues(queue: str | None, using: str, warn: Callable[[str], None]) -> list[str]:

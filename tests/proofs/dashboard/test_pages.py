@@ -17,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Job, JobStat, Worker
 from jobqueue.transitions import claim, fail
+from tests.admin.helpers import sent
 from tests.factories import make_job, now
 from tests.matrix import enough_on
 from tests.patience import patient
@@ -86,7 +87,7 @@ def statements_of(client, address):
     cache.clear()
     with CaptureQueriesContext(connection) as captured:
         client.get(address)
-    return [query["sql"] for query in captured.captured_queries]
+    return sent(captured)
 
 
 def unbounded(statements):

@@ -296,6 +296,8 @@ PROVOKED = {
 } | {"connection": no_connection}  # fmt: skip
 #: what no single job waits for, and the queue tells first
 OF_QUEUES = {"draining"}
+#: which statement waits for which is told of the whole queue alone
+OF_BACKLOG = {"row_lock"}
 #: it keeps no job from starting, so that it is told behind what does
 LAST = {"clock_skew"}
 #: what these break is missing in SQLite

@@ -23,7 +23,7 @@ from tests.patience import patient
 from tests.process.conftest import start  # noqa: F401
 from tests.process.harness import LONG
 from tests.proofs.operations.crowded import crowded
-from tests.proofs.operations.provoked import LAST, NOT_IN_SQLITE, OF_ALL, OF_QUEUES, PROVOKED, QUEUE, Stage
+from tests.proofs.operations.provoked import LAST, NOT_IN_SQLITE, OF_ALL, OF_BACKLOG, OF_QUEUES, PROVOKED, QUEUE, Stage
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", "postgres", why="see make prove")]
@@ -75,7 +75,7 @@ def test_each_reason_is_found_first_among_a_million_jobs(stage, full, row):
                 of_job, job_ms = timed(explain_job, job_id)
                 of_queue, queue_ms = timed(explain_queue, QUEUE)
                 backlog, backlog_ms = timed(explain_backlog)
-            subject = of_queue if code in OF_QUEUES else of_job
+            subject = backlog if code in OF_BACKLOG else of_queue if code in OF_QUEUES else of_job
             place = -1 if code in LAST else 0
             assert codes(subject)[place] == code, (code, codes(subject))
             assert code not in OF_ALL or codes(backlog)[0] == code, (code, codes(backlog))
