@@ -150,6 +150,27 @@ def test_a_section_whose_read_takes_too_long_is_left_out(monkeypatch):
     assert "No job and no worker yet" not in words
 
 
+def test_a_slow_read_is_not_repeated_by_each_who_looks(monkeypatch):
+    asked = []
+
+    def slow(using):
+        asked.append(using)
+        raise StatementTimeout("too long")
+
+    monkeypatch.setattr(reading, "queues", slow)
+    monkeypatch.setattr(reading, "alarms", slow)
+    client = root()
+    for _ in range(3):
+        words = plain_text(show(client))
+        assert "Reading the alarms took too long" in words
+        assert "Reading the queues took too long" in words
+    assert len(asked) == 2
+
+
+def test_without_view_worker_nobody_is_told_that_there_is_no_worker():
+    assert "No job and no worker yet" not in show(client_of(person("view_job")))
+
+
 def test_ten_tabs_cost_the_reads_of_one(settings):
     worker()
     make_jobs(3, "mail")

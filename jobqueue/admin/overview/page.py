@@ -62,11 +62,12 @@ def overview(request: HttpRequest, app_list: object) -> dict[str, Any]:
         context["workers"] = reading.kept("workers", using, lambda: reading.workers(using))
         _note(context["slow"], context["workers"], gettext("workers"))
     if may["view_jobalarm"] or may["view_job"]:
-        found = reading.kept("alarms", using, lambda: reading.alarms(using)) or []
-        context["alarms"] = [sentence(alarm, context["now"]) for alarm in found]
+        firing = reading.kept("alarms", using, lambda: reading.alarms(using))
+        _note(context["slow"], firing, gettext("alarms"))
+        context["alarms"] = [sentence(alarm, context["now"]) for alarm in firing or ()]
     context["tiles"] = tiles(context.get("stats"), context.get("workers"), may)
     crew = context.get("workers")
-    context["is_empty"] = context.get("stats") == [] and not (crew and (crew.running or crew.silent))
+    context["is_empty"] = context.get("stats") == [] and crew is not None and not (crew.running or crew.silent)
     return context
 
 

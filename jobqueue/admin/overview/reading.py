@@ -20,7 +20,7 @@ from jobqueue.stats.queues import QueueStats, figures
 
 T = TypeVar("T")
 #: how long a section may take, and how long what it has read is shown to everybody
-READ_SECONDS, KEPT_SECONDS = 2.0, 2
+READ_SECONDS, KEPT_SECONDS, SLOW_SECONDS = 2.0, 2, 15
 #: jobs of a queue and state are counted up to this: a page that is looked at all day counts less than a command
 COUNT_MAX = 1000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
@@ -52,15 +52,18 @@ class Workers:
 
 
 def kept(section: str, using: str, read: Callable[[], T]) -> T | None:
-    """What read() gives, or gave to somebody in the last KEPT_SECONDS; None if it took too long."""
+    """What read() gives, or gave to somebody in the last KEPT_SECONDS; None if it took too long.
+
+    That it took too long is kept for SLOW_SECONDS, so that a slow database is not asked again by each who looks.
+    """
     key = f"jobqueue-overview-{using}-{section}"
-    found: list[T] | None = cache.get(key)
+    found: list[T | None] | None = cache.get(key)
     if found is None:
         try:
             found = [read()]
         except StatementTimeout:
-            return None
-        cache.set(key, found, KEPT_SECONDS)
+            found = [None]
+        cache.set(key, found, SLOW_SECONDS if found[0] is None else KEPT_SECONDS)
     return found[0]
 
 
