@@ -194,7 +194,7 @@ findings | mutants)
     exit "$status"
     ;;
 *)
-    echo "no proofs are known for ISSUE=$issue; known: core, operations, locks, outbox, tasks, failures, flow, schedules, demo, matrix, findings, mutants" >&2
+    echo "no proofs are known for ISSUE=$issue; known: core, operations, dashboard, locks, outbox, tasks, failures, flow, schedules, demo, matrix, findings, mutants" >&2
     exit 2
     ;;
 esac

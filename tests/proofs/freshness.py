@@ -28,6 +28,10 @@ PROVED = {
         *(*ENGINE, "jobqueue/locks", "jobqueue/idempotency", "jobqueue/outbox"),
         "tests/proofs/operations",
     ),
+    "docs/proof/dashboard.md": (
+        *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
+        "tests/proofs/dashboard",
+    ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
     "docs/proof/failures.md": (
         *(*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/backoff.py", "jobqueue/tasks"),
