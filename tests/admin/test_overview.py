@@ -15,6 +15,7 @@ from jobqueue.admin.overview.alarms import WORDS
 from jobqueue.admin.overview.page import RANGES
 from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.exceptions import StatementTimeout
+from jobqueue.flow import drain, pause
 from jobqueue.models import Job, JobAlarm, JobAttempt, JobStat, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of, viewer
@@ -93,6 +94,17 @@ def test_the_queue_with_the_longest_wait_comes_first():
     set_columns(make_job("slow"), run_at=now() - timedelta(seconds=600))
     rows = re.findall(r'<th scope="row" role="rowheader">(.*?)</th>', show())
     assert [re.sub("<[^>]+>", "", row) for row in rows] == ["slow", "fast"]
+
+
+def test_a_queue_that_is_paused_or_drained_says_so():
+    for queue in ("mail", "web", "other"):
+        make_job(queue)
+    pause("mail", reason="the mail server moves")
+    drain("web", reason="the last day")
+    words = plain_text(show())
+    assert "mail paused" in words
+    assert "web draining" in words
+    assert "other paused" not in words
 
 
 def test_a_traceback_is_one_click_away_and_a_redrive_too():

@@ -79,6 +79,7 @@ def _permissions(request: HttpRequest) -> dict[str, bool]:
 def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -> dict[str, Any]:
     stats = reading.kept("queues", using, lambda: reading.queues(using))
     courses = reading.kept("courses", using, lambda: reading.courses(using)) or {}
+    modes = reading.kept("modes", using, lambda: reading.modes(using)) or {}
     failing = reading.kept("failing", using, lambda: reading.failing(using))
     parts = reading.kept(f"history-{chosen.key}", using, lambda: reading.history(using, chosen.length, chosen.part))
     now = read_now(using)
@@ -86,7 +87,7 @@ def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -
         _note(slow, found, name)
     return {
         "stats": stats,
-        "queues": queue_table(stats or [], courses, may),
+        "queues": queue_table(stats or [], courses, modes, may),
         "failing": failing_table(failing or [], now, may),
         "charts": _charts(parts, chosen) if parts else [],
     }

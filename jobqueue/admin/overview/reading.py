@@ -13,6 +13,7 @@ from jobqueue.alarms import Alarm, firing
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
+from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import state_of
 from jobqueue.models import Job, JobAttempt, JobStat, Worker
 from jobqueue.stats.history import Part, read_history
@@ -120,6 +121,12 @@ def workers(using: str) -> Workers:
     threads = sum(count for state, count in states if state == "running")
     running = sum(state == "running" for state, _ in states)
     return Workers(running, len(states) - running, threads)
+
+
+def modes(using: str) -> dict[str, str]:
+    """By queue, whether it is paused or drained; the others are not in it."""
+    with time_limit(READ_SECONDS, using=using):
+        return {one.queue: one.mode for one in paused(using=using) if one.task is None}
 
 
 def alarms(using: str) -> list[Alarm]:

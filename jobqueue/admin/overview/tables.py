@@ -15,7 +15,8 @@ from jobqueue.admin.charts import sparkline
 from jobqueue.admin.overview.reading import COUNT_MAX, Failing
 from jobqueue.admin.page.addresses import list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
-from jobqueue.admin.page.formatting import NOTHING, hint, number, plain, relative, short_class, short_task, span
+from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, relative, short_class, short_task, span
+from jobqueue.models import FlowRule
 from jobqueue.stats.queues import QueueStats
 
 NAME_CHARS, QUEUES_SHOWN = 80, 50
@@ -40,17 +41,26 @@ _FAILING = (
 )
 
 
-def queue_table(stats: Sequence[QueueStats], courses: Mapping[str, Sequence[int]], may: Mapping[str, bool]) -> Table:
+def queue_table(
+    stats: Sequence[QueueStats],
+    courses: Mapping[str, Sequence[int]],
+    modes: Mapping[str, str],
+    may: Mapping[str, bool],
+) -> Table:
     """The queues, with the longest wait first: what waits, runs, ended and failed in each."""
     ordered = sorted(stats, key=lambda one: (-one.oldest_age_seconds, -one.ready, one.queue))
-    return table_of(_QUEUE, [_queue(one, courses.get(one.queue, ()), may) for one in ordered[:QUEUES_SHOWN]])
+    return table_of(
+        _QUEUE, [_queue(one, courses.get(one.queue, ()), modes.get(one.queue), may) for one in ordered[:QUEUES_SHOWN]]
+    )
 
 
-def _queue(one: QueueStats, course: Sequence[int], may: Mapping[str, bool]) -> list[str]:
+def _queue(one: QueueStats, course: Sequence[int], mode: str | None, may: Mapping[str, bool]) -> list[str]:
     name = plain(one.queue, NAME_CHARS)
     if may["view_flowrule"]:
         address = f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode({'queue': one.queue})}"
         name = format_html('<a href="{}">{}</a>', address, name)
+    if mode:
+        name = format_html("{} {}", name, badge("expired", str(FlowRule.Mode(mode).label)))
     rate = f"{100 * one.error_rate:.0f} %" if one.error_rate else NOTHING
     if one.error_rate >= HIGH_ERROR_RATE:
         rate = format_html('<strong class="jobqueue-high">{}</strong>', rate)
