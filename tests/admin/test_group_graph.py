@@ -1,12 +1,14 @@
 """The drawing of a workflow: where its nodes stand, and what the picture says."""
 
 import random
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from jobqueue.admin.groups.drawing import Node, draw
-from jobqueue.admin.groups.layout import places
+from jobqueue.admin.groups import layout
+from jobqueue.admin.groups.drawing import BOX_HEIGHT, BOX_WIDTH, SIGNS, Node, draw, legend
+from jobqueue.admin.groups.layout import arrange
 from tests.admin.helpers import HOSTILE, Inline
 from tests.matrix import enough_on
 
@@ -22,38 +24,73 @@ def tangle(count=300, seed=1):
     }
 
 
+def row(found, node):
+    return found.layers[found.own[node]].index(node)
+
+
 def test_each_node_stands_to_the_right_of_its_parents():
-    found = places([1, 2, 3, 4], DIAMOND)
-    assert [found[node].layer for node in (1, 2, 3, 4)] == [0, 1, 1, 2]
+    found = arrange([1, 2, 3, 4], DIAMOND)
+    assert [found.own[node] for node in (1, 2, 3, 4)] == [0, 1, 1, 2]
     parents = tangle()
-    found = places([*parents], parents)
-    assert all(found[parent].layer < found[node].layer for node, above in parents.items() for parent in above)
+    found = arrange([*parents], parents)
+    assert all(found.own[parent] < found.own[node] for node, above in parents.items() for parent in above)
 
 
-def test_no_two_nodes_stand_in_one_place():
+def test_each_node_stands_once_in_its_layer():
     parents = tangle()
-    found = places([*parents], parents)
-    assert len({*found.values()}) == len(parents)
-    for number in range(1 + max(place.layer for place in found.values())):
-        rows = sorted(place.row for place in found.values() if place.layer == number)
-        assert rows == list(range(len(rows)))
+    found = arrange([*parents], parents)
+    assert {*found.own} == {*parents}
+    for layer in found.layers:
+        assert len({*layer}) == len(layer)
+    assert all(node in found.layers[layer] for node, layer in found.own.items())
 
 
 def test_the_same_workflow_always_looks_the_same():
     parents = tangle(seed=7)
-    assert places([*parents], parents) == places([*parents], parents)
+    assert arrange([*parents], parents) == arrange([*parents], parents)
 
 
 def test_neighbours_stand_side_by_side():
     """Two chains that are given in turn do not cross."""
     parents = {3: [2], 4: [1], 5: [4], 6: [3]}
-    found = places([1, 2, 3, 4, 5, 6], parents)
-    assert [found[node].row for node in (1, 4, 5)] == [found[1].row] * 3
-    assert [found[node].row for node in (2, 3, 6)] == [found[2].row] * 3
+    found = arrange([1, 2, 3, 4, 5, 6], parents)
+    assert [row(found, node) for node in (1, 4, 5)] == [row(found, 1)] * 3
+    assert [row(found, node) for node in (2, 3, 6)] == [row(found, 2)] * 3
 
 
 def test_a_parent_that_is_not_shown_does_not_count():
-    assert places([5], {5: [1]})[5].layer == 0
+    assert arrange([5], {5: [1]}).own[5] == 0
+
+
+def test_an_arrow_that_passes_a_layer_has_a_place_in_it():
+    found = arrange([1, 2, 3], {2: [1], 3: [1, 2]})
+    assert {*found.layers[1]} == {1, 2}
+
+
+def test_with_too_many_such_places_there_are_none(monkeypatch):
+    monkeypatch.setattr(layout, "PASSES_MAX", 0)
+    found = arrange([1, 2, 3], {2: [1], 3: [1, 2]})
+    assert found.layers == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    "parents",
+    [
+        tangle(),
+        {node: [node - 1] if node > 1 else [] for node in range(1, 301)},
+        {node: [*range(max(1, node - 20), node)] for node in range(1, 301)},
+        {node: [1] if node > 1 else [] for node in range(1, 301)},
+    ],
+    ids=["tangle", "chain", "braid", "fan"],
+)
+def test_300_nodes_are_drawn_within_a_fraction_of_a_second(parents):
+    begin = time.thread_time()
+    picture(parents)
+    assert time.thread_time() - begin < 1.0
+
+
+def test_pairs_in_a_circle_which_only_plain_sql_can_write_are_drawn():
+    picture({1: [2], 2: [1], 3: [3]})
 
 
 def picture(parents, name="node"):
@@ -73,6 +110,50 @@ def test_it_has_a_box_for_each_node_an_arrow_for_each_parent_and_a_name():
     arrows = [path for path in svg.iter("path") if path.get("class") == "jobqueue-arrow"]
     assert len(arrows) == 4
     assert [text.text for text in svg.iter("text")][:2] == ["node 1", "done"]
+
+
+def overlap(one, other):
+    (x1, y1), (x2, y2) = one, other
+    return abs(x1 - x2) < BOX_WIDTH and abs(y1 - y2) < BOX_HEIGHT
+
+
+def test_no_two_boxes_overlap():
+    corners = [(float(box.get("x")), float(box.get("y"))) for box in picture(tangle(120)).find("svg").iter("rect")]
+    assert not [1 for i, one in enumerate(corners) for other in corners[:i] if overlap(one, other)]
+
+
+def test_no_box_hides_an_arrow_that_passes_its_layer():
+    svg = picture({2: [1], 3: [1, 2]}).find("svg")
+    top, bottom = (float(svg.findall("a")[1].find("g/rect").get("y")) + more for more in (0, BOX_HEIGHT))
+    (passing,) = [path.get("d") for path in svg.iter("path") if path.get("d").count("C") == 2]
+    height = float(passing.split("L")[1].split()[1])
+    assert not top <= height <= bottom
+
+
+def test_each_state_has_a_sign_of_its_own_and_its_word():
+    nodes = [Node(number, state, state, f"it is {state}") for number, state in enumerate(SIGNS, 1)]
+    svg = ElementTree.fromstring(draw(nodes, {}, title="The workflow")).find("svg")
+    signs = [path.get("d") for path in svg.iter("path") if path.get("class") == "jobqueue-sign"]
+    assert len({*signs}) == len(SIGNS)
+    assert "it is held" in [text.text for text in svg.iter("text")]
+
+
+def test_the_legend_counts_the_nodes_of_each_state_that_is_there():
+    nodes = [Node(1, "a", "done", "done"), Node(2, "b", "failed", "failed"), Node(3, "c", "done", "done")]
+    keys = ["".join(key.itertext()).split() for key in ElementTree.fromstring(legend(nodes)).iter("li")]
+    assert keys == [["failed", "1"], ["done", "2"]]
+
+
+def test_without_links_no_box_leads_to_a_job():
+    nodes = [Node(1, "a", "done", "done")]
+    assert "<a " not in draw(nodes, {}, title="The workflow", links=False)
+
+
+@pytest.mark.parametrize("name", ["import of customers and orders", "고객과 주문을 가져오는 작업", "W" * 40])
+def test_a_name_is_cut_to_its_box_and_whole_in_its_title(name):
+    svg = picture({}, name).find("svg")
+    assert next(svg.iter("title")).text == f"{name} 1: done"
+    assert next(svg.iter("text")).text.endswith("…")
 
 
 def test_all_boxes_are_within_the_picture():

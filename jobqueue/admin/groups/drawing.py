@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import east_asian_width
 
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext
 
-from jobqueue.admin.groups.layout import Place, places
+from jobqueue.admin.groups.layout import Layout, arrange
 from jobqueue.admin.page.addresses import page_address
 from jobqueue.admin.page.formatting import plain
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, EDGE = 168, 44, 56, 14, 4
-NAME_CHARS = 22
-
+BOX_WIDTH, BOX_HEIGHT, PASS_HEIGHT, GAP_X, GAP_Y, EDGE = 168, 44, 4, 56, 14, 4
+#: of the letters of a name, where one of Korean, Chinese and Japanese is twice as wide
+NAME_WIDTH = 21
+#: by state, a sign of 12 by 12, so that a state is not known by its colour alone; in the order of the legend
+SIGNS = {
+    "parents": "M2.5 1.5H9.5L2.5 10.5H9.5Z",
+    "held": "M3.5 2V10M8.5 2V10",
+    "scheduled": "M6 1.2a4.8 4.8 0 1 0 .01 0M6 3.4V6.2L8 7.6",
+    "ready": "M6 1.5a4.5 4.5 0 1 0 .01 0",
+    "running": "M3 1.5L10.5 6L3 10.5Z",
+    "expired": "M6 1.5V7.2M6 9.6V10.6",
+    "failed": "M2.5 2.5L9.5 9.5M9.5 2.5L2.5 9.5",
+    "canceled": "M6 1.2a4.8 4.8 0 1 0 .01 0M2.7 2.7L9.3 9.3",
+    "done": "M2 6.5L5 9.5L10.5 3",
+}
+_NO_SIGN = "M2 6H10"
 
 _FRAME = """
 <div class="jobqueue-graph" tabindex="0" role="region" aria-label="{title}">
@@ -28,10 +44,22 @@ _FRAME = """
 {arrows}{boxes}
 </svg></div>
 """
+_BOX = """
+<g class="jobqueue-node jobqueue-node-{state}"><title>{whole}</title>
+<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>
+<text class="jobqueue-node-name" x="{left}" y="{name_y}">{name}</text>
+<path class="jobqueue-sign" transform="translate({left} {sign_y})" d="{sign}"/>
+<text class="jobqueue-node-state" x="{word_x}" y="{word_y}">{word}</text></g>
+"""
+_KEY = """
+<li><svg class="jobqueue-node jobqueue-node-{}" width="28" height="20" aria-hidden="true">
+<rect x="2" y="2" width="24" height="16" rx="4"/><path class="jobqueue-sign" transform="translate(8 4)" d="{}"/></svg>
+{} <span class="jobqueue-number">{}</span></li>
+"""
 
 
 class Node(NamedTuple):
-    """A node. `state` is a key of the states of the admin; `word` is that state in the active language."""
+    """A node. `state` is a key of SIGNS, or another word; `word` is that state in the active language."""
 
     job_id: int
     name: str
@@ -39,54 +67,101 @@ class Node(NamedTuple):
     word: StrOrPromise
 
 
-def draw(nodes: Sequence[Node], parents: Mapping[int, Sequence[int]], *, title: str) -> SafeString:
-    """The drawing. `nodes`: each after its parents. The table beside it says the same to those who do not see it."""
-    where = places([node.job_id for node in nodes], parents)
-    layers = 1 + max(place.layer for place in where.values())
-    rows = 1 + max(place.row for place in where.values())
-    width = layers * (BOX_WIDTH + GAP_X) - GAP_X + 2 * EDGE
-    height = rows * (BOX_HEIGHT + GAP_Y) - GAP_Y + 2 * EDGE
-    tall = {number: sum(place.layer == number for place in where.values()) for number in range(layers)}
-    corners = {job_id: _corner(place, tall[place.layer], height) for job_id, place in where.items()}
-    pairs = [(parent, node) for node in where for parent in parents.get(node, ()) if parent in where]
-    arrows = "".join(_arrow(corners[parent], corners[node]) for parent, node in pairs)
-    boxes = "".join(_box(node, *corners[node.job_id]) for node in nodes)
+def draw(nodes: Sequence[Node], parents: Mapping[int, Sequence[int]], *, title: str, links: bool = True) -> SafeString:
+    """The drawing. `nodes`: each after its parents. The table beside it says the same to those who do not see it.
+
+    `links`: whether a box leads to the page of its job.
+    """
+    layout = arrange([node.job_id for node in nodes], parents)
+    middles, height = _middles(layout)
+    width = len(layout.layers) * (BOX_WIDTH + GAP_X) - GAP_X + 2 * EDGE
+    pairs = [(parent, node) for node in layout.own for parent in parents.get(node, ()) if parent in layout.own]
+    arrows = "".join(_arrow(parent, node, layout, middles) for parent, node in pairs)
+    boxes = []
+    for node in nodes:
+        layer = layout.own[node.job_id]
+        box = _box(node, EDGE + layer * (BOX_WIDTH + GAP_X), middles[layer][node.job_id] - BOX_HEIGHT / 2)
+        boxes.append(format_html('<a href="{}">{}</a>', page_address("job", node.job_id), box) if links else box)
     said = gettext("%(title)s: %(n)d nodes; the table below lists them") % {"title": title, "n": len(nodes)}
-    size = {"width": width, "height": height}
-    return format_html(_FRAME, title=title, said=said, arrows=mark_safe(arrows), boxes=mark_safe(boxes), **size)
+    drawn = {"arrows": mark_safe(arrows), "boxes": mark_safe("".join(boxes))}
+    return format_html(_FRAME, title=title, said=said, width=width, height=f"{height:.0f}", **drawn)
 
 
-def _corner(place: Place, count: int, height: int) -> tuple[float, float]:
-    """The upper left corner of a box; a layer stands in the middle of the height."""
-    used = count * (BOX_HEIGHT + GAP_Y) - GAP_Y
-    top = (height - used) / 2
-    return EDGE + place.layer * (BOX_WIDTH + GAP_X), top + place.row * (BOX_HEIGHT + GAP_Y)
+def legend(nodes: Sequence[Node]) -> SafeString:
+    """What the boxes mean, with the number of nodes in each state."""
+    counts = Counter(node.state for node in nodes)
+    words = {node.state: node.word for node in nodes}
+    keys = sorted(counts, key=lambda state: [*SIGNS, state].index(state))
+    rows = ((state, SIGNS.get(state, _NO_SIGN), words[state], counts[state]) for state in keys)
+    return format_html('<ul class="jobqueue-keys">{}</ul>', format_html_join("", _KEY, rows))
 
 
-def _arrow(begin: tuple[float, float], end: tuple[float, float]) -> str:
-    x1, y1 = begin[0] + BOX_WIDTH, begin[1] + BOX_HEIGHT / 2
-    x2, y2 = end[0] - 1, end[1] + BOX_HEIGHT / 2
-    bend = min(GAP_X, (x2 - x1)) / 2
-    path = f"M{x1:.0f} {y1:.0f} C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
-    return format_html('<path class="jobqueue-arrow" d="{}" marker-end="url(#jobqueue-arrow)"/>', path)
+def _middles(layout: Layout) -> tuple[list[dict[int, float]], float]:
+    """The middle of each place in each layer, from the top, and the height of all; layers are centred."""
+    sizes = [
+        [BOX_HEIGHT if layout.own[node] == number else PASS_HEIGHT for node in layer]
+        for number, layer in enumerate(layout.layers)
+    ]
+    tall = [sum(each) + GAP_Y * (len(each) - 1) for each in sizes]
+    height = max(tall, default=0) + 2 * EDGE
+    found: list[dict[int, float]] = []
+    for layer, each, used in zip(layout.layers, sizes, tall, strict=True):
+        top, middles = (height - used) / 2, {}
+        for node, size in zip(layer, each, strict=True):
+            middles[node] = top + size / 2
+            top += size + GAP_Y
+        found.append(middles)
+    return found, height
 
 
-def _box(node: Node, x: float, y: float) -> str:
+def _arrow(parent: int, child: int, layout: Layout, middles: Sequence[Mapping[int, float]]) -> str:
+    """From the right of a box to the left of another, along the places between them that its arrows pass."""
+    begin, end = layout.own[parent], layout.own[child]
+    stops = [(begin, middles[begin][parent])]
+    stops += [(number, middles[number][parent]) for number in range(begin + 1, end) if parent in middles[number]]
+    stops.append((end, middles[end][child]))
+    way = "".join(_steps(stops))
+    return format_html('<path class="jobqueue-arrow" d="{}" marker-end="url(#jobqueue-arrow)"/>', way)
+
+
+def _steps(stops: Sequence[tuple[int, float]]) -> Iterator[str]:
+    for (left, y1), (right, y2) in pairwise(stops):
+        x1 = EDGE + left * (BOX_WIDTH + GAP_X) + BOX_WIDTH
+        x2 = EDGE + right * (BOX_WIDTH + GAP_X)
+        if right == stops[-1][0]:
+            x2 -= 1
+        bend = GAP_X / 2
+        yield f"{'M' if left == stops[0][0] else 'L'}{x1} {y1:.0f} "
+        yield f"C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2} {y2:.0f} "
+
+
+def _box(node: Node, x: float, y: float) -> SafeString:
+    where = {"x": f"{x:.0f}", "y": f"{y:.0f}", "left": f"{x + 10:.0f}", "word_x": f"{x + 27:.0f}"}
+    where |= {"name_y": f"{y + 18:.0f}", "sign_y": f"{y + 25:.0f}", "word_y": f"{y + 35:.0f}"}
     return format_html(
-        '<a href="{}"><g class="jobqueue-node jobqueue-node-{}"><title>{}</title><rect x="{}" y="{}" width="{}" '
-        'height="{}" rx="6"/><text class="jobqueue-node-name" x="{}" y="{}">{}</text><text class="jobqueue-node-state" '
-        'x="{}" y="{}">{}</text></g></a>',
-        page_address("job", node.job_id),
-        node.state,
-        f"{plain(node.name, 200)}: {node.word}",
-        f"{x:.0f}",
-        f"{y:.0f}",
-        BOX_WIDTH,
-        BOX_HEIGHT,
-        f"{x + 10:.0f}",
-        f"{y + 18:.0f}",
-        plain(node.name, NAME_CHARS),
-        f"{x + 10:.0f}",
-        f"{y + 35:.0f}",
-        node.word,
+        _BOX,
+        state=node.state,
+        whole=f"{plain(node.name, 200)}: {node.word}",
+        width=BOX_WIDTH,
+        height=BOX_HEIGHT,
+        name=_cut(plain(node.name, 200)),
+        sign=SIGNS.get(node.state, _NO_SIGN),
+        word=node.word,
+        **where,
     )
+
+
+def _cut(name: str) -> str:
+    """As much of a name as a box has room for."""
+    used = 0.0
+    for place, letter in enumerate(name):
+        used += _width(letter)
+        if used > NAME_WIDTH:
+            return name[: max(1, place - 1)] + "…"
+    return name
+
+
+def _width(letter: str) -> float:
+    if east_asian_width(letter) in "WF":
+        return 1.8
+    return 1.4 if letter.isupper() or letter in "mw@%" else 1.0

@@ -11,52 +11,93 @@ from dataclasses import dataclass
 
 #: how often the layers are put in order, from the left and from the right in turn
 SWEEPS = 8
+#: places in layers that arrows pass; with more of them arrows would need more room than nodes, and pass behind boxes
+PASSES_MAX = 1000
+
+Parents = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The layer of a node, from the left, and its row in it, from the top; both begin with 0."""
+class Layout:
+    """The layers from the left, each from the top; and the layer in which each node has its box.
 
-    layer: int
-    row: int
+    A node that stands also in layers behind its own has arrows that pass these.
+    """
+
+    layers: Sequence[Sequence[int]]
+    own: Mapping[int, int]
 
 
-def places(nodes: Sequence[int], parents: Mapping[int, Sequence[int]]) -> dict[int, Place]:
-    """The place of each node. The same nodes and parents give the same places.
+def arrange(nodes: Sequence[int], parents: Parents) -> Layout:
+    """The places of all nodes. The same nodes and parents give the same places.
 
     `nodes`: each after its parents. Parents that are not among the nodes do not count.
     """
     known = {*nodes}
     ups = {node: [parent for parent in parents.get(node, ()) if parent in known] for node in nodes}
-    layers = _layers(nodes, ups)
+    own = depths(nodes, ups)
+    layers: list[list[int]] = [[] for _ in range(1 + max(own.values(), default=-1))]
+    for node in nodes:
+        layers[own[node]].append(node)
+    _pass(layers, own, ups)
     downs: dict[int, list[int]] = {node: [] for node in nodes}
     for node, above in ups.items():
         for parent in above:
             downs[parent].append(node)
+    rows = [_rows(layer) for layer in layers]
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 0
-        neighbours = ups if forward else downs
-        for layer in layers if forward else reversed(layers):
-            _order(layer, neighbours, layers)
-    return {node: Place(number, row) for number, layer in enumerate(layers) for row, node in enumerate(layer)}
+        for number in range(1, len(layers)) if forward else range(len(layers) - 2, -1, -1):
+            near = _neighbours(layers[number], number, own, ups if forward else downs, forward=forward)
+            _order(layers[number], near, rows[number], rows[number - 1 if forward else number + 1])
+            rows[number] = _rows(layers[number])
+    return Layout(layers, own)
 
 
-def _layers(nodes: Sequence[int], ups: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    depth: dict[int, int] = {}
-    layers: list[list[int]] = []
+def depths(nodes: Sequence[int], parents: Parents) -> dict[int, int]:
+    """The layer of each node, from 0. `nodes`: each after its parents; others do not count."""
+    found: dict[int, int] = {}
     for node in nodes:
-        depth[node] = 1 + max((depth[parent] for parent in ups[node] if parent in depth), default=-1)
-        while len(layers) <= depth[node]:
-            layers.append([])
-        layers[depth[node]].append(node)
-    return layers
+        found[node] = 1 + max((found[parent] for parent in parents.get(node, ()) if parent in found), default=-1)
+    return found
 
 
-def _order(layer: list[int], neighbours: Mapping[int, Sequence[int]], layers: Sequence[Sequence[int]]) -> None:
+def _pass(layers: list[list[int]], own: Mapping[int, int], ups: Parents) -> None:
+    """Give the arrows of each node one place in each layer that they pass, so that no box hides them."""
+    last = dict(own)
+    for node, above in ups.items():
+        for parent in above:
+            last[parent] = max(last[parent], own[node] - 1)
+    if sum(last[node] - own[node] for node in own) > PASSES_MAX:
+        return
+    for node, end in last.items():
+        for number in range(own[node] + 1, end + 1):
+            layers[number].append(node)
+
+
+def _rows(layer: Sequence[int]) -> dict[int, float]:
+    """Where each node of a layer stands, from 0 to 1."""
+    return {node: (row + 0.5) / len(layer) for row, node in enumerate(layer)}
+
+
+class _Near(dict[int, Sequence[int]]):
+    """The neighbours of nodes in the next layer; a node without an entry is its own."""
+
+    def __missing__(self, node: int) -> Sequence[int]:
+        return (node,)
+
+
+def _neighbours(layer: Sequence[int], number: int, own: Mapping[int, int], of: Parents, *, forward: bool) -> _Near:
+    """By node of layer `number`, those in the layer before it, `of` its parents, or behind it, `of` its children."""
+    if forward:
+        return _Near({node: of[node] for node in layer if own[node] == number})
+    return _Near({node: [*(child for child in of[node] if own[child] == number + 1), node] for node in layer})
+
+
+def _order(layer: list[int], near: _Near, rows: Mapping[int, float], next_rows: Mapping[int, float]) -> None:
     """Sort a layer by the mean row of the neighbours of its nodes; one without any stays where it is."""
-    rows = {node: (row + 0.5) / len(each) for each in layers for row, node in enumerate(each)}
-    means = {
-        node: sum(rows[other] for other in neighbours[node]) / len(neighbours[node]) if neighbours[node] else rows[node]
-        for node in layer
-    }
+    means = {}
+    for node in layer:
+        found = [next_rows[other] for other in near[node] if other in next_rows]
+        means[node] = sum(found) / len(found) if found else rows[node]
     layer.sort(key=lambda node: means[node])
