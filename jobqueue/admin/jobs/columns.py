@@ -140,6 +140,11 @@ class JobColumns:
         """What JobAdmin.get_object() has found."""
         return getattr(job, "failure_note", NOTHING)
 
+    @admin.display(description=_("group"))
+    def group(self, job: ShownJob) -> str:
+        """What JobAdmin.get_object() has found."""
+        return getattr(job, "membership", None) or NOTHING
+
     @admin.display(description=_("progress"))
     def progress_text(self, job: ShownJob) -> str:
         """The last progress report, such as "3 / 10 (30 %)"."""

@@ -18,6 +18,7 @@ from jobqueue.admin.jobs.columns import JobColumns
 from jobqueue.admin.jobs.controls import FILTERS
 from jobqueue.admin.jobs.filters import NAMES, SEARCH, selection_of
 from jobqueue.admin.jobs.job_list import JobList
+from jobqueue.admin.jobs.membership import membership
 from jobqueue.admin.jobs.prune import prune
 from jobqueue.admin.jobs.states import LABELS, STATE_OF, state_of, verbs_of
 from jobqueue.admin.page.formatting import short_task
@@ -35,6 +36,7 @@ _OPTIONAL = {
     "progress_text": "progress",
     "dedupe": "dedupe_key",
     "order_key": "ordering_key",
+    "group": "membership",
     "dependency": "dependency",
     "reason": "wait_reason",
     "cause_word": "cause",
@@ -76,6 +78,7 @@ class JobAdmin(JobColumns, VerbAdmin):
                     "progress_text",
                     "dedupe",
                     "order_key",
+                    "group",
                     "dependency",
                     "reason",
                 )
@@ -106,8 +109,10 @@ class JobAdmin(JobColumns, VerbAdmin):
         return [(title, options) for title, options in parts if options["fields"]]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
-        """The job, with the note on its failure as this user may see it."""
+        """The job, with its group and the note on its failure as this user may see them."""
         found = super().get_object(request, object_id, from_field)
+        if isinstance(found, Job):
+            found.membership = membership(found, request) or None  # type: ignore[attr-defined]
         if isinstance(found, Job) and found.fingerprint:
             found.failure_note = note_block(found.fingerprint, request)  # type: ignore[attr-defined]
         return found
