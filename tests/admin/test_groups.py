@@ -4,6 +4,7 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -35,6 +36,10 @@ def looker(*more):
     return client_of(person("view_jobgroup", *more))
 
 
+def looker_again():
+    return client_of(User.objects.get(username="ann"))
+
+
 def plain_text(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
@@ -57,7 +62,7 @@ def test_the_list_shows_how_far_each_group_has_come():
 
 
 def test_counts_stop_at_a_cap_and_say_so(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.groups.group_admin.LIST_MAX", 3)
+    monkeypatch.setattr("jobqueue.admin.groups.group_list.LIST_MAX", 3)
     made(5)
     counts._counted.cache_clear()
     assert "0 of 3+ done" in plain_text(text_of(looker().get(LIST)))
@@ -91,8 +96,10 @@ def test_the_page_of_a_group_shows_failed_and_waiting_members_with_their_errors(
 
 def test_the_page_of_a_workflow_draws_its_nodes():
     number = diamond()
-    page = text_of(looker().get(page_of(number)))
-    assert page.count('class="jobqueue-node jobqueue-node-') == 4
+    page = text_of(looker("view_job").get(page_of(number)))
+    assert Inline(page).found == []
+    assert len(re.findall(r'<a href="/admin/jobqueue/job/\d+/change/"', page)) == 8
+    assert page.count('<g class="jobqueue-node jobqueue-node-') == 4
     assert page.count('class="jobqueue-arrow"') == 4
     assert "jobqueue-node-parents" in page
     words = plain_text(page)
@@ -101,11 +108,55 @@ def test_the_page_of_a_workflow_draws_its_nodes():
     assert "left, right" in words
 
 
-def test_only_so_many_nodes_are_drawn(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.groups.members.NODES_MAX", 3)
-    page = text_of(looker().get(page_of(diamond())))
-    assert page.count('class="jobqueue-node jobqueue-node-') == 3
-    assert "Only the first 3 nodes are shown." in page
+def test_a_node_behind_one_that_failed_is_held():
+    number = diamond("hold")
+    Job.objects.filter(pk=job("top").pk).update(max_attempts=1)
+    (lease,) = claimed()
+    transitions.fail(lease, error=ValueError("no funds"))
+    page = text_of(looker("view_job").get(page_of(number)))
+    words = plain_text(page)
+    assert page.count('<g class="jobqueue-node jobqueue-node-held"') == 2
+    assert page.count('<g class="jobqueue-node jobqueue-node-parents"') == 1
+    assert "Nodes behind one that failed are held." in words
+    assert "ValueError: no funds" in words
+
+
+def test_the_page_of_a_large_workflow_counts_the_nodes_of_each_layer(monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.groups.workflow.NODES_MAX", 3)
+    monkeypatch.setattr("jobqueue.admin.groups.group_admin.NODES_MAX", 3)
+    number = diamond()
+    page = text_of(looker("view_job").get(page_of(number)))
+    assert "<g class=" not in page
+    words = plain_text(page)
+    assert "More than 3 nodes are not drawn." in words
+    rows = [row for row in re.findall(r"<tr>.*?</tr>", page) if '<td class="jobqueue-number">' in row]
+    assert [re.findall(r"\d+", plain_text(row)) for row in rows] == [
+        ["1", "1", "1", "0", "0", "0"],
+        ["2", "2", "2", "0", "0", "0"],
+        ["3", "1", "1", "0", "0", "0"],
+    ]
+    monkeypatch.setattr("jobqueue.admin.groups.workflow.SUMMED_MAX", 3)
+    assert "too many nodes to be drawn" in text_of(looker_again().get(page_of(number)))
+
+
+def test_the_tabs_are_those_that_have_not_ended_and_those_that_have():
+    made(0, name="over")
+    first = made(1, name="running")
+    client = looker()
+    page = text_of(client.get(LIST))
+    assert re.findall(r'aria-current="page">(\w+)</a>', page.partition("jobqueue-group-tabs")[2]) == ["All"]
+    live, ended = text_of(client.get(LIST, {"state": "live"})), text_of(client.get(LIST, {"state": "ended"}))
+    assert re.findall(r">#(\d+)<", live) == [str(first)]
+    assert "over" in ended
+    assert "running</a>" not in ended
+    assert 'Not ended <span class="jobqueue-number">1</span>' in page
+    assert client.get(LIST, {"state": "other"}).status_code == 302
+
+
+def test_callbacks_are_named_by_their_tasks():
+    number = diamond()
+    words = plain_text(text_of(looker().get(page_of(number))))
+    assert "on success: app.group_succeeded" in words
 
 
 def test_a_group_is_found_by_its_id_and_its_name():

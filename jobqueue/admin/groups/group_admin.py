@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.utils.translation import gettext, ngettext
+from django.urls import URLPattern, path
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue import groups
-from jobqueue.admin.groups.counts import LIST_MAX, PAGE_MAX, Counts, counts_of
-from jobqueue.admin.groups.members import graph, some
+from jobqueue.admin.groups.counts import PAGE_MAX, Counts, counts_of
+from jobqueue.admin.groups.group_list import GroupList, GroupStateFilter
+from jobqueue.admin.groups.member_page import member_page
+from jobqueue.admin.groups.members import State as MemberState
+from jobqueue.admin.groups.members import by_state, some
 from jobqueue.admin.groups.progress import bar, words
-from jobqueue.admin.page.apply import Changed, apply
-from jobqueue.admin.page.formatting import NOTHING, badge, hint, moment_of, plain, relative, stacked
-from jobqueue.admin.page.readonly import ConditionFilter, Facts, NewestFirst
+from jobqueue.admin.groups.verbs import NAME_CHARS, cancel, resume, seal
+from jobqueue.admin.groups.workflow import NODES_MAX, graph
+from jobqueue.admin.page.formatting import NOTHING, badge, hint, moment, moment_of, plain, relative, short_task, stacked
+from jobqueue.admin.page.readonly import Facts, NewestFirst
 from jobqueue.admin.page.verb_admin import VerbAdmin, needs
 from jobqueue.conf import load
-from jobqueue.exceptions import JobQueueError
 from jobqueue.models import JobGroup
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     ShownGroup = WithAnnotations[JobGroup, Facts]
 
 State = JobGroup.State
-NAME_CHARS = 120
 LABELS: Mapping[str, StrOrPromise] = {
     "open": _("open"),
     "sealed": _("sealed"),
@@ -38,6 +40,8 @@ LABELS: Mapping[str, StrOrPromise] = {
     "ended": _("ended"),
 }
 _BADGES = {"open": "scheduled", "sealed": "running", "canceling": "expired", "ended": "done"}
+#: groups among which a name is looked for
+SEARCHED = 10_000
 _CALLBACKS = {"on_success": _("on success"), "on_failure": _("on failure"), "on_done": _("at the end")}
 
 
@@ -50,96 +54,20 @@ def state_of(group: JobGroup) -> str:
     return "open" if group.state == State.OPEN else "sealed"
 
 
-class GroupStateFilter(ConditionFilter):
-    """Groups that have not ended, and those that have."""
-
-    labels = {"live": _("not ended"), "ended": _("ended")}
-    conditions = {"live": {"state__in": (State.OPEN, State.SEALED)}, "ended": {"state": State.ENDED}}
-
-
-class GroupList(NewestFirst):
-    """A list with the counts of each group that is shown."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        rows: Any = list(self.result_list)
-        found = counts_of(rows, load().database, LIST_MAX)
-        for group in rows:
-            group.counts = found[group.pk]
-        self.result_list = rows
-
-
-@admin.action(description=_("Seal (it ends with its last member)"), permissions=["cancel"])
-def seal(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-    """Let open groups end."""
-    apply(model_admin, request, queryset, "seal", groups.seal, _sealed, allowed=("open",))
-
-
-@admin.action(description=_("Cancel (its waiting jobs end, running ones are asked to stop)"), permissions=["cancel"])
-def cancel(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-    """Cancel groups with their members."""
-    apply(model_admin, request, queryset, "cancel", groups.cancel, _canceled, allowed=("open", "sealed"))
-
-
-@admin.action(description=_("Resume (nodes that failed or were canceled run again)"), permissions=["retry"])
-def resume(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
-    """Show which nodes of one workflow would run again; do it when that was confirmed."""
-    using, ids = load().database, list(queryset.order_by("pk").values_list("pk", flat=True)[:2])
-    if len(ids) != 1:
-        model_admin.message_user(request, gettext("Choose one workflow."), messages.WARNING)
-        return None
-    confirmed = request.POST.get("confirm") == "yes"
-    try:
-        found = groups.resume(ids[0], dry_run=not confirmed, using=using)
-    except JobQueueError as error:
-        model_admin.message_user(request, plain(error), messages.ERROR)
-        return None
-    if not found.runs and not found.waits:
-        text = gettext("No node has failed or was canceled: nothing was changed.")
-        model_admin.message_user(request, text, messages.WARNING)
-        return None
-    if confirmed:
-        model_admin.log_verb(request, [(ids[0], f"resume ({len(found.runs) + len(found.waits)} nodes)")])
-        count = len(found.runs) + len(found.waits)
-        text = ngettext("%(n)d node will run again.", "%(n)d nodes will run again.", count) % {"n": count}
-        model_admin.message_user(request, text, messages.SUCCESS)
-        return None
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "title": gettext("Resume workflow %(id)d") % {"id": ids[0]},
-        "opts": model_admin.opts,
-        "id": ids[0],
-        "runs": [plain(name, NAME_CHARS) for name in found.runs],
-        "waits": [plain(name, NAME_CHARS) for name in found.waits],
-    }
-    return TemplateResponse(request, "admin/jobqueue/resume.html", context)
-
-
-def _sealed(changed: Changed) -> Iterator[str]:
-    yield ngettext("%(n)d group was sealed.", "%(n)d groups were sealed.", len(changed)) % {"n": len(changed)}
-
-
-def _canceled(changed: Changed) -> Iterator[str]:
-    yield ngettext(
-        "%(n)d group was canceled; its running members are asked to stop.",
-        "%(n)d groups were canceled; their running members are asked to stop.",
-        len(changed),
-    ) % {"n": len(changed)}
-
-
 @admin.register(JobGroup)
 class GroupAdmin(VerbAdmin):
     """Groups and workflows."""
 
-    list_display = ("group_name", "kind", "group_state", "progress", "begun", "ended")
+    list_display = ("group_name", "kind", "group_state", "progress", "called_back", "begun", "ended")
     list_display_links = ("group_name",)
     list_filter = (GroupStateFilter,)
+    change_list_template = "admin/jobqueue/group_list.html"
     actions = (seal, cancel, resume)
     search_fields = ("id",)
     search_help_text = _("Exact id of a group, or its name among the newest 10,000")
     fieldsets = (
         (None, {"fields": ("group_state", "next", "kind", "progress", "called_back")}),
-        (_("Members"), {"fields": ("nodes",)}),
+        (_("Members"), {"fields": ("members", "nodes")}),
         (_("Times"), {"fields": ("created", "sealed", "canceled_when", "ended_when")}),
     )
     state_words = LABELS
@@ -154,6 +82,25 @@ class GroupAdmin(VerbAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
         return GroupList
 
+    def get_urls(self) -> list[URLPattern]:
+        """Also the list of the members in one state."""
+        view = self.admin_site.admin_view(self.members_view)
+        own = path("<int:group_id>/members/<str:state>/", view, name="jobqueue_jobgroup_members")
+        return [own, *super().get_urls()]
+
+    def members_view(self, request: HttpRequest, group_id: int, state: str) -> HttpResponse:
+        """See member_page()."""
+        return member_page(self, request, group_id, state)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
+        """The group with its counts, and whether this user may see its jobs."""
+        found = super().get_object(request, object_id, from_field)
+        if isinstance(found, JobGroup):
+            shown: Any = found
+            shown.counts = counts_of([found], load().database, PAGE_MAX)[found.pk]
+            shown.shows_jobs = request.user.has_perm("jobqueue.view_job")
+        return found
+
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.fieldsets
 
@@ -166,19 +113,16 @@ class GroupAdmin(VerbAdmin):
             return queryset, False
         if term.isascii() and term.isdigit() and len(term) < 19:
             return queryset.filter(pk=int(term)), False
-        newest = JobGroup.objects.using(load().database).order_by("-pk").values_list("pk", flat=True)
-        oldest = list(newest[9_999:10_000])
-        rows = queryset.filter(name=term.replace("\x00", ""))
-        return (rows.filter(pk__gte=oldest[0]) if oldest else rows), False
+        newest = JobGroup.objects.using(load().database).order_by("-pk").values_list("pk", flat=True).first() or 0
+        return queryset.filter(name=term.replace("\x00", ""), pk__gt=newest - SEARCHED), False
 
     def label_of(self, row: JobGroup) -> str:
         return str(row.name)
 
-    def verbs_for(self, row: JobGroup) -> tuple[str, ...]:
-        """Seal an open one, cancel one that has not ended, and resume a workflow that did not end well."""
+    def verbs_for(self, row: Any) -> tuple[str, ...]:
+        """Seal an open one, cancel one that has not ended, and resume a workflow with nodes that did not end well."""
         found = {"open": ("seal", "cancel"), "sealed": ("cancel",)}.get(state_of(row), ())
-        unwell = row.if_failed is not None and (row.state != State.ENDED or bool(row.failed or row.canceled))
-        return (*found, *(["resume"] if unwell and state_of(row) != "canceling" else []))
+        return (*found, *(["resume"] if _can_resume(row, row.counts) else []))
 
     def states_of(self, rows: QuerySet[JobGroup]) -> list[tuple[int, str]]:
         return [(group.pk, state_of(group)) for group in rows.only("state", "canceled_at")]
@@ -200,37 +144,64 @@ class GroupAdmin(VerbAdmin):
 
     @admin.display(description=_("progress"))
     def progress(self, group: Any) -> str:
-        found: Counts | None = getattr(group, "counts", None)
-        counts = found or counts_of([group], load().database, PAGE_MAX)[group.pk]
-        return stacked(bar(counts), words(counts))
+        return stacked(bar(group.counts), words(group.counts))
 
     @admin.display(description=_("what happens next"))
-    def next(self, group: ShownGroup) -> str:
-        return {
-            "open": gettext("Its members run. It does not end before it is sealed."),
-            "sealed": gettext("It ends with its last member. Then its callbacks are enqueued."),
-            "canceling": gettext("It ends when its running members have stopped."),
-            "ended": gettext("Nothing: it has ended."),
-        }[state_of(group)]
+    def next(self, group: Any) -> str:
+        state = state_of(group)
+        if state == "ended":
+            said = [gettext("Nothing: it has ended.")]
+        elif state == "canceling":
+            said = [gettext("It ends when its running members have stopped.")]
+        elif state == "open":
+            said = [gettext("Its members run. It does not end before it is sealed.")]
+        elif group.if_failed == JobGroup.IfFailed.HOLD and (group.counts.failed or group.counts.canceled):
+            said = [gettext("Nodes behind one that failed are held. Resume the workflow, or retry the failed job.")]
+        else:
+            said = [gettext("It ends with its last member. Then its callbacks are enqueued.")]
+        if state == "ended" and _can_resume(group, group.counts):
+            said.append(gettext("Resume it to run the nodes again that failed or were canceled."))
+        return " ".join(said)
 
     @admin.display(description=_("callbacks"))
     def called_back(self, group: ShownGroup) -> str:
         """Their tasks, by what calls them."""
         callbacks: Any = group.callbacks if isinstance(group.callbacks, dict) else {}
-        said = [f"{word}: {plain(_task_of(callbacks[name]))}" for name, word in _CALLBACKS.items() if name in callbacks]
-        return ", ".join(map(str, said)) or NOTHING
+        tasks = ((word, _task_of(callbacks[name])) for name, word in _CALLBACKS.items() if name in callbacks)
+        said = ((word, hint(plain(short_task(task)), plain(task))) for word, task in tasks)
+        return format_html_join("", "<div>{}: {}</div>", said) or NOTHING
+
+    @admin.display(description=_("by state"))
+    def members(self, group: Any) -> str:
+        return by_state(group, group.counts, links=group.shows_jobs)
 
     @admin.display(description=_("members"))
-    def nodes(self, group: ShownGroup) -> str:
-        return some(group) if group.if_failed is None else graph(group)
+    def nodes(self, group: Any) -> str:
+        """The newest that failed and the oldest that have not ended; of a workflow its graph and those that failed."""
+        drawn = NOTHING if group.if_failed is None else graph(group, links=group.shows_jobs)
+        if not group.shows_jobs:
+            note = gettext("The permission to see jobs is needed to see which jobs they are.")
+            return format_html('{}<p class="jobqueue-note">{}</p>', "" if drawn == NOTHING else drawn, note)
+        if group.if_failed is None:
+            return some(group)
+        is_drawn = group.counts.total <= NODES_MAX
+        jobs = some(group, [MemberState.FAILED] if is_drawn else [MemberState.FAILED, MemberState.OUTSTANDING])
+        return drawn if jobs == NOTHING else format_html("{}{}", drawn, jobs)
 
     @admin.display(description=_("created"))
     def begun(self, group: ShownGroup) -> str:
-        return hint(relative(group.created_at, group.now), f"{group.created_at:%Y-%m-%d %H:%M:%S} UTC")
+        return hint(relative(group.created_at, group.now), moment(group.created_at, group.now))
 
     @admin.display(description=_("ended"))
     def ended(self, group: ShownGroup) -> str:
-        return NOTHING if group.ended_at is None else relative(group.ended_at, group.now)
+        if group.ended_at is None:
+            return NOTHING
+        return hint(relative(group.ended_at, group.now), moment(group.ended_at, group.now))
+
+
+def _can_resume(group: JobGroup, counts: Counts) -> bool:
+    unwell = bool(counts.failed or counts.canceled)
+    return group.if_failed is not None and unwell and state_of(group) != "canceling"
 
 
 def _task_of(callback: Any) -> str:

@@ -1,130 +1,117 @@
-"""The members of a group on its page: a few of each state that matters, and all nodes of a workflow."""
+"""The members of a group as tables of jobs, each with its state and the last line of its error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from django.db.models import F
+from django.db.models import QuerySet
 from django.db.models.functions import Right
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import mark_safe
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.groups.drawing import Node, draw
+from jobqueue.admin.groups.counts import PAGE_MAX, Counts
 from jobqueue.admin.jobs.states import LABELS, state_of
-from jobqueue.admin.page.addresses import page_address
 from jobqueue.admin.page.formatting import NOTHING, badge, error_note, job_link, plain, short_task
+from jobqueue.admin.page.readonly import capped
 from jobqueue.conf import load
+from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.masking import mask_tail
-from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 State = GroupMember.State
-#: members of one state that are shown, and nodes of a workflow that are drawn and listed
-SHOWN, NODES_MAX = 10, 300
+#: members of one state on the page of a group
+SHOWN = 10
+#: in the order in which a page has them
+WORDS = {
+    State.OUTSTANDING: _("not ended"),
+    State.FAILED: _("failed"),
+    State.CANCELED: _("canceled"),
+    State.DONE: _("done"),
+}
+BADGES = {State.OUTSTANDING: "scheduled", State.FAILED: "failed", State.CANCELED: "canceled", State.DONE: "done"}
+_WAITS = ("parents", _("waits for its parents"))
 _ERROR_CHARS = 500
-_TABLE = """
+TABLE = """
 <div class="jobqueue-wide"><table class="jobqueue-figures"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>
 """
-_WAITS = ("parents", _("waits for its parents"))
 
 
-def some(group: JobGroup) -> str:
+def members_of(group_id: int, state: int, using: str, *, newest: bool) -> QuerySet[GroupMember]:
+    """The members in one state in the order of their jobs, by an index, however many there are."""
+    rows = GroupMember.objects.using(using).filter(group_id=group_id, state=state)
+    return vendor(using).force_index(rows.order_by("-job_id" if newest else "job_id"), "ix_group_member")
+
+
+def by_state(group: JobGroup, counts: Counts, *, links: bool) -> str:
+    """The number of members in each state; with `links` each leads to these members."""
+    parts = []
+    for state, word in WORDS.items():
+        count = getattr(counts, state.name.lower())
+        if count or state == State.OUTSTANDING:
+            text = f"{capped(count, PAGE_MAX if counts.most else count + 1)} {word}"
+            parts.append(format_html('<a href="{}">{}</a>', members_address(group.pk, state), text) if links else text)
+    return format_html_join(" · ", "{}", ((part,) for part in parts))
+
+
+def members_address(group_id: int, state: int) -> str:
+    """The address of the list of the members in one state."""
+    return reverse("admin:jobqueue_jobgroup_members", args=[group_id, State(state).name.lower()])
+
+
+def some(group: JobGroup, states: Sequence[int] = (State.FAILED, State.OUTSTANDING)) -> str:
     """The newest members that have failed, and the oldest that have not ended, each with its error or state."""
     using = load().database
+    titles = {State.FAILED: gettext("Failed"), State.OUTSTANDING: gettext("Not ended")}
     parts = []
-    for state, title in ((State.FAILED, gettext("Failed")), (State.OUTSTANDING, gettext("Not ended"))):
-        order = "-job_id" if state == State.FAILED else "job_id"
-        rows = GroupMember.objects.using(using).filter(group_id=group.pk, state=state).order_by(order)
-        ids = list(rows.values_list("job_id", flat=True)[:SHOWN])
-        if ids:
-            parts.append(format_html("<h3>{}</h3>{}", title, _table(ids, using)))
+    for state in states:
+        rows = members_of(group.pk, state, using, newest=state == State.FAILED)
+        if members := list(rows.values_list("job_id", "name")[:SHOWN]):
+            parts.append(format_html("<h3>{}</h3>{}", titles[State(state)], table(members, State(state), using)))
     return format_html_join("", "{}", ((part,) for part in parts)) if parts else NOTHING
 
 
-def _table(ids: Sequence[int], using: str) -> str:
-    """Rows of jobs, in the order of `ids`."""
+def table(members: Sequence[tuple[int, str | None]], state: int, using: str) -> str:
+    """Rows of (job, name of the node) in their order, all of them in this state; a job may have been deleted."""
     tail = Right("last_error", _ERROR_CHARS)
-    rows = Job.objects.using(using).filter(pk__in=ids).defer("payload", "result", "last_error")
-    found = {job.pk: job for job in rows.annotate(now=Selected(UtcNow()), error_tail=tail)}
-    jobs = (found[job_id] for job_id in ids if job_id in found)
-    body = format_html_join(
-        "",
-        '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>',
-        (
-            (
-                job_link(job.pk),
-                plain(short_task(job.task)) if job.task else gettext("(handler)"),
-                badge(state_of(job), str(LABELS[state_of(job)])),
-                plain(error_note(mask_tail(job.error_tail or "", _ERROR_CHARS)), 200) or NOTHING,
-            )
-            for job in jobs
-        ),
+    rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _name in members])
+    few = rows.defer("payload", "result", "last_error", "progress", "options")
+    jobs = {job.pk: job for job in few.annotate(now=Selected(UtcNow()), error_tail=tail)}
+    named = any(name is not None for _job_id, name in members)
+    titles = (gettext("job"), *([gettext("node")] if named else []), gettext("task"), gettext("state"))
+    head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in (*titles, gettext("last error"))))
+    return format_html(
+        TABLE, head, format_html_join("", "{}", ((_row(*one, jobs, state, named=named),) for one in members))
     )
-    titles = (gettext("job"), gettext("task"), gettext("state"), gettext("last error"))
-    head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
-    return format_html(_TABLE, head, body)
 
 
-def graph(group: JobGroup) -> str:
-    """The drawing of a workflow and the table of its nodes; NODES_MAX of them."""
-    using = load().database
-    rows = GroupMember.objects.using(using).filter(group_id=group.pk).order_by("job_id")
-    members = list(rows.values_list("job_id", "name", "state")[: NODES_MAX + 1])
-    if not members:
-        return NOTHING
-    shown = members[:NODES_MAX]
-    nodes = [*_nodes(shown, using)]
-    parents = _parents([job_id for job_id, _, _ in shown], using)
-    names = {node.job_id: plain(node.name, 100) for node in nodes}
-    more = gettext("Only the first %(n)d nodes are shown.") % {"n": NODES_MAX} if len(members) > NODES_MAX else ""
-    note = format_html('<p class="jobqueue-note">{}</p>', more) if more else ""
-    drawn = draw(nodes, parents, title=gettext("The workflow"))
-    return format_html("{}{}{}", drawn, note, _list(nodes, parents, names))
+def _row(job_id: int, name: str | None, jobs: Mapping[int, Any], state: int, *, named: bool) -> str:
+    job = jobs.get(job_id)
+    gone = (NOTHING, badge(BADGES[State(state)], str(WORDS[State(state)])), NOTHING)
+    cells = _cells(job) if job is not None else gone
+    cells = (plain(name or NOTHING, 100), *cells) if named else cells
+    first = job_link(job_id) if job is not None else gettext("%(id)d (deleted)") % {"id": job_id}
+    body = format_html_join("", "<td>{}</td>", ((cell,) for cell in cells))
+    return format_html('<tr><th scope="row">{}</th>{}</tr>', first, body)
 
 
-def _nodes(members: Sequence[tuple[int, str | None, int]], using: str) -> Iterator[Node]:
-    rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _, _ in members])
-    columns = ("status", "gate", "run_at", "lock_until", "task")
-    jobs = {job.pk: job for job in rows.only(*columns).annotate(now=Selected(UtcNow()))}
-    for job_id, name, state in members:
-        job = jobs.get(job_id)
-        if job is None:
-            key = State(state).name.lower()
-            yield Node(job_id, name or str(job_id), key, LABELS.get(key, key))
-        elif job.status == Job.Status.READY and job.gate == PARENTS_GATE:
-            yield Node(job_id, name or str(job_id), *_WAITS)
-        else:
-            yield Node(job_id, name or str(job_id), state_of(job), LABELS[state_of(job)])
+def look_of(job: Any) -> tuple[str, StrOrPromise]:
+    """The state of a member as a key of drawings, and as a word: a node that waits is not ready for a worker."""
+    if job.status != Job.Status.READY or job.gate != PARENTS_GATE:
+        return state_of(job), LABELS[state_of(job)]
+    return ("held", _("held: a parent failed")) if job.wait_reason == HELD_BY_PARENTS else _WAITS
 
 
-def _parents(ids: Sequence[int], using: str) -> dict[int, list[int]]:
-    """By node, its parents."""
-    found: dict[int, list[int]] = {}
-    pairs = GroupParent.objects.using(using).filter(child_id__in=ids).order_by(F("pk"))
-    for parent, child in pairs.values_list("parent_id", "child_id"):
-        found.setdefault(child, []).append(parent)
-    return found
-
-
-def _list(nodes: Sequence[Node], parents: dict[int, list[int]], names: dict[int, str]) -> str:
-    body = format_html_join(
-        "",
-        '<tr><th scope="row"><a href="{}">{}</a></th><td>{}</td><td>{}</td></tr>',
-        (
-            (
-                page_address("job", node.job_id),
-                plain(node.name, 100),
-                badge(node.state, str(node.word)),
-                ", ".join(names.get(parent, str(parent)) for parent in parents.get(node.job_id, ())) or NOTHING,
-            )
-            for node in nodes
-        ),
+def _cells(job: Any) -> tuple[str, ...]:
+    return (
+        plain(short_task(job.task)) if job.task else gettext("(handler)"),
+        badge(*map(str, look_of(job))),
+        plain(error_note(mask_tail(job.error_tail or "", _ERROR_CHARS)), 200) or NOTHING,
     )
-    titles = (gettext("node"), gettext("state"), gettext("runs after"))
-    head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
-    table = format_html(_TABLE, head, mark_safe(body))
-    frame = '<details class="jobqueue-nodes"><summary>{}</summary>{}</details>'
-    return format_html(frame, gettext("The nodes as a table"), table)
