@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -232,10 +232,12 @@ class JobQueueBackend(BaseTaskBackend):
             replaces=getattr(task, "on_conflict", None) == "replace",
             tags=tuple(getattr(task, "tags", ())),
         )
+        # Not by replace(), which reads all fields of the job again for each of many.
+        make = partial(type(shared), **{field.name: getattr(shared, field.name) for field in fields(shared)})
         has_keys = has_own_key(task) or any(getattr(task, name, None) is not None for name in _KEYS)
         if not has_keys:
-            return [replace(shared, payload=text) for text in texts]
-        return [replace(shared, payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
+            return [make(payload=text) for text in texts]
+        return [make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
 
     def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
