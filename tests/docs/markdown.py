@@ -18,6 +18,8 @@ Hidden comments, each on lines of its own before or after a block:
                                  expected of it before; so it is with a block of text, see tests/docs/printed.py
     <!-- test: worker -->        tutorial: the next expectations are about the last block that goes on running
     <!-- test: browse URL -->    tutorial: the next expectations are about the text of this page
+    <!-- test: picture PATH URL -->
+                                 tutorial: the file PATH is a picture of this page, see tests/docs/tutorial_picture.py
     <!-- test: replace PATH OLD NEW -->
                                  tutorial: in the file PATH, OLD becomes NEW
     <!-- test: unseen COMMAND -->
@@ -37,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "proof" not in p.parts)]
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 VERBS = {"setup", "check", "module", "only", "beside", "work", "file", "append", "background", "expect"}
-VERBS |= {"skip", "worker", "browse", "replace", "first_job", "unseen", "without"}
+VERBS |= {"skip", "worker", "browse", "picture", "replace", "first_job", "unseen", "without"}
 LANGUAGES = {"python", "sql", "sh", "ini", "yaml", "dockerfile", "text"}
 
 _MARK = re.compile(r"^<!-- test: (\w+)(.*?)-->", re.DOTALL | re.MULTILINE)
