@@ -28,6 +28,7 @@ from jobqueue.transitions import (
     cancel_held,
     claim,
     discard,
+    extend_held,
     fail,
     fail_many,
     heartbeat,
@@ -112,6 +113,7 @@ def _settle():
     assert len(held_by(rest[3].worker, using="default")) == len(rest) - 3
     cancel(rest[3].job_id)
     cancel_held(rest[3])
+    assert extend_held(rest[4].job_id, 600)
     release_held(rest[4].job_id)
     Job.objects.filter(pk=rest[5].job_id).update(lock_until=UtcNowPlus(-60))
     reap()

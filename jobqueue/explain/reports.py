@@ -61,10 +61,11 @@ class Report:
 def reports(names: Sequence[str], using: str) -> list[Report]:
     """The recent answers of some of these workers. One statement."""
     found = answers(names[:WORKERS_MAX], RECENT_SECONDS, using=using) if names else []
-    return [_report(one.worker, one.age_seconds, one.content) for one in found if isinstance(one.content, dict)]
+    return [report_of(one.worker, one.age_seconds, one.content) for one in found if isinstance(one.content, dict)]
 
 
-def _report(worker: str, age_seconds: float, content: dict[str, Any]) -> Report:
+def report_of(worker: str, age_seconds: float, content: dict[str, Any]) -> Report:
+    """An answer as it is stored; what cannot be read of it is left out."""
     # A worker of another release may have written it.
     places, unreachable = content.get("places"), content.get("unreachable")
     standing = list(_standing(worker, places)) if isinstance(places, list) else []

@@ -94,8 +94,16 @@ def listed(*, limit: int, stopped: bool, using: str) -> list[ListedWorker]:
     rows: list[ReadWorker] = list(_rows(using).filter(stopped_at__isnull=True).order_by("-heartbeat_at")[:limit])
     if stopped:
         rows += _rows(using).filter(stopped_at__isnull=False).order_by("-stopped_at")[:limit]
-    held = _held([row.name for row in rows], using)
+    held = held_jobs([row.name for row in rows], limit=LEASES_MAX + 1, using=using)
     return _together(_listed(row, held.get(row.name, ())) for row in rows)
+
+
+def held_jobs(names: Sequence[str], *, limit: int, using: str) -> dict[str, list[HeldJob]]:
+    """Up to `limit` jobs of each of these workers, the oldest ids first. One statement for each hundred workers."""
+    found: dict[str, list[HeldJob]] = defaultdict(list)
+    for name, *columns in _leases(using, limit).rows_of_each([{"worker": name} for name in names]):
+        found[name].append(HeldJob(*columns))
+    return found
 
 
 def _rows(using: str) -> QuerySet[ReadWorker]:
@@ -145,19 +153,11 @@ def _age(instant: datetime, now: datetime) -> float:
     return max(0.0, (now - instant).total_seconds())
 
 
-def _held(names: Sequence[str], using: str) -> dict[str, list[HeldJob]]:
-    """The jobs of each of these workers, LEASES_MAX + 1 at most, the oldest ids first."""
-    found: dict[str, list[HeldJob]] = defaultdict(list)
-    for name, *columns in _leases(using).rows_of_each([{"worker": name} for name in names]):
-        found[name].append(HeldJob(*columns))
-    return found
-
-
 @cache
-def _leases(using: str) -> Prepared:
+def _leases(using: str, limit: int) -> Prepared:
     # By equality: for a list of names MySQL may read the whole index.
     rows = Job.objects.using(using).filter(
         locked_by=Slot("worker", NameField()), status=Unestimated(Job.Status.PROCESSING)
     )
     columns = ("locked_by", "pk", "queue", "task", "locked_at", "lock_until")
-    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list(*columns)[: LEASES_MAX + 1])
+    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list(*columns)[:limit])

@@ -1,4 +1,4 @@
-"""What people do to jobs and ordering keys: cancel, discard, retry, resume, and release of a running job."""
+"""What people do to jobs and ordering keys: cancel, discard, retry, resume; of a running job: release and extend."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import F
+from django.db.models import Case, F, When
+from django.db.models.lookups import Exact
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
+from jobqueue.db.expressions import Unindexed
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -29,7 +31,7 @@ from jobqueue.transitions.leases import RELEASED, canceled, lease_of
 from jobqueue.transitions.operating import Change, operate, rows_of
 from jobqueue.transitions.releasing import release
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_again_in_groups, run_verb
-from jobqueue.validation import INT_MAX, check_id, check_key, check_queue
+from jobqueue.validation import INT_MAX, check_id, check_key, check_queue, check_seconds
 
 
 def cancel(job_id: int | str, *, using: str | None = None) -> bool:
@@ -87,6 +89,20 @@ def release_held(job_id: int | str, *, using: str | None = None) -> bool:
         return False
     wakeup.notify(job.queue, alias)
     return True
+
+
+def extend_held(job_id: int | str, seconds: float, *, using: str | None = None) -> bool:
+    """Let the lease of a running job last at least `seconds` from now, by an operator. One statement.
+
+    False if the job is not running, or its lease has run out. A holder that renews its lease sets the end anew.
+    """
+    alias, until = alias_of(using), UtcNowPlus(check_seconds(seconds, "seconds"))
+    running = rows_of([check_id(job_id)], alias).filter(Exact(Unindexed("status"), int(Job.Status.PROCESSING)))
+    living = running.filter(lock_until__gt=UtcNow())
+    longer = Case(When(lock_until__gt=until, then=F("lock_until")), default=until)
+    with explain_missing_table(alias):
+        extend = partial(living.update, lock_until=longer, updated_at=UtcNow())
+        return bool(retry_transient("heartbeat", extend, using=alias))
 
 
 def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -> bool:

@@ -156,6 +156,7 @@ def test_each_failed_attempt_opens_to_its_error():
         lease = claim_one()
         fail(lease, error=f"first line {number}\n{SCRIPT} {number}", delay_seconds=0)
     page = text_of(root().get(job_page(lease.job_id)))
-    assert page.count("<details><summary>&lt;script&gt;") == 2
+    assert page.count('<strong class="jobqueue-attempt-note">&lt;script&gt;') == 2
+    assert page.count('<details class="jobqueue-attempt"') == 2
     assert page.index("first line 2") < page.index("first line 1")
     assert job(lease.job_id).attempts == 2

@@ -1,18 +1,20 @@
 """What a job's page tells of progress, expiry and attempts."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from jobqueue.admin.page import formatting
+from jobqueue import flow
+from jobqueue.admin.page import formatting, history
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.models import JobAttempt
+from jobqueue.models import JobAttempt, Worker
 from jobqueue.transitions import fail
-from tests.admin.helpers import HOSTILE, JOBS, client_of, job_page, person, text_of, viewer
+from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, text_of, viewer
 from tests.app import tasks
-from tests.factories import claim_one, set_columns
+from tests.factories import claim_one, make_in_state, set_columns
 from tests.matrix import enough_on
 
 pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the verbs run everywhere")]
@@ -58,12 +60,14 @@ def test_a_job_that_will_not_start_in_time_is_not_said_to_start(columns):
 def test_a_page_leaves_out_what_a_job_does_not_have():
     made = tasks.greet.enqueue("ann", 1)
     client = viewer()
-    absent = ("Dedupe key", "Ordering key", "Progress", "Expires", "Last error", ">Failure<", ">Lease<", "Finished")
+    absent = ["Dedupe key", "Ordering key", "Progress", "Expires", "Last error", "Tags", "Priority", ">Lease<"]
+    absent += ["Finished", "Result", "Attempts that failed", "Cause", "Last changes", "Note on such", "<dd>-</dd>"]
     page = text_of(client.get(job_page(made.id)))
     assert [word for word in absent if word in page] == []
     fail(claim_one("default"), error=ValueError("no"))
     page = text_of(client.get(job_page(made.id)))
-    assert [word for word in ("Last error", ">Failure<", "History of failed attempts") if word not in page] == []
+    present = ("Attempts that failed", "Jobs that failed like that", "Last worker")
+    assert [word for word in present if word not in page] == []
 
 
 def test_the_page_of_a_scheduled_job_says_so_once():
@@ -117,8 +121,8 @@ def test_the_list_shows_the_short_name_and_the_whole_one_as_a_hint():
 def test_the_title_names_the_job_and_its_task():
     made = tasks.greet.enqueue("ann", 1)
     page = text_of(viewer().get(job_page(made.id)))
-    assert f"<title>Job {made.id}: app.greet | " in page
-    assert f"<h1>Job {made.id}: app.greet</h1>" in page
+    assert f"<title>app.greet (job {made.id}) | " in page
+    assert f"<h1>app.greet (job {made.id})</h1>" in page
     assert "View job" not in page
 
 
@@ -179,14 +183,16 @@ def test_times_are_in_the_active_time_zone(settings):
         assert "2026-01-31 18:30:05 EST (" in text_of(client.get(job_page(made.id)))
 
 
-def test_the_attempts_say_in_which_time_zone_they_are():
+def test_the_attempts_and_the_timeline_say_in_which_time_zone_they_are():
     made = tasks.greet.enqueue("ann", 1)
     fail(claim_one("default"), error=ValueError("no"))
-    JobAttempt.objects.update(ended_at=datetime(2026, 1, 31, 23, 30, 5, tzinfo=UTC))
+    times = {"started_at": datetime(2026, 1, 31, 23, 30, 5, tzinfo=UTC)}
+    JobAttempt.objects.update(**times, ended_at=datetime(2026, 1, 31, 23, 30, 7, tzinfo=UTC))
     with timezone.override("Asia/Seoul"):
         page = text_of(viewer().get(job_page(made.id)))
-    assert "ended (Asia/Seoul)" in page
-    assert "<td>2026-02-01 08:30:05</td>" in page
+    assert "Timeline <small>Asia/Seoul</small>" in page
+    assert '<span class="jobqueue-event-at">2026-02-01 08:30:05 <small>' in page
+    assert "<dt>Ended at</dt><dd>2026-02-01 08:30:07 KST (" in page
 
 
 @pytest.mark.parametrize("zone", ["Asia/Seoul", "America/New_York"])
@@ -209,3 +215,135 @@ def test_hostile_text_stays_text(text):
 
 def test_the_list_is_titled_with_what_it_lists():
     assert "<h1>Jobs</h1>" in text_of(viewer().get(JOBS))
+
+
+def test_the_newest_attempt_is_open_and_the_others_are_not():
+    made = tasks.greet.enqueue("ann", 1)
+    for number in range(3):
+        fail(claim_one("default"), error=ValueError(f"no {number}"), delay_seconds=0)
+    page = text_of(viewer().get(job_page(made.id)))
+    assert page.count('<details class="jobqueue-attempt"') == 3
+    assert page.count('<details class="jobqueue-attempt" open>') == 1
+    assert page.index("ValueError: no 2") < page.index("ValueError: no 1") < page.index("ValueError: no 0")
+    assert page.count('<div class="jobqueue-copy"><pre') == 3
+    assert 'data-jobqueue-copy="Copy"' in page
+    assert '<script src="/static/jobqueue/copy.js" defer></script>' in page
+
+
+def test_an_error_that_is_of_no_attempt_is_shown_too():
+    made = tasks.greet.enqueue("ann", 1)
+    set_columns(made.id, last_error="written by another program")
+    page = text_of(viewer().get(job_page(made.id)))
+    assert "Last error" in page
+    assert "written by another program" in page
+
+
+def test_of_a_long_error_the_end_is_shown_because_it_names_the_error():
+    made = tasks.greet.enqueue("ann", 1)
+    fail(claim_one("default"), error="\n".join(f"line {n} of the trace" for n in range(5000)) + "\nOops: the end")
+    page = text_of(viewer().get(job_page(made.id)))
+    assert "Oops: the end" in page
+    assert "line 10 of the trace" not in page
+    assert len(page) < 100_000
+
+
+def test_why_a_waiting_job_does_not_run_is_told_with_what_to_do():
+    made = tasks.greet.enqueue("ann", 1)
+    client = viewer()
+    flow.pause("default", reason="we move <b>house</b>", by="kim")
+    page = text_of(client.get(job_page(made.id)))
+    part = page.partition("Why it is not running")[2].partition("</ol>")[0]
+    assert part.count("<li>") == 2
+    assert "we move &lt;b&gt;house&lt;/b&gt;" in part
+    assert "Start a worker: python manage.py runworker" in part
+    assert "It starts when none of the reasons below holds it back any more." in page
+
+
+def test_a_job_that_only_has_to_wait_is_not_explained_at_length():
+    made = tasks.greet.enqueue("ann", 1)
+    Worker.objects.create(
+        name="w", host="h", pid=1, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, version="1"
+    )
+    client = viewer()
+    page = text_of(client.get(job_page(made.id)))
+    assert "The next free worker of queue default starts it." in page
+    assert "Why it is not running" not in page
+    set_columns(made.id, run_at=UtcNowPlus(600))
+    assert "Why it is not running" not in text_of(client.get(job_page(made.id)))
+
+
+@pytest.mark.parametrize("name", ["PROCESSING", "DONE", "FAILED", "CANCELED"])
+def test_jobs_that_do_not_wait_are_not_explained(name):
+    assert "Why it is not running" not in text_of(viewer().get(job_page(make_in_state(name))))
+
+
+def test_tags_keys_task_and_queue_lead_to_the_jobs_that_share_them():
+    made = tasks.greet.using(tags=["a & b", "nightly"], ordering_key="customer 7").enqueue("ann", 1)
+    page = text_of(viewer().get(job_page(made.id)))
+    for link in (
+        f'<a href="{JOBS}?tag=a+%26+b">a &amp; b</a>',
+        f'<a href="{JOBS}?tag=nightly">nightly</a>',
+        f'<a href="{JOBS}?queue=default&amp;q=customer+7">customer 7</a>',
+        f'<a href="{JOBS}?task=tests.app.tasks.greet">tests.app.tasks.greet</a>',
+        f'<a href="{JOBS}?queue=default">default</a>',
+    ):
+        assert link in page, link
+
+
+def test_links_to_pages_that_one_may_not_see_are_left_out():
+    made = tasks.greet.enqueue("ann", 1)
+    fail(claim_one("default"), error=ValueError("no"), retry=False)
+    page = text_of(viewer().get(job_page(made.id)))
+    assert "/flowrule/" not in page
+    assert "redrive/new" not in page
+    page = text_of(client_of(person("view_job", "view_flowrule", "redrive_jobs", "view_redrive", name="bob")).get(
+        job_page(made.id)
+    ))  # fmt: skip
+    assert "/flowrule/queue/?queue=default" in page or "queue=default" in page
+    assert "redrive/new" in page
+
+
+def test_each_button_says_what_follows():
+    ready, failed = make_in_state("READY", "a"), make_in_state("FAILED", "b")
+    client = viewer("retry_job", "cancel_job", "discard_job")
+    page = text_of(client.get(job_page(ready)))
+    assert "It ends and does not run." in page
+    assert 'aria-describedby="jobqueue-does-cancel"' in page
+    assert '<span id="jobqueue-does-cancel">' in page
+    page = text_of(client.get(job_page(failed)))
+    assert "It leaves the dead letters and does not run again." in page
+    assert "with new attempts." in page
+
+
+def test_progress_with_a_total_has_a_bar():
+    made = tasks.greet.enqueue("ann", 1)
+    client = viewer()
+    set_columns(made.id, progress={"done": 3, "total": 4, "note": "rows"})
+    assert '<progress value="3" max="4" aria-label="Progress">' in text_of(client.get(job_page(made.id)))
+    set_columns(made.id, progress={"done": 3, "total": None, "note": "rows"})
+    page = text_of(client.get(job_page(made.id)))
+    assert "<progress" not in page
+    assert "Progress: 3: rows" in page
+
+
+def test_a_job_without_a_task_is_titled_with_its_queue():
+    page = text_of(viewer().get(job_page(make_in_state("READY", "mail"))))
+    assert re.search(r"<h1>handler of queue mail \(job \d+\)</h1>", page)
+
+
+def test_only_the_newest_changes_of_all_rows_are_looked_at(monkeypatch):
+    job_id, other = make_in_state("FAILED", "a"), make_in_state("FAILED", "b")
+    client = viewer("discard_job")
+    act(client, "discard", job_id)
+    assert "discard (was FAILED)" in text_of(client.get(job_page(job_id)))
+    monkeypatch.setattr(history, "LOOKED_AT", 1)
+    act(client, "discard", other)
+    assert "Last changes" not in text_of(client.get(job_page(job_id)))
+    assert "Last changes" in text_of(client.get(job_page(other)))
+
+
+def test_characters_of_four_bytes_are_shown_as_they_are():
+    family = "\U0001f469\U0001f467"
+    made = tasks.greet.using(tags=[family]).enqueue(family, 1)
+    fail(claim_one("default"), error=ValueError(family), retry=False)
+    assert text_of(viewer("view_payload").get(job_page(made.id))).count(family) >= 4

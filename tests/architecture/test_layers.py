@@ -25,8 +25,9 @@ ROOMS = [
     "log_format", "retention", "bulk_verbs", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
-    "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.audit", "admin.queues", "admin.schedules",
-    "admin.outbox", "admin.groups", "admin.settings", "admin.overview", "admin", "templatetags",
+    "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.workers", "admin.audit", "admin.queues",
+    "admin.schedules", "admin.outbox", "admin.groups", "admin.locks", "admin.settings", "admin.overview", "admin",
+    "templatetags",
     "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

@@ -7,7 +7,16 @@ from django.db import transaction
 from jobqueue import bulk_verbs, dead_letters, enqueue, flow, workflow
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.idempotency import once
-from jobqueue.models import IdempotencyRecord, JobAlarm, JobStat, OutboxEvent, RedoneStat, Worker
+from jobqueue.models import (
+    IdempotencyRecord,
+    JobAlarm,
+    JobStat,
+    LockRow,
+    MutexRow,
+    OutboxEvent,
+    RedoneStat,
+    Worker,
+)
 from jobqueue.outbox import publish
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare, withdraw
@@ -132,4 +141,7 @@ def _outbox():
 def _locks():
     count_keys(LONG[:80], KEY)
     keep(LONG)
+    plain = {"fence": 2**62, "owner": LONG[:200], "expires_at": read_now("default") + timedelta(minutes=10)}
+    LockRow.objects.create(lock_key=f"{KEY}/{LONG[:150]}", owner_token=b"t" * 16, **plain)
+    MutexRow.objects.create(lock_key=f"{KEY}<b>{LONG[:150]}", takes=10**9)
     RedoneStat.objects.create(id=b"r" * 16, verb="claim", error="deadlock", redone=12, given_up=1)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from django.db import connection, connections
 
-from jobqueue.admin import lock_activity
+from jobqueue.admin.locks import lock_activity
 from jobqueue.db import redone
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.report import read_redone

@@ -54,6 +54,7 @@ VERBS = {
     "release_many": (leased, lambda lease: transitions.release_many([lease]), "READY"),
     "cancel_held": (leased, transitions.cancel_held, "CANCELED"),
     "release_held": (lambda: make_in_state("PROCESSING"), transitions.release_held, "READY"),
+    "extend_held": (lambda: make_in_state("PROCESSING"), lambda n: transitions.extend_held(n, 600), "PROCESSING"),
     "cancel": (make_job, transitions.cancel, "CANCELED"),
     "discard": (lambda: make_in_state("FAILED"), transitions.discard, "CANCELED"),
     "retry": (lambda: make_in_state("FAILED"), transitions.retry, "READY"),
@@ -69,11 +70,14 @@ ONE_STATEMENT = {
     "release",
     "cancel_held",
     "release_held",
+    "extend_held",
 }
 
 
 def word(verb):
     """The word under which it is counted."""
+    if verb == "extend_held":
+        return "heartbeat"
     return verb.removesuffix("_many").removesuffix("_held")
 
 
@@ -119,7 +123,7 @@ def check(verb, subject, result, wanted):
     if verb.startswith("fail"):
         assert JobAttempt.objects.filter(job_id=job_id).count() == 1
         assert Job.objects.get(pk=job_id).attempts == 1
-    if verb in ("cancel", "discard", "retry", "release_held", "resume"):
+    if verb in ("cancel", "discard", "retry", "release_held", "extend_held", "resume"):
         assert result is True
     if verb.endswith("_many"):
         assert result == []

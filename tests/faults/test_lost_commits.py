@@ -14,6 +14,7 @@ from jobqueue.transitions import (
     cancel_held,
     claim,
     discard,
+    extend_held,
     fail,
     reap,
     release,
@@ -65,13 +66,16 @@ OPERATORS = {
     "retry of a dead job": (lambda: make_in_state("FAILED"), retry, "READY"),
     "retry of a delayed job": (delayed, retry, "READY"),
     "release_held": (lambda: make_in_state("PROCESSING"), release_held, "READY"),
+    "a longer lease": (lambda: make_in_state("PROCESSING"), lambda job_id: extend_held(job_id, 600), "PROCESSING"),
 }
+
+HARMLESS = {"cancel of a running job", "a longer lease"}
 
 
 @pytest.mark.parametrize(
     "case",
-    # To ask a running job a second time does no harm, and was never answered wrongly.
-    [pytest.param(case, marks=[] if case.endswith("running job") else [finding("A14")]) for case in OPERATORS],
+    # A second one does no harm, and was never answered wrongly.
+    [pytest.param(case, marks=[] if case in HARMLESS else [finding("A14")]) for case in OPERATORS],
 )
 def test_an_operators_verb_whose_commit_answer_was_lost_says_that_it_was_done(case, answer_lost, heard):
     prepare, act, wanted = OPERATORS[case]

@@ -116,6 +116,7 @@ def beside_the_rows():
         "reap": lambda: transitions.reap(using=SHOP),
         "held_by": lambda: transitions.held_by("w", using=SHOP),
         "release_held": lambda: transitions.release_held(1, using=SHOP),
+        "extend_held": lambda: transitions.extend_held(1, 60, using=SHOP),
         "resume": lambda: transitions.resume("q", "k", using=SHOP),
         "outbox.retry": lambda: outbox.retry(1, using=SHOP),
         "outbox.skip": lambda: outbox.skip(1, using=SHOP),

@@ -140,11 +140,12 @@ def release():
     return (models.Job,)
 
 
-@walks("jobqueue.transitions.heartbeat", "jobqueue.transitions.heartbeat_many")
+@walks("jobqueue.transitions.heartbeat", "jobqueue.transitions.heartbeat_many", "jobqueue.transitions.extend_held")
 def heartbeat():
     lease = a_lease()
     assert transitions.heartbeat(lease, lease_seconds=600) > lease.lock_until
     assert transitions.heartbeat_many([lease], lease_seconds=600) == []
+    assert transitions.extend_held(lease.job_id, 3600)
     return (models.Job,)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
+from django.core.exceptions import SuspiciousOperation
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
@@ -23,6 +25,16 @@ from jobqueue.models import Job
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
+
+#: the name of the field with the time by which a lease is extended, its choices in seconds, and what lists extend by
+SECONDS = "extend_seconds"
+EXTENSIONS: dict[int, StrOrPromise] = {
+    300: _("5 minutes"),
+    900: _("15 minutes"),
+    3600: _("1 hour"),
+    21_600: _("6 hours"),
+}
+EXTEND_SECONDS = 900
 
 
 @admin.action(description=_("Retry now"), permissions=["retry"])
@@ -49,6 +61,16 @@ def release(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     apply(model_admin, request, queryset, "release", transitions.release_held, _released, allowed=("PROCESSING",))
 
 
+@admin.action(description=_("Extend lease (nobody takes the job away for 15 minutes)"), permissions=["release"])
+def extend(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Let the lease last longer, by the time that the page of a job sends with its button."""
+    given = request.POST.get(SECONDS, str(EXTEND_SECONDS))
+    if given not in map(str, EXTENSIONS):
+        raise SuspiciousOperation("a time that no page offers")
+    verb = partial(transitions.extend_held, seconds=float(given))
+    apply(model_admin, request, queryset, "extend", verb, _extended, allowed=("PROCESSING",))
+
+
 @admin.action(description=_("Run alone (each in a process of its own)"), permissions=["retry"])
 def run_alone(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """Have a worker run FAILED, CANCELED and held jobs, one after another, in a process for each."""
@@ -70,12 +92,13 @@ def redrive(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     return show(request, model_admin.admin_site, form)
 
 
-ALL = (retry, cancel, discard, release, run_alone, redrive)
+ALL = (retry, cancel, discard, release, extend, run_alone, redrive)
 #: labels of the buttons on a job's page
 BUTTONS: dict[str, StrOrPromise] = {
     "retry": _("Retry now"),
     "cancel": _("Cancel"),
     "discard": _("Discard"),
+    "extend": _("Extend lease"),
     "release": _("Release lease"),
     "run_alone": _("Run alone"),
 }
@@ -123,4 +146,10 @@ def _released(changed: Changed) -> Iterator[str]:
         "%(n)d job was taken from its worker and will run again.",
         "%(n)d jobs were taken from their workers and will run again.",
         len(changed),
+    ) % {"n": len(changed)}
+
+
+def _extended(changed: Changed) -> Iterator[str]:
+    yield ngettext(
+        "The lease of %(n)d job lasts longer now.", "The leases of %(n)d jobs last longer now.", len(changed)
     ) % {"n": len(changed)}

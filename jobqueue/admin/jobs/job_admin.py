@@ -10,50 +10,25 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from jobqueue.admin.dead_letters.failure_note import note_block
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
 from jobqueue.admin.jobs.bulk_link import bulk_address
+from jobqueue.admin.jobs.buttons import label_of
 from jobqueue.admin.jobs.columns import JobColumns
 from jobqueue.admin.jobs.controls import FILTERS
 from jobqueue.admin.jobs.filters import NAMES, SEARCH, selection_of
 from jobqueue.admin.jobs.job_list import JobList
-from jobqueue.admin.jobs.membership import membership
+from jobqueue.admin.jobs.page import job_page
+from jobqueue.admin.jobs.page_fields import title_of
 from jobqueue.admin.jobs.prune import prune
-from jobqueue.admin.jobs.states import LABELS, STATE_OF, state_of, verbs_of
-from jobqueue.admin.page.formatting import short_task
+from jobqueue.admin.jobs.states import LABELS, STATE_OF, verbs_of
 from jobqueue.admin.page.verb_admin import VerbAdmin, needs
 from jobqueue.models import Job
-from jobqueue.ordering import SCHEDULED
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
     from jobqueue.admin.jobs.states import ShownJob
-
-#: fields of the page that are left out while their column is NULL
-_OPTIONAL = {
-    "progress_text": "progress",
-    "dedupe": "dedupe_key",
-    "order_key": "ordering_key",
-    "group": "membership",
-    "dependency": "dependency",
-    "reason": "wait_reason",
-    "cause_word": "cause",
-    "failure_kind": "fingerprint",
-    "failure_note": "fingerprint",
-    "error_text": "last_error",
-    "attempts_table": "last_error",
-    "expires": "expires_at",
-    "started": "last_started_at",
-    "finished": "finished_at",
-    "held_by": "locked_by",
-    "leased_at": "locked_at",
-    "leased_until": "lock_until",
-    "ran_by": "last_worker",
-    "options_json": "options",
-}
-_STATE = ("state", "next", "queue_name", "task_name")
 
 
 @admin.register(Job)
@@ -64,32 +39,10 @@ class JobAdmin(JobColumns, VerbAdmin):
     list_defer = ("payload", "result", "last_error")
     list_filter = FILTERS
     change_list_template = "admin/jobqueue/job_list.html"
+    change_form_template = "admin/jobqueue/job_page.html"
     actions = (*actions.ALL, prune)
     search_fields = ("id",)
     search_help_text = _("A job id, dedupe key, tag, task, or ordering key of jobs that have not ended")
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    *_STATE,
-                    "priority",
-                    "attempt_of",
-                    "progress_text",
-                    "dedupe",
-                    "order_key",
-                    "group",
-                    "dependency",
-                    "reason",
-                )
-            },
-        ),
-        (_("Failure"), {"fields": ("cause_word", "failure_kind", "failure_note", "error_text", "attempts_table")}),
-        (_("Times"), {"fields": ("created", "due_at", "expires", "started", "finished", "updated")}),
-        (_("Lease"), {"fields": ("held_by", "leased_at", "leased_until", "ran_by")}),
-        (_("Internals"), {"classes": ("collapse",), "fields": ("fence", "gate", "epoch", "crashes", "options_json")}),
-    )
-    content = (_("Payload and result"), {"fields": ("payload_json", "result_json")})
     content_columns = ("payload", "result")
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
@@ -97,25 +50,21 @@ class JobAdmin(JobColumns, VerbAdmin):
     has_redrive_permission, has_prune_permission = needs("redrive_jobs"), needs("prune_jobs")
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """The parts of the page, without fields that are empty for this job."""
-        own = super().get_fieldsets(request, obj)
-        if not isinstance(obj, Job):
-            return own
-        empty = {shown for shown, column in _OPTIONAL.items() if getattr(obj, column) in (None, SCHEDULED)}
-        parts = [
-            (title, {**options, "fields": tuple(name for name in options["fields"] if name not in empty)})
-            for title, options in own
-        ]
-        return [(title, options) for title, options in parts if options["fields"]]
+        """None: the page has parts of its own."""
+        return []
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
-        """The job, with its group and the note on its failure as this user may see them."""
-        found = super().get_object(request, object_id, from_field)
-        if isinstance(found, Job):
-            found.membership = membership(found, request) or None  # type: ignore[attr-defined]
-        if isinstance(found, Job) and found.fingerprint:
-            found.failure_note = note_block(found.fingerprint, request)  # type: ignore[attr-defined]
-        return found
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show the parts of the page that this user may see, with the buttons that he or she may use."""
+        job = context.get("original")
+        if job is not None:
+            shows_content = self.shows_content(request)
+            context["page"] = job_page(job, request, context["permitted"], shows_content=shows_content)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def title_of(self, row: Any, name: str) -> str:
+        return title_of(row)
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[JobList]:
         return JobList
@@ -124,9 +73,7 @@ class JobAdmin(JobColumns, VerbAdmin):
         return verbs_of(row)
 
     def button_label(self, name: str, row: ShownJob) -> StrOrPromise:
-        """A job that has not run yet is not retried."""
-        first_run = name == "retry" and state_of(row) == "scheduled" and not row.attempts
-        return _("Run now") if first_run else super().button_label(name, row)
+        return label_of(name, row)
 
     def unchanged(self, name: str, count: int) -> str:
         if name == "delete":
@@ -135,14 +82,17 @@ class JobAdmin(JobColumns, VerbAdmin):
                 "%(n)d were not deleted: later jobs of their ordering keys wait for them, or their rows are in use.",
                 count,
             ) % {"n": count}
+        if name == "extend":
+            return ngettext(
+                "%(n)d was not changed: its lease has run out.",
+                "%(n)d were not changed: their leases have run out.",
+                count,
+            ) % {"n": count}
         return ngettext(
             "%(n)d was not changed: another job has its dedupe key, or its state has just changed.",
             "%(n)d were not changed: other jobs have their dedupe keys, or their states have just changed.",
             count,
         ) % {"n": count}
-
-    def label_of(self, row: Job) -> str:
-        return short_task(row.task) if row.task else row.queue
 
     def states_of(self, rows: QuerySet[Job]) -> list[tuple[int, str]]:
         return [(pk, Job.Status(status).name) for pk, status in rows.values_list("pk", "status")]

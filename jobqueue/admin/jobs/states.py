@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import plain, span
+from jobqueue.admin.page.formatting import plain, short_class, span
 from jobqueue.conf import load
 from jobqueue.dead_letters.alone import is_requested
-from jobqueue.explain.jobs import explain_row
+from jobqueue.explain import Explanation
 from jobqueue.masking import mask_text
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE, QUARANTINED
@@ -43,7 +44,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "ready": ("cancel", "discard"),
     "scheduled": ("retry", "cancel", "discard"),
     "held": ("retry", "run_alone", "cancel", "discard"),
-    "running": ("cancel", "release"),
+    "running": ("cancel", "extend", "release"),
     "expired": ("cancel", "release"),
     "failed": ("retry", "discard"),
     "canceled": ("retry",),
@@ -76,11 +77,11 @@ def state_label(job: ShownJob) -> str:
     return label
 
 
-def what_next(job: ShownJob) -> str:
-    """A sentence on what happens to a job next if nobody changes it."""
+def what_next(job: ShownJob, reasons: Sequence[Explanation]) -> str:
+    """A sentence on what happens to a job next if nobody changes it. `reasons`: why it waits, if it does."""
     state = state_of(job)
     if state in ("ready", "scheduled"):
-        return _waiting(job)
+        return _waiting(job, reasons)
     if state == "expired":
         return gettext("Its lease has expired. The next reaper makes it ready again, or ends it if no attempt is left.")
     if state == "running":
@@ -105,19 +106,19 @@ def _blocks_its_key(job: ShownJob) -> bool:
     return job.ordering_key is not None and entries.filter(job_id=job.pk).exists()
 
 
-def _waiting(job: ShownJob) -> str:
-    """What explain_job() finds likeliest."""
+def _waiting(job: ShownJob, reasons: Sequence[Explanation]) -> str:
+    """Of a job that is ready: when it starts, as far as one can know."""
     facts = {"queue": plain(job.queue), "time": span((job.run_at - job.now).total_seconds())}
     if job.expires_at is not None and job.expires_at <= max(job.now, job.run_at):
         text = gettext("It expires before it can start. The next worker of queue %(queue)s that reads it cancels it.")
         return text % facts
-    first = explain_row(job, load().database)[0]
-    if first.code == "not_due":
+    code = reasons[0].code
+    if code == "not_due":
         text = gettext("It is due in %(time)s. Then the next free worker of queue %(queue)s starts it.") % facts
-    elif first.code == "workers_busy":
+    elif code == "workers_busy":
         text = gettext("The next free worker of queue %(queue)s starts it.") % facts
     else:
-        return plain(f"{first.text} {first.next_step}")
+        return gettext("It starts when none of the reasons below holds it back any more.")
     if job.wait_reason and job.wait_reason != SCHEDULED:
-        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(mask_text(job.wait_reason))}
+        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(short_class(mask_text(job.wait_reason)))}
     return text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Model
+from django.db.models import Model, Subquery
 from django.http import HttpRequest
 
 from jobqueue.admin.page.formatting import plain, stamp
 
 RECENT, NAME_CHARS = 10, 200
+#: the newest entries of all rows that are looked at: no index leads to those of one row
+LOOKED_AT = 10_000
 
 
 def log_entry(
@@ -27,11 +29,12 @@ def log_entry(
 
 
 def recent(model: type[Model], row_id: object) -> list[tuple[str, str, str]]:
-    """When, who and what, of the last RECENT changes of a row."""
-    rows = LogEntry.objects.filter(content_type_id=_kind(model), object_id=str(row_id)).select_related("user")
+    """When, who and what, of the last RECENT changes of a row among the newest LOOKED_AT changes."""
+    newest = Subquery(LogEntry.objects.order_by("-pk").values("pk")[:1])
+    rows = LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type_id=_kind(model), object_id=str(row_id))
     return [
         (stamp(row.action_time), plain(row.user.get_username()), plain(row.get_change_message(), NAME_CHARS))
-        for row in rows.order_by("-pk")[:RECENT]
+        for row in rows.select_related("user").order_by("-pk")[:RECENT]
     ]
 
 

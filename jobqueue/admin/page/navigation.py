@@ -18,6 +18,7 @@ class Page(NamedTuple):
     word: StrOrPromise
     url_name: str
     permission: str
+    parts: tuple[str, ...] = ()  # the URL names of lists that belong to it
 
 
 class Entry(NamedTuple):
@@ -38,7 +39,12 @@ _PAGES = (
     Page(_("Schedules"), "jobqueue_schedule_changelist", "view_schedule"),
     Page(_("Groups"), "jobqueue_jobgroup_changelist", "view_jobgroup"),
     Page(_("Outbox"), "jobqueue_outboxevent_changelist", "view_outboxevent"),
-    Page(_("Locks"), "jobqueue_lockstat_changelist", "view_lockstat"),
+    Page(
+        _("Locks"),
+        "jobqueue_lockstat_changelist",
+        "view_lockstat",
+        ("jobqueue_lockrow_changelist", "jobqueue_mutexrow_changelist"),
+    ),
     Page(_("Audit"), "jobqueue_auditevent_changelist", "view_auditevent"),
     Page(_("Settings"), "jobqueue_settings", "view_flowrule"),
 )
@@ -51,18 +57,19 @@ def entries(request: HttpRequest) -> list[Entry]:
     for page in _PAGES:
         if page.permission and not request.user.has_perm(f"jobqueue.{page.permission}"):
             continue
-        address = _address(site, page)
+        address = _address(site, page.url_name)
         if address:
-            below = request.path == address or (page.url_name != OVERVIEW and request.path.startswith(address))
-            found.append(Entry(page.word, address, below))
+            below = [address, *(_address(site, name) for name in page.parts)] if page.url_name != OVERVIEW else []
+            current = request.path == address or any(one and request.path.startswith(one) for one in below)
+            found.append(Entry(page.word, address, current))
     return found
 
 
-def _address(site: str, page: Page) -> str:
+def _address(site: str, url_name: str) -> str:
     """Empty for a page that this site does not have."""
     try:
-        if page.url_name == OVERVIEW:
+        if url_name == OVERVIEW:
             return reverse(f"{site}:app_list", kwargs={"app_label": "jobqueue"})
-        return reverse(f"{site}:{page.url_name}")
+        return reverse(f"{site}:{url_name}")
     except NoReverseMatch:
         return ""

@@ -209,9 +209,13 @@ class ReadOnlyAdmin(_ModelAdmin):
         row = context.get("original")
         name = context.get("row_name", "")
         if row is not None and name:
-            what = plain(self.label_of(row), LABEL_CHARS)
-            context |= {"title": capfirst(f"{name}: {what}" if what else name), "subtitle": None}
+            context |= {"title": self.title_of(row, name), "subtitle": None}
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def title_of(self, row: Any, name: str) -> str:
+        """The title of the page of a row that has this name in breadcrumbs."""
+        what = plain(self.label_of(row), LABEL_CHARS)
+        return capfirst(f"{name}: {what}" if what else name)
 
     def label_of(self, row: Any) -> str:
         """What a title says of a row beside its id; other programs may have chosen it."""

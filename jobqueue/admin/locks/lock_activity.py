@@ -15,6 +15,7 @@ from django.utils import translation
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.locks.lists import lists_of
 from jobqueue.admin.page.formatting import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.admin.page.readonly import ReadOnlyAdmin
 from jobqueue.conf import load
@@ -87,6 +88,7 @@ class LockActivityAdmin(ReadOnlyAdmin):
             "title": gettext("Lock activity"),
             "opts": self.opts,
             "tables": tables,
+            "lists": lists_of(request, "lockstat"),
             "problems": [plain(problem) for problem in problems],
             "ranges": [(key, title, key == chosen) for key, (_seconds, title) in RANGES.items()],
             "off": load().lock_metrics_seconds is None,

@@ -1,0 +1,160 @@
+"""The facts of a job on its page, as names and values; what a job does not have is left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue.admin.jobs.membership import membership
+from jobqueue.admin.page.addresses import list_address
+from jobqueue.admin.page.causes import CAUSES
+from jobqueue.admin.page.facts import Fact, facts
+from jobqueue.admin.page.formatting import (
+    NOTHING,
+    hint,
+    label,
+    moment,
+    plain,
+    pretty,
+    relative,
+    same_failure,
+    short_task,
+    span,
+)
+from jobqueue.conf import load
+from jobqueue.explain.words import reason_in_words
+from jobqueue.masking import mask_text
+from jobqueue.models import Job, JobTag
+from jobqueue.ordering import SCHEDULED
+from jobqueue.validation import readable_key
+
+if TYPE_CHECKING:
+    from jobqueue.admin.jobs.states import ShownJob
+
+TAGS_SHOWN = 50
+#: of a key in the address of a search
+KEY_CHARS = 200
+
+
+def title_of(job: ShownJob) -> str:
+    """Such as "orders.send_receipt (job 812)"."""
+    what = short_task(job.task) if job.task else gettext("handler of queue %(queue)s") % {"queue": job.queue}
+    return gettext("%(what)s (job %(id)d)") % {"what": plain(what, 80), "id": job.pk}
+
+
+def header(job: ShownJob, request: HttpRequest) -> list[str]:
+    """Short facts for the line of the state: queue, attempts, time."""
+    found = [gettext("queue %(queue)s") % {"queue": plain(job.queue)}]
+    if request.user.has_perm("jobqueue.view_flowrule"):
+        address = f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode({'queue': job.queue})}"
+        found = [format_html('<a href="{}">{}</a>', address, found[0])]
+    if job.attempts:
+        of = {"n": job.attempts, "most": job.max_attempts}
+        found.append(gettext("%(n)d of %(most)d attempts failed") % of)
+    return [*found, _since(job)]
+
+
+def _since(job: ShownJob) -> str:
+    if job.status == Job.Status.PROCESSING and job.locked_at is not None:
+        ran = span(max(0.0, (job.now - job.locked_at).total_seconds()))
+        return hint(gettext("running for %(time)s") % {"time": ran}, moment(job.locked_at, job.now))
+    ended = job.finished_at if job.status != Job.Status.READY else None
+    if ended is not None:
+        return hint(gettext("ended %(time)s") % {"time": relative(ended, job.now)}, moment(ended, job.now))
+    at = {"time": relative(job.created_at, job.now)}
+    return hint(gettext("enqueued %(time)s") % at, moment(job.created_at, job.now))
+
+
+def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
+    """What the job is, with links to those that share it; its group as this user may see it; and its times."""
+    reason = reason_in_words(job.wait_reason, job.gate) if job.wait_reason != SCHEDULED else ""
+    return facts(
+        (_("Task"), _linked(job.task, "task", plain(job.task)) if job.task else gettext("(handler)")),
+        (_("Queue"), _linked(job.queue, "queue", plain(job.queue))),
+        (label(Job, "priority"), job.priority or None),
+        (_("failed attempts"), f"{job.attempts}/{job.max_attempts}"),
+        (_("Tags"), _tags(job.pk)),
+        (label(Job, "dedupe_key"), _key(job.dedupe_key)),
+        (label(Job, "ordering_key"), _searched(job, job.ordering_key)),
+        (label(Job, "concurrency_key"), _key(job.concurrency_key)),
+        (_("group"), membership(job, request)),
+        (label(Job, "dependency"), plain(job.dependency or "")),
+        (label(Job, "wait_reason"), hint(plain(reason), plain(mask_text(job.wait_reason or ""))) if reason else ""),
+        (label(Job, "created_at"), moment(job.created_at, job.now)),
+        (label(Job, "run_at"), moment(job.run_at, job.now) if job.run_at != job.created_at else ""),
+        (label(Job, "expires_at"), moment(job.expires_at, job.now)),
+        (label(Job, "last_started_at"), moment(job.last_started_at, job.now)),
+        (label(Job, "finished_at"), moment(job.finished_at, job.now)),
+        (label(Job, "last_worker"), plain(job.last_worker or "") if job.locked_by is None else ""),
+    )
+
+
+def failure(job: ShownJob, note: str, request: HttpRequest, *, is_told: bool) -> list[Fact]:
+    """Why its last attempt did not succeed, unless that `is_told` by an attempt; and others that failed like that.
+
+    `note`: on such failures, as this user may see it.
+    """
+    cause = str(CAUSES.get(job.cause, plain(job.cause))) if job.cause and not is_told else ""
+    return facts(
+        (label(Job, "cause"), cause),
+        (_("Jobs that failed like that"), _alike(job.fingerprint, request) if job.fingerprint else ""),
+        (_("note on such failures"), note),
+    )
+
+
+def _alike(fingerprint: str, request: HttpRequest) -> str:
+    """The dead letters with this fingerprint, and the page that retries them all."""
+    found = same_failure(fingerprint)
+    if not all(map(request.user.has_perm, ("jobqueue.redrive_jobs", "jobqueue.view_redrive"))):
+        return found
+    address = f"{reverse('admin:jobqueue_redrive_new')}?{urlencode({'fingerprint': fingerprint})}"
+    return format_html('{} <span aria-hidden="true">·</span> <a href="{}">{}</a>', found, address, gettext("Retry all"))
+
+
+def internals(job: ShownJob) -> list[Fact]:
+    """What one needs beside the code."""
+    return facts(
+        (label(Job, "fence"), job.fence),
+        (label(Job, "gate"), job.gate or None),
+        (label(Job, "epoch"), job.epoch or None),
+        (label(Job, "crashes"), job.crashes or None),
+        (label(Job, "lease_seconds"), job.lease_seconds),
+        (label(Job, "options"), pretty(job.options)),
+        (label(Job, "updated_at"), moment(job.updated_at, job.now)),
+    )
+
+
+def content(job: ShownJob) -> list[tuple[str, str]]:
+    """The payload and the result as blocks."""
+    found = ((label(Job, name), pretty(getattr(job, name))) for name in ("payload", "result"))
+    return [(capfirst(str(title)), block) for title, block in found if block != NOTHING]
+
+
+def _linked(value: str, name: str, text: str) -> str:
+    """A value as a link to the jobs that share it."""
+    return format_html('<a href="{}">{}</a>', list_address("job", **{name: value}), text)
+
+
+def _key(key: bytes | None) -> str:
+    return plain(readable_key(key)) if key else ""
+
+
+def _searched(job: ShownJob, key: bytes | None) -> str:
+    """An ordering key, as a link to the jobs of the queue that have it."""
+    text = _key(key)
+    if not key or len(text) > KEY_CHARS or text.encode() != bytes(key):
+        return text
+    return format_html('<a href="{}">{}</a>', list_address("job", queue=job.queue, q=text), text)
+
+
+def _tags(job_id: int) -> str:
+    rows = JobTag.objects.using(load().database).filter(job_id=job_id).order_by("pk")
+    links = ((_linked(tag, "tag", plain(tag)),) for tag in rows.values_list("tag", flat=True)[:TAGS_SHOWN])
+    return format_html_join(" ", '<span class="jobqueue-tag">{}</span>', links)
