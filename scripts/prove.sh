@@ -122,8 +122,10 @@ failures | flow | schedules | operations | dashboard)
     done
     page="$issue.page"
     [ "$base" ] || page="parts_page $issue"
+    # docs/proof/parts: those that were run one by one, maybe on other commits. The page says so.
+    older=$(ls -d docs/proof/parts/"$issue"-* 2>/dev/null || true)
     # shellcheck disable=SC2086
-    "$PY" -m tests.proofs.$page ${base:+"$base"} "$db" "$kept"-* >"docs/proof/$issue.md"
+    "$PY" -m tests.proofs.$page ${base:+"$base"} "$db" "$kept"-* $older >"docs/proof/$issue.md"
     echo "docs/proof/$issue.md written"
     exit "$status"
     ;;

@@ -7,7 +7,9 @@ import platform
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main(name: str, figures: str, db: str = "") -> None:
@@ -15,29 +17,47 @@ def main(name: str, figures: str, db: str = "") -> None:
     print_page(name, [json.loads(line) for line in Path(figures).read_text().splitlines()], db)
 
 
-def print_page(name: str, lines: list[dict[str, object]], db: str = "") -> None:
-    """Print a table for each test, from its figures."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+def print_page(name: str, lines: list[dict[str, Any]], db: str = "", commits: Sequence[str] = ()) -> None:
+    """Print a table for each test, from its figures, and below it its pictures.
+
+    `commits` are those that the figures are of: HEAD if none is given. The value of "pictures" of a line is what each
+    picture shows -> its path as seen from the page.
+    """
     print(f"# Proof: {name}\n")
     command = f"make prove ISSUE={name}" + (f" DB={db}" if db else "")
-    print(f"Command: `{command}`, commit `{commit}`, Python {platform.python_version()}, ", end="")
+    made_on = " and ".join(f"commit `{commit}`" for commit in commits or [head()])
+    print(f"Command: `{command}`, {made_on}, Python {platform.python_version()}, ", end="")
     print(f"{platform.system()} on {platform.machine()}.\n")
     print("Each row is what a test measured while it held; a test that fails writes no row. The tests are in")
     print("`tests/proofs/` and run in short form with every `make test`.\n")
+    print_tables(lines)
+
+
+def head() -> str:
+    """The first 12 characters of the commit that is checked out."""
+    found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def print_tables(lines: list[dict[str, Any]]) -> None:
+    """Print the figures: a table for each text of "says"."""
     groups = defaultdict(list)
     for line in lines:
         groups[line.pop("says")].append(line)
     for says, rows in groups.items():
         print(f"## {says}\n")
+        pictures = {path: shown for row in rows for shown, path in row.pop("pictures", {}).items()}
         keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("test", "on")))
         print("| database | " + " | ".join(keys) + " |")
         print("| --- |" + " --- |" * len(keys))
         for words, databases in merged(rows, keys).items():
             print(f"| {', '.join(databases)} | " + " | ".join(words) + " |")
         print()
+        if pictures:
+            print("\n".join(f"![{shown}]({path})" for path, shown in pictures.items()) + "\n")
 
 
-def merged(rows: list[dict[str, object]], keys: list[str]) -> dict[tuple[str, ...], list[str]]:
+def merged(rows: list[dict[str, Any]], keys: list[str]) -> dict[tuple[str, ...], list[str]]:
     """The words of each row -> the databases on which it is the same."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for row in rows:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.launch import ROOT
-from tests.proofs import freshness, report
+from tests.proofs import freshness, parts_page, report
 
 PATHS = ("code",)
 WORKS = '"""What it does."""\n\nimport os\n\n\ndef double(n):\n    """Twice n."""\n    return 2 * n\n'
@@ -108,6 +108,71 @@ def test_a_row_that_is_the_same_on_several_databases_is_printed_once(capsys):
     report.print_page("core", [*lines, {"says": "S", "test": "t", "on": "mysql", "n": 3}])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert rows[2:] == ["| mysql, sqlite | 1 |", "| mysql, sqlite | a\\|b |", "| mysql | 3 |"]
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A function that writes a file of figures for each (commit, database, part), and returns their paths."""
+
+    folder = tmp_path / "parts"
+    folder.mkdir()
+
+    def write(*made):
+        for commit, on, part in made:
+            line = {"says": f"About {part}.", "test": "t", "on": on, "n": commit[0]}
+            (folder / f"flow-{commit}-{on}-{part}").write_text(json.dumps(line) + "\n")
+        return [str(path) for path in sorted(folder.iterdir())]
+
+    return write
+
+
+def test_a_page_of_parts_names_the_commit_of_their_files(parts, capsys):
+    parts_page.main("flow", "", *parts(("a" * 12, "mysql", "rates"), ("a" * 12, "sqlite", "rates")))
+    page = capsys.readouterr().out
+    assert f"Command: `make prove ISSUE=flow`, commit `{'a' * 12}`, Python" in page
+    assert "different commits" not in page
+    assert "| sqlite, mysql | a |" in page
+
+
+def test_a_page_of_parts_of_several_commits_says_which_part_is_of_which(parts, capsys):
+    one, two = "a" * 12, "b" * 12
+    files = parts((one, "mysql", "rates"), (one, "sqlite", "rates"), (one, "mysql", "pause"), (two, "sqlite", "pause"))
+    parts_page.main("flow", "", *files)
+    page = capsys.readouterr().out
+    assert freshness.COMMIT.findall(next(line for line in page.splitlines() if "Command" in line)) == [one, two]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{one}` | mysql | pause |",
+        f"| `{one}` | sqlite, mysql | rates |",
+        f"| `{two}` | sqlite | pause |",
+    ]
+
+
+def test_of_a_part_of_two_commits_the_newer_one_is_on_the_page(repository, parts, capsys):
+    older, newer = (repository({"a.py": text})[:12] for text in ("a = 1", "a = 2"))
+    parts_page.main("flow", "", *parts((older, "mysql", "rates"), (newer, "mysql", "rates")))
+    page = capsys.readouterr().out
+    assert f"commit `{newer}`" in page
+    assert older not in page
+
+
+def test_parts_that_were_broken_off_or_measured_nothing_are_not_on_the_page(parts, tmp_path, capsys):
+    files = parts(("a" * 12, "mysql", "rates"))
+    for name in (f"flow-{'b' * 12}-mysql-pause.part", f"flow-{'c' * 12}-sqlite-pause"):
+        (tmp_path / name).touch()
+        files.append(str(tmp_path / name))
+    parts_page.main("flow", "", *files)
+    page = capsys.readouterr().out
+    assert f"commit `{'a' * 12}`, Python" in page
+    assert "pause" not in page
+
+
+def test_pictures_of_figures_stand_below_their_table(capsys):
+    lines = [{"says": "S", "test": "t", "on": on, "n": 1, "pictures": {"A page": "../img/a.png"}} for on in ("a", "b")]
+    report.print_page("core", lines)
+    page = capsys.readouterr().out
+    assert page.endswith("| a, b | 1 |\n\n![A page](../img/a.png)\n\n")
+    assert "| pictures" not in page
 
 
 def test_a_figure_is_kept_only_if_its_test_passes(tmp_path):

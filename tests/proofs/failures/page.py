@@ -5,11 +5,10 @@ A FILE whose name ends in -statements is a table of tests.architecture.statement
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
-from tests.proofs.report import print_page
+from tests.proofs.parts_page import commits_of, parts_of, print_commits
+from tests.proofs.report import print_page, print_tables
 
 UNUSED = """\
 ## Queues that use none of it send the same statements, and read the same rows.
@@ -42,10 +41,11 @@ def print_with_statements(issue: str, was: str, base: str, db: str, *files: str)
 
     Parts that are missing because they failed or were broken off are not in it.
     """
-    paths = [Path(name) for name in files if not name.endswith(".part")]
-    tables = [path.read_text().splitlines() for path in paths if path.name.endswith("-statements")]
-    lines = [json.loads(line) for path in paths if not path.name.endswith("-statements") for line in path.open()]
-    print_page(issue, lines, db)
+    parts = [part for part in parts_of(files) if part.path.stat().st_size]
+    tables = [part.path.read_text().splitlines() for part in parts if part.name == "statements"]
+    print_page(issue, [], db, commits_of(parts))
+    print_commits(parts)
+    print_tables([line for part in parts if part.name != "statements" for line in part.lines()])
     print(UNUSED.format(base=base, was=was))
     for number, table in enumerate(tables):
         print("\n".join(table if number == 0 else table[2:]))
