@@ -19,6 +19,13 @@ pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; locks are t
 LOCKS, MUTEXES, ACTIVITY = ("/admin/jobqueue/lockrow/", "/admin/jobqueue/mutexrow/", "/admin/jobqueue/lockstat/")
 
 
+@pytest.fixture(autouse=True)
+def no_other_rows(db):
+    """Mutexes commit their rows in sessions of their own, so those of earlier tests are left."""
+    LockRow.objects.all().delete()
+    MutexRow.objects.all().delete()
+
+
 def lock(key, seconds=300, released=False, fence=41, owner="web-1:211:MainThread"):
     LockRow.objects.create(lock_key=key, fence=fence, owner=owner, expires_at="2030-01-01T00:00:00Z")
     token = None if released else uuid.uuid4().bytes
