@@ -41,9 +41,10 @@ def keys(page):
 def test_a_lock_that_is_held_is_listed_with_its_holder_and_its_end():
     lock("report")
     page = text_of(root().get(LOCKS))
-    for text in ("report", "held now", "web-1:211:MainThread", ">41<", "1m 0s ago"):
+    for text in ("report", "held now", "web-1:211:MainThread", ">41<"):
         assert text in page, text
-    assert re.search(r">in (5m 0s|4m 5\ds)<", page)
+    assert re.search(r">1m \d+s ago<", page)
+    assert re.search(r">in (5m 0s|4m \d\ds)<", page)
     assert "<h1>Lease locks</h1>" in page
     assert "1 lock" in page
 
@@ -84,12 +85,12 @@ def test_a_mutex_is_shown_and_found_as_its_key_was_given():
 
 def test_mutexes_tell_how_often_and_when_they_were_taken():
     MutexRow.objects.create(lock_key="a", takes=12_345)
-    MutexRow.objects.filter(pk="a").update(taken_at=UtcNowPlus(-5))
+    MutexRow.objects.filter(pk="a").update(taken_at=UtcNowPlus(-300))
     MutexRow.objects.create(lock_key="b")
     page = text_of(root().get(MUTEXES))
     assert keys(page) == ["a", "b"]
     assert "12,345" in page
-    assert "5s ago" in page or "5.1s ago" in page
+    assert re.search(r">5m \d+s ago<", page)
 
 
 @pytest.mark.parametrize("path", [LOCKS, MUTEXES])
