@@ -57,8 +57,7 @@ def results_of(
         return []
     now = datetime.now(UTC)
     first = new_result(ids[0], now, task, payloads[0], alias=alias)
-    names = [field.name for field in fields(first)]
-    shared = {name: getattr(first, name) for name in names}
+    shared = {field.name: getattr(first, field.name) for field in fields(first)}
     return [
         found.get(job_id) or _like(shared, job_id, payload, created.get(job_id, now))
         for job_id, payload in zip(ids, payloads, strict=True)

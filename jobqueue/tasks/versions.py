@@ -26,9 +26,10 @@ def payload_of(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, objec
     """
     check_given(task, args, kwargs)
     version = version_of(task)
+    # Most calls have one of the two, and many jobs may be added at once.
     payload: dict[str, JSON] = {
-        "args": normalized(list(args), f"{task.module_path}: args", MAX_DEPTH - 1),
-        "kwargs": normalized(dict(kwargs), f"{task.module_path}: kwargs", MAX_DEPTH - 1),
+        "args": normalized(list(args), f"{task.module_path}: args", MAX_DEPTH - 1) if args else [],
+        "kwargs": normalized(dict(kwargs), f"{task.module_path}: kwargs", MAX_DEPTH - 1) if kwargs else {},
     }
     return payload | {"version": version} if version > 1 else payload
 
