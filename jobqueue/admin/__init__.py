@@ -14,6 +14,7 @@ from jobqueue.admin.jobs.job_admin import JobAdmin
 from jobqueue.admin.locks.lock_activity import LockActivityAdmin
 from jobqueue.admin.locks.lock_admin import LockAdmin
 from jobqueue.admin.locks.mutex_admin import MutexAdmin
+from jobqueue.admin.metrics.page import PAGE as METRICS_PAGE
 from jobqueue.admin.outbox.outbox_admin import OutboxEventAdmin
 from jobqueue.admin.queues.queue_admin import QueueAdmin
 from jobqueue.admin.schedules.schedule_admin import ScheduleAdmin
@@ -36,4 +37,5 @@ __all__ = [
     "WorkerAdmin",
 ]
 
+METRICS_PAGE.add_to(admin.site)
 SETTINGS_PAGE.add_to(admin.site)

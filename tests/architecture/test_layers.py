@@ -26,8 +26,8 @@ ROOMS = [
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
     "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.workers", "admin.audit", "admin.queues",
-    "admin.schedules", "admin.outbox", "admin.groups", "admin.locks", "admin.settings", "admin.overview", "admin",
-    "templatetags",
+    "admin.schedules", "admin.outbox", "admin.groups", "admin.locks", "admin.settings", "admin.overview",
+    "admin.metrics", "admin", "templatetags",
     "cli", "management", "testing", "apps", "migrations",
 ]  # fmt: skip
 HEIGHT = {name: height for height, name in enumerate(ROOMS)}

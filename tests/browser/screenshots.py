@@ -67,7 +67,7 @@ ADDRESSES = {
 #: pictures of the way from the overview to the failing task, in every look
 IN_EVERY_LOOK = {"overview", "jobs", "job", "dead-letters"}
 #: URL name -> its query
-QUERIES = {"jobqueue_flowrule_queue": {"queue": "imports"}}
+QUERIES = {"jobqueue_flowrule_queue": {"queue": "imports"}, "jobqueue_metrics": {"range": "24h"}}
 
 
 def main(arguments):

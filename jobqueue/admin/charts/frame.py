@@ -59,14 +59,16 @@ def figure(
     unit: str,
     draw: Callable[[str], tuple[str, Scale]],
     mark: str,
+    nothing: str = "",
 ) -> SafeString:
     """The chart. draw(id) gives what is between the axes, and the scale of the values; `id` begins all ids in it.
 
-    `mark`: what the legend shows of a series, with its place for the kind and for that id.
+    `mark`: what the legend shows of a series, with its place for the kind and for that id. `nothing`: what is said
+    instead if no value is above 0.
     """
     key = "jobqueue-chart-" + hashlib.sha256(title.encode("utf-8", "replace")).hexdigest()[:8]
     if not any(value for one in series for value in one.values):
-        caption, said = _caption(title, (), unit, mark, key), gettext("Nothing ended in this time.")
+        caption, said = _caption(title, (), unit, mark, key), nothing or gettext("Nothing ended in this time.")
         return format_html('<figure class="jobqueue-chart">{}<p class="jobqueue-note">{}</p></figure>', caption, said)
     inside, scale = draw(key)
     return format_html(

@@ -19,13 +19,19 @@ _MARK = '<line class="jobqueue-l-{kind}" x1="0" y1="5" x2="22" y2="5"/>'
 
 
 def lines(
-    title: str, instants: Sequence[datetime], series: Sequence[Series], *, unit: str, log: bool = False
+    title: str,
+    instants: Sequence[datetime],
+    series: Sequence[Series],
+    *,
+    unit: str,
+    log: bool = False,
+    nothing: str = "",
 ) -> SafeString:
     """One line for each series, broken where it has no value. `log`: the value axis has powers of ten.
 
-    The other arguments are those of bars().
+    `nothing`: what is said instead if no value is above 0. The other arguments are those of bars().
     """
-    return figure(title, instants, series, unit, partial(_draw, instants, series, unit, log), _MARK)
+    return figure(title, instants, series, unit, partial(_draw, instants, series, unit, log), _MARK, nothing)
 
 
 def _draw(instants: Sequence[datetime], series: Sequence[Series], unit: str, log: bool, key: str) -> tuple[str, Scale]:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from django.core.cache import cache
-
+from jobqueue.admin.page import keeping
 from jobqueue.alarms import Alarm, firing
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
-from jobqueue.exceptions import StatementTimeout
 from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import state_of
 from jobqueue.models import Job, JobAttempt, JobStat, Worker
@@ -21,7 +19,7 @@ from jobqueue.stats.queues import QueueStats, figures
 
 T = TypeVar("T")
 #: how long a section may take, and how long what it has read is shown to everybody
-READ_SECONDS, KEPT_SECONDS, SLOW_SECONDS = 2.0, 2, 15
+READ_SECONDS, KEPT_SECONDS = 2.0, 2
 #: jobs of a queue and state are counted up to this: a page that is looked at all day counts less than a command
 COUNT_MAX = 1000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
@@ -53,19 +51,8 @@ class Workers:
 
 
 def kept(section: str, using: str, read: Callable[[], T]) -> T | None:
-    """What read() gives, or gave to somebody in the last KEPT_SECONDS; None if it took too long.
-
-    That it took too long is kept for SLOW_SECONDS, so that a slow database is not asked again by each who looks.
-    """
-    key = f"jobqueue-overview-{using}-{section}"
-    found: list[T | None] | None = cache.get(key)
-    if found is None:
-        try:
-            found = [read()]
-        except StatementTimeout:
-            found = [None]
-        cache.set(key, found, SLOW_SECONDS if found[0] is None else KEPT_SECONDS)
-    return found[0]
+    """What read() gives, or gave to somebody in the last KEPT_SECONDS; None if it took too long."""
+    return keeping.kept(f"overview-{using}-{section}", read, KEPT_SECONDS)
 
 
 def queues(using: str) -> list[QueueStats]:

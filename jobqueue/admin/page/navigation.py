@@ -45,6 +45,7 @@ _PAGES = (
         "view_lockstat",
         ("jobqueue_lockrow_changelist", "jobqueue_mutexrow_changelist"),
     ),
+    Page(_("Metrics"), "jobqueue_metrics", "view_job"),
     Page(_("Audit"), "jobqueue_auditevent_changelist", "view_auditevent"),
     Page(_("Settings"), "jobqueue_settings", "view_flowrule"),
 )
