@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from jobqueue.conf import Settings
+from jobqueue.db import vendor
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks.lease import LeaseLock, uncounted_lock
 from jobqueue.log_format import count_of
@@ -31,6 +32,8 @@ INTERVAL_SECONDS, EXPIRED_SECONDS = 60.0, 30.0
 STEP_SECONDS = 0.05
 #: a step is followed by a pause so many times as long as it took, so that a fifth of one connection's time is used
 REST, REST_SECONDS_MIN = 4.0, 0.02
+#: the same where all writers wait for each other: then a wait is longer than what one waits for
+SINGLE_WRITER_REST, SINGLE_WRITER_REST_SECONDS_MIN = 6.0, 0.05
 #: how long a command that looks now and then deletes at most
 PASS_SECONDS = 30.0
 #: the worker that holds this lease lock prunes for all workers of the database
@@ -94,7 +97,7 @@ class Pruner:
             self._walk = self._expired = None
             raise
         if self.more:
-            self.pause_seconds = max(REST_SECONDS_MIN, REST * (time.monotonic() - begun))
+            self.pause_seconds = _rest(time.monotonic() - begun, using)
         return done
 
     def _step(self, settings: Settings, using: str, begun: float) -> Pruned:
@@ -158,3 +161,10 @@ class Pruner:
             return False
         self._renew_at = now + LOCK_SECONDS / 3
         return True
+
+
+def _rest(took: float, using: str) -> float:
+    """The pause in seconds after a step that took so long."""
+    if vendor(using).single_writer:
+        return max(SINGLE_WRITER_REST_SECONDS_MIN, SINGLE_WRITER_REST * took)
+    return max(REST_SECONDS_MIN, REST * took)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 
-from django.db import DataError, Error, IntegrityError, connections
-from django.db.models import DO_NOTHING, ProtectedError, RestrictedError
+from django.db import DataError, Error, IntegrityError, connections, transaction
+from django.db.models import DO_NOTHING, BigIntegerField, F, ProtectedError, RestrictedError
 from django.db.models.functions import Coalesce
 
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.expressions import AnyOf, Keys
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, JobAttempt, JobTag, ResultExpiry
@@ -50,9 +52,7 @@ def _delete(ended: Mapping[int, datetime], status: int, using: str, keep: Keep |
     server, connection = vendor(using), connections[using]
     try:
         with server.transaction(connection), server.locks.brief_transaction(connection, LOCK_SECONDS):
-            rows = server.force_index(Job.objects.using(using).filter(pk__in=[*ended]), "PRIMARY").order_by("pk")
-            columns = ("pk", "status", Coalesce("finished_at", "updated_at"))
-            locked = server.lock_rows(rows).values_list(*columns)
+            locked = _lock(using).rows(ids=[*ended])
             # A job that was retried meanwhile has ended later, if it has ended.
             ids = [job_id for job_id, now, ended_at in locked if (now, ended_at) == (status, ended[job_id])]
             staying = those_that_stay(ids, status, using)
@@ -73,16 +73,37 @@ def _delete(ended: Mapping[int, datetime], status: int, using: str, keep: Keep |
 def _delete_beside(job_ids: Sequence[int], status: int, using: str) -> None:
     """Delete the attempts of jobs, their tags and their expiries."""
     server = vendor(using)
-    tags = server.force_index(JobTag.objects.using(using).filter(job_id__in=job_ids), "ix_tag_job")
-    if ids := list(tags.values_list("pk", flat=True)):
-        server.delete_by_key(JobTag.objects.using(using), ids)
-    own = server.force_index(JobAttempt.objects.using(using).filter(job_id__in=job_ids), "ix_attempt_job")
-    if ids := list(own.values_list("pk", flat=True)):
-        server.delete_by_key(JobAttempt.objects.using(using), ids)
-    if status == Job.Status.DONE:
-        expiries = ResultExpiry.objects.using(using)
-        if ids := list(expiries.filter(pk__in=job_ids).values_list("pk", flat=True)):
-            server.delete_by_key(expiries, ids)
+    for model, index in ((JobTag, "ix_tag_job"), (JobAttempt, "ix_attempt_job")):
+        if ids := _ids(_of_jobs(model, index, using), job_ids):
+            server.delete_by_key(model._base_manager.using(using), ids)
+    if status == Job.Status.DONE and (ids := _ids(_expiries(using), job_ids)):
+        server.delete_by_key(ResultExpiry.objects.using(using), ids)
+
+
+def _ids(rows: Prepared, job_ids: Sequence[int]) -> list[int]:
+    return [row_id for (row_id,) in rows.rows(ids=job_ids)]
+
+
+# Django would build these statements anew for each transaction, which on SQLite keeps all other writers waiting.
+@cache
+def _lock(using: str) -> Prepared:
+    server = vendor(using)
+    jobs = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    rows = server.force_index(jobs, "PRIMARY").order_by("pk")
+    with transaction.atomic(using=using):
+        return prepare_rows(server.lock_rows(rows).values_list("pk", "status", Coalesce("finished_at", "updated_at")))
+
+
+@cache
+def _of_jobs(model: type[JobTag] | type[JobAttempt], index: str, using: str) -> Prepared:
+    rows = model._base_manager.using(using).filter(AnyOf(F("job_id"), Keys("ids", BigIntegerField())))
+    return prepare_rows(vendor(using).force_index(rows, index).values_list("pk"))
+
+
+@cache
+def _expiries(using: str) -> Prepared:
+    rows = ResultExpiry.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    return prepare_rows(rows.values_list("pk"))
 
 
 @cache

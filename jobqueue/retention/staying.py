@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
-from django.db.models import Max
+from django.db.models import BigIntegerField, F, Max
 
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import AnyOf, Keys
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import GroupMember, Job, JobGroup, LaneEntry, Redrive, ResultExpiry
 
 
@@ -23,7 +26,7 @@ def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiri
 
 
 def _members(job_ids: Collection[int], using: str) -> set[int]:
-    found = dict(GroupMember.objects.using(using).filter(pk__in=job_ids).values_list("job_id", "group_id"))
+    found = dict(_group_ids(using).rows(ids=job_ids))
     if not found:
         return set()
     live = JobGroup.objects.using(using).filter(pk__in={*found.values()}).exclude(state=JobGroup.State.ENDED)
@@ -33,10 +36,22 @@ def _members(job_ids: Collection[int], using: str) -> set[int]:
 
 def _others(job_ids: Collection[int], status: int, using: str, expiring: bool) -> set[int]:
     if status == Job.Status.DONE:
-        own = ResultExpiry.objects.using(using).filter(pk__in=job_ids)
-        return {*(own if expiring else own.filter(expires_at__gt=UtcNow())).values_list("pk", flat=True)}
+        return {job_id for (job_id,) in _with_result(using, expiring).rows(ids=job_ids)}
     if status != Job.Status.FAILED:
         return set()
     blocking = LaneEntry.objects.using(using).filter(job_id__in=job_ids).values_list("job_id", flat=True)
     newest = Redrive.objects.using(using).filter(due_at__isnull=False).aggregate(newest=Max("until_id"))["newest"]
     return {*blocking} | {job_id for job_id in job_ids if newest is not None and job_id <= newest}
+
+
+@cache
+def _group_ids(using: str) -> Prepared:
+    rows = GroupMember.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    return prepare_rows(rows.values_list("job_id", "group_id"))
+
+
+@cache
+def _with_result(using: str, expiring: bool) -> Prepared:
+    """Jobs that have an expiry; unless `expiring`, those whose has not passed."""
+    rows = ResultExpiry.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    return prepare_rows((rows if expiring else rows.filter(expires_at__gt=UtcNow())).values_list("pk"))
