@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def head() -> str:
 def print_tables(lines: list[dict[str, Any]]) -> None:
     """Print the figures: a table for each text of "says"."""
     groups = defaultdict(list)
-    for line in lines:
+    for line in chain.from_iterable(map(named, lines)):
         groups[line.pop("says")].append(line)
     for says, rows in groups.items():
         print(f"## {says}\n")
@@ -55,6 +56,16 @@ def print_tables(lines: list[dict[str, Any]]) -> None:
         print()
         if pictures:
             print("\n".join(f"![{shown}]({path})" for path, shown in pictures.items()) + "\n")
+
+
+def named(line: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line as it is; one whose test says nothing is named by its test, and has a row for each figure."""
+    if line["says"]:
+        return [line]
+    name, _, case = str(line["test"]).removeprefix("test_").partition("[")
+    row = {"test": line["test"], "on": line["on"], "says": name.replace("_", " ").capitalize() + "."}
+    figures = ((what, number) for what, number in line.items() if what not in ("test", "on", "says"))
+    return [{**row, "case": case.rstrip("]").replace("-", ", ") or "-", "figure": a, "value": b} for a, b in figures]
 
 
 def merged(rows: list[dict[str, Any]], keys: list[str]) -> dict[tuple[str, ...], list[str]]:

@@ -126,6 +126,14 @@ def parts(tmp_path):
     return write
 
 
+def test_a_test_without_a_sentence_is_named_by_its_name(capsys):
+    line = {"says": "", "test": "test_it_holds[killed-open]", "on": "mysql", "moments": 3, "kills": 4}
+    report.print_page("core", [line])
+    page = capsys.readouterr().out
+    assert "## It holds.\n" in page
+    assert "| mysql | killed, open | moments | 3 |\n| mysql | killed, open | kills | 4 |" in page
+
+
 def test_a_page_of_parts_names_the_commit_of_their_files(parts, capsys):
     parts_page.main("flow", "", *parts(("a" * 12, "mysql", "rates"), ("a" * 12, "sqlite", "rates")))
     page = capsys.readouterr().out
