@@ -42,13 +42,17 @@ _STATUSES: dict[str, tuple[int, ...]] = {
     AuditEvent.Verb.PRUNE: (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED),
 }
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+#: fingerprints of one filter, and jobs that it names
+FINGERPRINTS_MAX, IDS_MAX = 100, 1000
 
 
 def matching(filters: Mapping[str, str], using: str, *, above: int = 0, up_to: int | None = None) -> JobQuerySet:
     """The jobs that match all of `filters`, in no order; without filters all jobs.
 
-    Names: state, queue, task, tag, cause, fingerprint, worker. `above`, `up_to`: only ids in this range, which bounds
-    what is read. Raises InvalidValue and InvalidType for unknown names and for values that no job can have.
+    Names: state, queue, task, tag, cause, fingerprint, worker, job_ids, from_id. Several fingerprints, or ids, have
+    commas between them; from_id means the job with this id and those added later. `above`, `up_to`: only ids in this
+    range, which bounds what is read. Raises InvalidValue and InvalidType for unknown names and for values that no job
+    can have.
     """
     rows: JobQuerySet = Job.objects.using(using).filter(pk__gt=above)
     tags = JobTag.objects.using(using).filter(job_id__gt=above)
@@ -118,9 +122,44 @@ def _one_of(name: str, known: tuple[str, ...]) -> Callable[[str], None]:
     return check
 
 
-def _check_fingerprint(value: str) -> None:
-    if not _FINGERPRINT.fullmatch(value):
+def is_fingerprint(value: str) -> bool:
+    """Whether a text has the form of one fingerprint."""
+    return _FINGERPRINT.fullmatch(value) is not None
+
+
+def _check_fingerprints(value: str) -> None:
+    marks = value.split(",")
+    if not all(map(is_fingerprint, marks)):
         raise InvalidValue(f"fingerprint={value[:40]!r} is not one: 16 hexadecimal digits. Nothing was written.")
+    _check_number("fingerprint", len(marks), FINGERPRINTS_MAX)
+
+
+def _check_ids(value: str) -> None:
+    ids = value.split(",")
+    for one in ids:
+        _check_id(one)
+    _check_number("job_ids", len(ids), IDS_MAX)
+
+
+def _check_id(value: str) -> None:
+    # BIGINT has 19 digits; not every number of so many fits.
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise InvalidValue(f"{value[:40]!r} is not the id of a job. Nothing was written.")
+
+
+def _check_number(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidValue(f"{name} has {count:,} values; allowed are up to {most:,}. Nothing was written.")
+
+
+def ids_of(filters: Mapping[str, str]) -> list[int] | None:
+    """The jobs that checked filters name, in order; None if they name none."""
+    return sorted({int(one) for one in filters["job_ids"].split(",")}) if "job_ids" in filters else None
+
+
+def first_id_of(filters: Mapping[str, str]) -> int:
+    """No job below this id matches these checked filters."""
+    return int(filters.get("from_id", 0))
 
 
 def _cause(value: str) -> Q:
@@ -134,16 +173,20 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "task": lambda value: check_text(value, "task"),
     "tag": check_tag,
     "cause": _one_of("cause", tuple(cause.value for cause in FailureCause)),
-    "fingerprint": _check_fingerprint,
+    "fingerprint": _check_fingerprints,
     "worker": check_worker,
+    "job_ids": _check_ids,
+    "from_id": _check_id,
 }
 _CONDITIONS: dict[str, Callable[[str], Q]] = {
     "state": STATES.__getitem__,
     "queue": lambda value: Q(queue=value),
     "task": lambda value: Q(task=value),
     "cause": _cause,
-    "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint=value),
+    "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint__in=value.split(",")),
     "worker": lambda value: _RUNNING & Q(locked_by=value),
+    "job_ids": lambda value: Q(pk__in=[int(one) for one in value.split(",")]),
+    "from_id": lambda value: Q(pk__gte=int(value)),
 }
-#: the filters, as the list of jobs has them too
+#: the names of the filters
 FILTERS = (*_CHECKS,)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from django.db.models import Min
 
-from jobqueue.bulk_verbs.filtering import changeable, matching, status_of
+from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, status_of
 from jobqueue.db import vendor
 from jobqueue.dead_letters.filtering import in_order
 from jobqueue.models import Job
@@ -26,9 +26,11 @@ def next_ids(
 
     They are above after_id, and at most until_id. Ends after SECONDS with those that it has found by then.
     """
+    if ids_of(filters) is not None:
+        return _of_named(verb, filters, after_id, until_id, most, using)
     found: list[int] = []
     ends_at = time.monotonic() + SECONDS
-    at = after_id
+    at = max(after_id, first_id_of(filters) - 1)
     while at < until_id and time.monotonic() < ends_at:
         at = _before_next(status_of(verb, filters), at, until_id, using)
         up_to = min(at + WINDOW, until_id)
@@ -39,6 +41,15 @@ def next_ids(
             return found, found[-1]
         at = up_to
     return found, at
+
+
+def _of_named(
+    verb: str, filters: Mapping[str, str], after_id: int, until_id: int, most: int, using: str
+) -> tuple[list[int], int]:
+    """The same of filters that name the jobs, which are few."""
+    rows = matching(filters, using, above=after_id, up_to=until_id).filter(changeable(verb, filters))
+    found = list(rows.order_by("pk").values_list("pk", flat=True)[:most])
+    return found, found[-1] if len(found) == most else until_id
 
 
 def _before_next(status: int | None, after_id: int, until_id: int, using: str) -> int:

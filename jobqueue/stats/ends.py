@@ -44,6 +44,11 @@ class Ends:
         """How long the runs waited on average; None if none ended."""
         return self.wait_us / 1e6 / self.runs if self.runs else None
 
+    @property
+    def mean_run_seconds(self) -> float | None:
+        """How long the runs took on average; None if none ended."""
+        return self.run_us / 1e6 / self.runs if self.runs else None
+
     def wait_seconds(self, share: float) -> float | None:
         """How long that share (0 to 1) of the runs waited at most; None if none ended, or if it is not known."""
         return None if self.waits is None else quantile(self.waits, share)
@@ -59,10 +64,12 @@ class Ends:
 
     def add_sums(self, values: Sequence[int]) -> None:
         """Add the values of SUMS and MOST, in this order."""
-        for name, value in zip(SUMS, values, strict=False):
-            setattr(self, name, getattr(self, name) + int(value))
-        for name, value in zip(MOST, values[len(SUMS) :], strict=True):
-            setattr(self, name, max(getattr(self, name), int(value)))
+        # By name, and not by setattr(): thousands of groups are added up for a page.
+        done, retried, dead, canceled, runs, wait_us, run_us, wait_us_max, run_us_max = map(int, values)
+        self.done, self.retried, self.dead = self.done + done, self.retried + retried, self.dead + dead
+        self.canceled, self.runs = self.canceled + canceled, self.runs + runs
+        self.wait_us, self.run_us = self.wait_us + wait_us, self.run_us + run_us
+        self.wait_us_max, self.run_us_max = max(self.wait_us_max, wait_us_max), max(self.run_us_max, run_us_max)
 
     def add_times(self, waits: Iterable[tuple[int, int]], run_times: Iterable[tuple[int, int]]) -> None:
         """Add counts of runs, as pairs of a bucket and a count."""

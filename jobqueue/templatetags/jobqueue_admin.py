@@ -9,7 +9,8 @@ from django.http import HttpRequest
 from django.template import RequestContext
 
 from jobqueue.admin.overview.page import overview
-from jobqueue.admin.page.navigation import Entry, entries
+from jobqueue.admin.page.addresses import use_site
+from jobqueue.admin.page.navigation import Entry, entries, site_of
 
 register = template.Library()
 
@@ -17,7 +18,10 @@ register = template.Library()
 @register.inclusion_tag("admin/jobqueue/overview.html", takes_context=True)
 def jobqueue_overview(context: RequestContext) -> dict[str, Any]:
     """The state of all queues and workers, as far as the user may see it."""
-    return overview(_request(context), context.get("app_list"))
+    request = _request(context)
+    # The page around it is one of Django's.
+    use_site(site_of(request))
+    return overview(request, context.get("app_list"))
 
 
 @register.simple_tag(takes_context=True)

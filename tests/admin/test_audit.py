@@ -90,4 +90,5 @@ def test_the_cost_does_not_grow_with_the_rows():
             text_of(client.get(AUDIT))
         counts.append(len(captured))
         assert all("LIMIT" in one["sql"] for one in captured if "job_audit" in one["sql"])
-    assert counts[0] == counts[1] <= 10
+    # Where the first records are not enough for a page, older ones are looked for.
+    assert counts[1] <= counts[0] <= 10

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.admin.jobs import ages, controls, finding, searching, tabs
 from jobqueue.admin.page import readonly
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobTag, LaneEntry, Worker
 from jobqueue.transitions import fail
@@ -212,6 +213,7 @@ def test_the_first_job_of_an_age_is_found_between_gaps(many):
 
 def test_where_no_index_serves_the_filter_a_page_looks_at_so_many_jobs_and_goes_on(few, monkeypatch):
     monkeypatch.setattr(finding, "SEARCHED", 10)
+    monkeypatch.setattr(finding, "WINDOWS_MAX", 1)
     greet = [int(tasks.greet.enqueue("ann", 1).id) for _ in range(2)]
     enqueue_many("other", range(25))
     client = viewer()
@@ -224,6 +226,48 @@ def test_where_no_index_serves_the_filter_a_page_looks_at_so_many_jobs_and_goes_
     back, first = walked_back(client, last)
     assert back == []
     assert link(first, "next")
+
+
+def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypatch):
+    monkeypatch.setattr(finding, "SEARCHED", 10)
+    greet = [int(tasks.greet.enqueue("ann", 1).id) for _ in range(5)]
+    enqueue_many("other", range(25))
+    client = viewer()
+    page = text_of(client.get(JOBS, {"task": "greet"}))
+    assert ids_of(page) == greet[:1:-1]
+    assert "5 jobs" in page
+    assert [one for page in walked(client, {"task": "greet"})[0] for one in page] == greet[::-1]
+    monkeypatch.setattr(finding, "LOOK_SECONDS", 0.0)
+    page = text_of(client.get(JOBS, {"task": "greet"}))
+    assert ids_of(page) == []
+    assert "Looked at the newest 10 jobs" in page
+
+
+@pytest.mark.parametrize("ends_with_key", [True, False])
+@pytest.mark.parametrize("state", ["ready", "scheduled", "held", "running", "expired", "failed", "canceled", "done"])
+def test_many_jobs_of_each_state_are_all_found_and_no_others(few, monkeypatch, state, ends_with_key):
+    """With as many as are not read at once, among others that are newer; also where no index has them by id."""
+    monkeypatch.setattr(type(vendor("default")), "indexes_end_with_key", ends_with_key)
+    monkeypatch.setattr(readonly, "COUNT_CAP", 4)
+    monkeypatch.setattr(finding, "SEARCHED", 5)
+    monkeypatch.setattr(finding, "WINDOWS_MAX", 2)
+    lease = {"locked_by": "w", "lock_token": b"t" * 16, "locked_at": UtcNowPlus(-9)}
+    columns = {
+        "ready": {"gate": 0}, "scheduled": {"run_at": UtcNowPlus(600)}, "held": {"gate": 2},
+        "running": {"status": 1, "lock_until": UtcNowPlus(600), **lease},
+        "expired": {"status": 1, "lock_until": UtcNowPlus(-5), **lease},
+        "failed": {"status": 3}, "canceled": {"status": 4}, "done": {"status": 2},
+    }  # fmt: skip
+    wanted = make_jobs(6)
+    for job_id in wanted:
+        set_columns(job_id, **columns[state])
+    for other, changes in columns.items():
+        # One that has expired is running, too.
+        if other != state and (state, other) != ("running", "expired"):
+            for job_id in make_jobs(2):
+                set_columns(job_id, **changes)
+    found, _last = walked(viewer(), {"state": state})
+    assert [job_id for page in found for job_id in page] == wanted[::-1]
 
 
 def walked_back(client, page):
@@ -300,6 +344,14 @@ def test_hostile_values_of_filters_stay_text(text):
 def test_a_value_with_nul_finds_nothing(name):
     make_job()
     assert listed(viewer(), {name: "a\x00b"}) == []
+
+
+@pytest.mark.parametrize("query", ["age=15m", "worker=a%00b", "queue=a%00b", "tag=a%00b", "q=nothing", "error=Nothing"])
+def test_a_filter_that_nothing_can_meet_finds_nothing_beside_others(query):
+    set_columns(make_job(), created_at=UtcNowPlus(-7200))
+    client = viewer()
+    for more in ("", "&task=x.y", "&state=ready", "&state=held", "&state=done&cause=data", "&state=running&task=x.y"):
+        assert ids_of(text_of(client.get(f"{JOBS}?{query}{more}"))) == [], more
 
 
 def test_without_the_permission_nobody_sees_the_list():

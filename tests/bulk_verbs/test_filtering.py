@@ -2,9 +2,10 @@
 
 import pytest
 
-from jobqueue.bulk_verbs import matching
+from jobqueue.bulk_verbs import matching, walking
 from jobqueue.bulk_verbs.filtering import check_verb
 from jobqueue.bulk_verbs.preview import preview
+from jobqueue.bulk_verbs.walking import next_ids
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models import JobTag
@@ -57,7 +58,10 @@ def test_failures_and_workers_are_found():
     "filters",
     [
         {"payload__contains": "x"}, {"status": "3"}, {"state": "all"}, {"state": ""}, {"queue": "\x00"}, {"queue": ""},
-        {"cause": "x"}, {"fingerprint": "' OR 1=1"}, {"worker": ""}, {"tag": ""},
+        {"cause": "x"}, {"fingerprint": "' OR 1=1"}, {"worker": ""}, {"tag": ""}, {"fingerprint": "0" * 16 + ","},
+        {"fingerprint": ",".join(["0" * 16] * 101)}, {"job_ids": ""}, {"job_ids": "1,x"}, {"job_ids": "1,,2"},
+        {"job_ids": "1" * 19}, {"job_ids": ",".join(["1"] * 1001)}, {"from_id": "-1"}, {"from_id": "٣"}, {"q": "x"},
+        {"age": "1h"}, {"error": "ValueError"},
     ],
 )  # fmt: skip
 def test_unknown_names_and_impossible_values_are_refused(filters):
@@ -80,3 +84,31 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     monkeypatch.setattr("jobqueue.bulk_verbs.preview.MATCHED_MAX", 2)
     capped = preview("retry", {"queue": "q"}, first=0, using="default")
     assert (capped.matched, capped.is_capped) == (2, True)
+
+
+def test_several_fingerprints_jobs_by_id_and_a_first_job_are_found():
+    ids = [make_in_state("FAILED") for _ in range(3)]
+    kinds = [f"{number:016x}" for number in range(3)]
+    for job_id, kind in zip(ids, kinds, strict=True):
+        set_columns(job_id, fingerprint=kind)
+    assert found(fingerprint=f"{kinds[0]},{kinds[2]}") == [ids[0], ids[2]]
+    assert found(job_ids=f"{ids[2]},{ids[0]},{ids[2] + 99}") == [ids[0], ids[2]]
+    assert found(from_id=str(ids[1])) == ids[1:]
+    assert found(from_id=str(ids[1]), job_ids=f"{ids[0]},{ids[1]}") == [ids[1]]
+
+
+def test_jobs_by_id_are_walked_without_looking_at_others(django_assert_num_queries):
+    ids = [make_in_state("FAILED") for _ in range(3)]
+    wanted = {"job_ids": ",".join(map(str, ids))}
+    far = ids[-1] + 10**12
+    with django_assert_num_queries(1):
+        assert next_ids("retry", wanted, after_id=0, until_id=far, most=2, using="default") == (ids[:2], ids[1])
+    with django_assert_num_queries(1):
+        assert next_ids("retry", wanted, after_id=ids[1], until_id=far, most=2, using="default") == ([ids[2]], far)
+
+
+def test_a_walk_begins_at_the_first_job(monkeypatch):
+    monkeypatch.setattr(walking, "WINDOW", 1)
+    ids = [make_in_state("FAILED") for _ in range(3)]
+    wanted = {"from_id": str(ids[2])}
+    assert next_ids("retry", wanted, after_id=0, until_id=ids[2], most=5, using="default") == ([ids[2]], ids[2])

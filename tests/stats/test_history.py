@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.models import JobStat
 from jobqueue.stats import history
 from jobqueue.stats.history import read_history
+from jobqueue.stats.queue_history import read_histories
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db
@@ -99,3 +100,32 @@ def test_the_number_of_statements_does_not_grow_with_the_rows():
             read()
         counts.append(len(captured))
     assert counts[0] == counts[1]
+
+
+def test_queues_are_told_apart_in_as_many_statements():
+    add(Span.MINUTE, **minute(7, done=3, retried=1, dead=2), queue="a", task="x")
+    add(Span.PROCESS, **minute(7, done=4), queue="a", task="y", wait_times={"4": 3})
+    add(Span.MINUTE, **minute(2, done=5), queue="b")
+    add(Span.MINUTE, **minute(99, done=1000), queue="c")
+    with CaptureQueriesContext(connection) as captured:
+        parts, queues = read_histories(NOW, 15 * MINUTE, MINUTE, using="default")
+    with CaptureQueriesContext(connection) as of_all:
+        assert parts == read()
+    assert len(captured) == len(of_all)
+    assert {*queues} == {"a", "b"}
+    whole = queues["a"].whole
+    assert (whole.done, whole.retried, whole.dead, whole.runs, sum(whole.waits)) == (7, 1, 2, 2, 4)
+    assert whole.error_rate == pytest.approx(0.3)
+    assert queues["a"].ended == [0] * 8 + [9] + [0] * 7
+    assert queues["b"].ended == [0] * 13 + [5, 0, 0]
+    assert queues["b"].whole.error_rate == 0.0
+
+
+def test_of_too_many_rows_only_the_averages_of_queues_are_told(monkeypatch):
+    monkeypatch.setattr(history, "ROWS_MAX", 1)
+    for number in range(2):
+        add(Span.MINUTE, **minute(7, runs=2, wait_us=2_000_000, run_us=6_000_000), task=f"t{number}")
+    parts, queues = read_histories(NOW, 15 * MINUTE, MINUTE, using="default")
+    whole = queues["q"].whole
+    assert (whole.waits, whole.run_times, {part.waits for part in parts}) == (None, None, {None})
+    assert (whole.mean_wait_seconds, whole.mean_run_seconds) == (1.0, 3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -10,15 +11,15 @@ from django.core.exceptions import PermissionDenied
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.audit.confirming import Confirmation, confirmation_of
 from jobqueue.admin.audit.recording import permitted, record
 from jobqueue.admin.audit.words import VERBS, filter_parts, matched_words
-from jobqueue.admin.jobs.filters import chosen
+from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
+from jobqueue.admin.jobs.filters import SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS, STATE_OF
-from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.addresses import index_address, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import job_link, number, plain, short_task
 from jobqueue.bulk_verbs.filtering import VERB_STATES
@@ -28,7 +29,6 @@ from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, Outcome
 from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
-from jobqueue.tasks import registry
 
 FIRST_SHOWN = 10
 
@@ -38,13 +38,16 @@ def new_bulk(request: HttpRequest, site: AdminSite) -> HttpResponse:
     allowed = permitted(request)
     if not request.user.has_perm("jobqueue.view_job") or not allowed:
         raise PermissionDenied
-    filters = _with_whole_task(chosen(request))
+    wanted = chosen(request)
+    filters, problem = _filters(request, wanted)
     verb = (request.POST if request.method == "POST" else request.GET).get("verb", "")
     if request.method == "POST" and verb not in allowed:
         raise PermissionDenied
     fitting = [name for name in allowed if filters.get("state") in (None, *VERB_STATES[name])]
     verb = verb if verb in fitting else next(iter(fitting), "")
     given = confirmation_of(request.POST) if request.method == "POST" else Confirmation()
+    if problem:
+        return _show(request, site, "", wanted, given, None, [], problem)
     found = _preview(request, verb, filters, given.until_id) if verb else None
     if found is not None and request.method == "POST" and "start" in request.POST:
         problem = given.problem(verb, filters, found)
@@ -54,10 +57,15 @@ def new_bulk(request: HttpRequest, site: AdminSite) -> HttpResponse:
     return _show(request, site, verb, filters, given, found, fitting)
 
 
-def _with_whole_task(filters: dict[str, str]) -> dict[str, str]:
-    """The filters; a short name of a task, as lists show it, stands for its only registered task."""
-    known = [name for name in registry.names()[0] if short_task(name) == filters.get("task")]
-    return filters | {"task": known[0]} if len(known) == 1 else filters
+def _filters(request: HttpRequest, wanted: dict[str, str]) -> Exact:
+    """What the filters of the address meant when the page was shown."""
+    if shown := request.POST.get("exact", ""):
+        # preview() checks them.
+        return Exact(dict(parse_qsl(shown, keep_blank_values=True)))
+    if "\x00" in request.GET.get(SEARCH, ""):
+        # The list refuses such a search; left out, it would mean more jobs.
+        wanted = wanted | {SEARCH: request.GET[SEARCH].replace("\x00", "\ufffd")}
+    return exact(wanted, load().database)
 
 
 def _preview(request: HttpRequest, verb: str, filters: dict[str, str], until_id: int | None) -> Preview | None:
@@ -84,9 +92,8 @@ def _start(
         started = gettext("Bulk action %(id)d was started; workers carry it out.") % {"id": event.pk}
         messages.success(request, started)
         may_see = request.user.has_perm("jobqueue.view_auditevent")
-        return HttpResponseRedirect(
-            page_address("auditevent", event.pk) if may_see else reverse("admin:jobqueue_job_changelist")
-        )
+        page = page_address("auditevent", event.pk) if may_see else list_address("job")
+        return HttpResponseRedirect(page or index_address())
     messages.error(request, text)
     return _show(request, site, verb, filters, given, found, permitted(request))
 
@@ -99,8 +106,9 @@ def _show(
     given: Confirmation,
     found: Preview | None,
     fitting: list[str],
+    refusal: str = "",
 ) -> HttpResponse:
-    query = request.GET.copy()
+    query, wanted = request.GET.copy(), chosen(request)
     links = []
     for name in fitting:
         query["verb"] = name
@@ -113,11 +121,13 @@ def _show(
         "verb": verb,
         "verbs": links,
         "note": VERBS[verb][1] if verb else gettext("You may use no verb that changes jobs in this state."),
-        "filters": filter_parts(filters),
+        "refusal": refusal,
+        "filters": filter_parts({name: wanted[name] for name in RELATIVE if name in wanted} | filters),
+        "exact": urlencode(filters),
         "given": given,
         "reason_chars": REASON_CHARS,
         "address": f"{request.path}?{query.urlencode()}",
-        "list_address": f"{reverse('admin:jobqueue_job_changelist')}?{query.urlencode()}",
+        "list_address": f"{list_address('job') or index_address()}?{query.urlencode()}",
         "idle": not is_any_alive(load().worker_silent_seconds, using=load().database),
     }
     return TemplateResponse(request, "admin/jobqueue/bulk.html", context)

@@ -13,6 +13,9 @@ from jobqueue.admin.page.formatting import NOTHING, job_link, plain, stamp
 from jobqueue.admin.page.history import NAME_CHARS
 from jobqueue.models import Job
 
+#: entries of one read, and reads of one page
+WINDOW, WINDOWS_MAX = 10_000, 5
+
 
 class Records(NamedTuple):
     """A page of records. `older`: the id below which the next page begins; None: there is none."""
@@ -24,11 +27,8 @@ class Records(NamedTuple):
 def records(most: int, *, before: int | None = None) -> Records:
     """The newest `most` records, of those with an id below `before`."""
     kinds = {kind.pk: kind.model for kind in ContentType.objects.filter(app_label="jobqueue")}
-    rows = LogEntry.objects.filter(content_type_id__in=[*kinds]).select_related("user").order_by("-pk")
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
+    found, below = _newest([*kinds], most + 1, before)
     # One more than is shown says whether there are more.
-    found = list(rows[: most + 1])
     shown = found[:most]
     columns = (Column(gettext("when")), Column(gettext("user")), Column(gettext("row")), Column(gettext("what")))
     table = table_of(
@@ -43,7 +43,29 @@ def records(most: int, *, before: int | None = None) -> Records:
             for row in shown
         ],
     )
-    return Records(table, shown[-1].pk if len(found) > most else None)
+    return Records(table, shown[-1].pk if len(found) > most else below)
+
+
+def _newest(kinds: list[int], most: int, before: int | None) -> tuple[list[LogEntry], int | None]:
+    """Up to `most` entries of these models below the id `before`; and the id below which others may be, if not all
+    were looked at.
+
+    By ranges of the primary key: no index has the entries of some models in order, and those of other apps may be many.
+    """
+    found: list[LogEntry] = []
+    for _ in range(WINDOWS_MAX):
+        rows = LogEntry.objects.order_by("-pk")
+        top = (rows if before is None else rows.filter(pk__lt=before)).values_list("pk", flat=True).first()
+        if top is None:
+            return found, None
+        window = rows.filter(pk__lte=top, pk__gt=top - WINDOW, content_type_id__in=kinds).select_related("user")
+        found += window[: most - len(found)]
+        if len(found) == most:
+            return found, None
+        before = top - WINDOW + 1
+        if before <= 1:
+            return found, None
+    return found, before
 
 
 def _row(entry: LogEntry, model: str) -> str:

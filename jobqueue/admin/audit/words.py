@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.jobs.ages import AGES
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.formatting import number, plain
@@ -45,8 +46,17 @@ FILTERS: dict[str, StrOrPromise] = {
     "cause": _("cause of failure"),
     "fingerprint": _("fingerprint of the failure"),
     "worker": _("worker"),
+    "job_ids": _("jobs"),
+    "from_id": _("added since job"),
+    "error": _("error"),
+    "age": _("added in"),
+    "q": _("search"),
 }
-_VALUES: dict[str, Mapping[str, StrOrPromise]] = {"state": LABELS, "cause": CAUSES}
+_VALUES: dict[str, Mapping[str, StrOrPromise]] = {
+    "state": LABELS,
+    "cause": CAUSES,
+    "age": {name: word for name, (_length, word) in AGES.items()},
+}
 VALUE_CHARS = 100
 
 

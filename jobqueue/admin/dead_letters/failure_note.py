@@ -10,12 +10,12 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import dead_letters
+from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import NOTHING, block, hint, moment_of, name_of, plain, same_failure
 from jobqueue.admin.page.readonly import Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.conf import load
@@ -46,7 +46,7 @@ def note_cell(fingerprint: str | None, text: str, request: HttpRequest) -> str:
     shown = hint(plain(text, LIST_CHARS), plain(text, HINT_CHARS)) if text else ""
     if fingerprint is None or not may_write(request):
         return shown or NOTHING
-    return format_html('<a href="{}">{}</a>', _page(fingerprint), shown or gettext("Write a note"))
+    return link(page_address("failurenote", fingerprint), shown or gettext("Write a note"))
 
 
 def note_block(fingerprint: str, request: HttpRequest) -> str:
@@ -55,12 +55,8 @@ def note_block(fingerprint: str, request: HttpRequest) -> str:
     parts = [block(found.text), plain(found.by), " "] if found else []
     if may_write(request):
         words = gettext("Change the note") if found else gettext("Write a note")
-        parts.append(format_html('<a href="{}">{}</a>', _page(fingerprint), words))
+        parts.append(link(page_address("failurenote", fingerprint), words))
     return format_html("{}" * len(parts), *parts) if parts else NOTHING
-
-
-def _page(fingerprint: str) -> str:
-    return reverse("admin:jobqueue_failurenote_change", args=[fingerprint])
 
 
 class NoteForm(_NoteForm):

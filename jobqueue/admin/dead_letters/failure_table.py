@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from jobqueue.admin.dead_letters.failure_note import note_cell
+from jobqueue.admin.page.addresses import address_of, link
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.formatting import NOTHING, hint, plain, relative, same_failure, short_class, short_task
 from jobqueue.dead_letters import DeadLetters
@@ -43,5 +41,4 @@ def _cells(one: DeadLetters, now: datetime) -> tuple[object, ...]:
 def _redrive_of(one: DeadLetters) -> str:
     if not one.fingerprint:
         return NOTHING
-    query = urlencode({"fingerprint": one.fingerprint})
-    return format_html('<a href="{}?{}">{}</a>', reverse("admin:jobqueue_redrive_new"), query, gettext("Retry all"))
+    return link(address_of("redrive_new", fingerprint=one.fingerprint), gettext("Retry all"))

@@ -12,11 +12,11 @@ from django.core.exceptions import PermissionDenied
 from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.dead_letters.failure_table import rows_of
 from jobqueue.admin.dead_letters.redrive_form import HOW, WHICH, RedriveForm, form_of
+from jobqueue.admin.page.addresses import address_of, index_address, list_address, page_address
 from jobqueue.admin.page.formatting import NOTHING, job_link, plain, relative, short_task, span
 from jobqueue.admin.page.history import log_entry
 from jobqueue.conf import load
@@ -63,7 +63,7 @@ def show(request: HttpRequest, site: AdminSite, form: RedriveForm) -> HttpRespon
             (gettext("Which dead letters"), [form[name] for name in WHICH]),
             (gettext("How they are retried"), [form[name] for name in HOW]),
         ],
-        "page": reverse("admin:jobqueue_redrive_new"),
+        "page": address_of("redrive_new"),
     }
     return TemplateResponse(request, "admin/jobqueue/new_redrive.html", context)
 
@@ -172,8 +172,8 @@ def _start(request: HttpRequest, site: AdminSite, form: RedriveForm) -> HttpResp
     )
     messages.success(request, text % {"id": run.id, "n": run.matched})
     if request.user.has_perm("jobqueue.view_redrive"):
-        return HttpResponseRedirect(reverse("admin:jobqueue_redrive_change", args=[run.id]))
-    return HttpResponseRedirect(reverse("admin:jobqueue_job_changelist"))
+        return HttpResponseRedirect(page_address("redrive", run.id))
+    return HttpResponseRedirect(list_address("job") or index_address())
 
 
 def _log(request: HttpRequest, run: Redriven) -> None:

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext
 
 from jobqueue.admin.groups.layout import Layout, arrange
-from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import plain
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def draw(nodes: Sequence[Node], parents: Mapping[int, Sequence[int]], *, title: 
     for node in nodes:
         layer = layout.own[node.job_id]
         box = _box(node, EDGE + layer * (BOX_WIDTH + GAP_X), middles[layer][node.job_id] - BOX_HEIGHT / 2)
-        boxes.append(format_html('<a href="{}">{}</a>', page_address("job", node.job_id), box) if links else box)
+        boxes.append(link(page_address("job", node.job_id), box) if links else box)
     said = gettext("%(title)s: %(n)d nodes; the table below lists them") % {"title": title, "n": len(nodes)}
     drawn = {"arrows": mark_safe(arrows), "boxes": mark_safe("".join(boxes))}
     return format_html(_FRAME, title=title, said=said, width=width, height=f"{height:.0f}", **drawn)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import QuerySet
 from django.db.models.functions import Right
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.groups.counts import PAGE_MAX, Counts
 from jobqueue.admin.jobs.states import LABELS, state_of
+from jobqueue.admin.page.addresses import address_of, link
 from jobqueue.admin.page.formatting import NOTHING, badge, error_note, job_link, plain, short_task
 from jobqueue.admin.page.readonly import capped
 from jobqueue.conf import load
@@ -57,13 +57,13 @@ def by_state(group: JobGroup, counts: Counts, *, links: bool) -> str:
         count = getattr(counts, state.name.lower())
         if count or state == State.OUTSTANDING:
             text = f"{capped(count, PAGE_MAX if counts.most else count + 1)} {word}"
-            parts.append(format_html('<a href="{}">{}</a>', members_address(group.pk, state), text) if links else text)
+            parts.append(link(members_address(group.pk, state), text) if links else text)
     return format_html_join(" · ", "{}", ((part,) for part in parts))
 
 
 def members_address(group_id: int, state: int) -> str:
     """The address of the list of the members in one state."""
-    return reverse("admin:jobqueue_jobgroup_members", args=[group_id, State(state).name.lower()])
+    return address_of("jobgroup_members", group_id, State(state).name.lower())
 
 
 def some(group: JobGroup, states: Sequence[int] = (State.FAILED, State.OUTSTANDING)) -> str:

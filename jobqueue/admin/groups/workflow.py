@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from jobqueue.admin.groups.drawing import Node, draw, legend
 from jobqueue.admin.groups.layout import depths
 from jobqueue.admin.groups.members import BADGES, TABLE, WORDS, look_of
-from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import NOTHING, badge, number, plain
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -102,7 +102,7 @@ def _framed(titles: Sequence[str], body: str, *, figures: bool = False) -> str:
 
 
 def _linked(job_id: int, name: str, *, links: bool) -> str:
-    return format_html('<a href="{}">{}</a>', page_address("job", job_id), name) if links else name
+    return link(page_address("job", job_id), name) if links else name
 
 
 def _named(parents: Sequence[int], names: Mapping[int, str]) -> str:

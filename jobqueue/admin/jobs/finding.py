@@ -1,34 +1,43 @@
 """The jobs of one page of the list, found so that its cost has a bound, whatever is chosen and however large the table.
 
-Few jobs of a queue, worker or live state are all read through the index that has them. Else jobs are read in the order
-of ids, newest first; where other conditions decide which of them match, no more than SEARCHED are looked at, and the
-link to older jobs goes on from there.
+Few jobs of a queue, worker or state are all read through the index that has them. Else jobs are read in the order of
+ids, newest first, by an index that has those of the state in this order, or by the primary key. Where other conditions
+decide which of them match, SEARCHED are looked at, and more while the page is not full and time is left; the link to
+older jobs goes on from there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from django.db.models import Count, Max, Min, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from jobqueue.admin.jobs import searching
 from jobqueue.admin.jobs.filters import Selection
+from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page import readonly
 from jobqueue.admin.page.keyset import Cursor
 from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
+from jobqueue.db.expressions import Unestimated
+from jobqueue.db.parts import ids_that_meet, totals
 from jobqueue.dead_letters.filtering import in_order
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.transitions.claiming.candidates import queue_names
 
-#: jobs that one page looks at, where no index has those that match
+#: jobs that are looked at in one go, where no index has those that match
 SEARCHED = 20_000
+#: how often, and for how long, a page that is not full looks at more
+WINDOWS_MAX, LOOK_SECONDS = 8, 0.08
 #: jobs of a tag that one page looks at
 TAGGED = 2000
-#: seldom many, and not in the order of ids in ix_lease where indexes do not end with the key; FAILED jobs have ix_dead
-_UNORDERED = (Job.Status.READY, Job.Status.CANCELED)
+#: where indexes end with the key, ix_lease has their jobs in the order of ids: they have no lease; FAILED jobs have
+#: ix_dead elsewhere
+_IN_ORDER = (Job.Status.READY, Job.Status.CANCELED, Job.Status.DONE)
 
 Rows = TypeVar("Rows", bound=QuerySet[Any])
 
@@ -54,32 +63,63 @@ def find(wanted: Selection, cursor: Cursor | None, size: int, using: str) -> Fou
     rows, rest = _in_order_of_ids(wanted, using)
     if tag := wanted.chosen.get("tag"):
         return _of_tag(tag, rest, cursor, size, using)
-    count, end = rows, None
-    rows = _beyond(rows, "pk", cursor)
     if rest:
-        end = _end(rows, cursor)
-        if end is not None:
-            rows = rows.filter(Q(pk__lte=end) if cursor and cursor.back else Q(pk__gte=end))
-        rows = count = rows.filter(rest)
-    return _walked(rows, count, end, cursor, size, SEARCHED if rest else 0)
+        return _looked_for(rows, rest, cursor, size)
+    ids = _ids(_beyond(rows, "pk", cursor), cursor, size + 1)
+    return _page(ids, _count(rows), None, cursor, size, 0)
+
+
+def _looked_for(rows: JobQuerySet, rest: Q, cursor: Cursor | None, size: int) -> Found:
+    """A page of those `rows` beyond the cursor that meet the conditions of `rest`."""
+    back, until = cursor is not None and cursor.back, time.monotonic() + LOOK_SECONDS
+    ids: list[int] = []
+    ahead, looked_at, count = _beyond(rows, "pk", cursor), 0, 0
+    while True:
+        part = ahead.order_by("pk" if back else "-pk")[:SEARCHED]
+        seen = totals(part, rest)
+        if seen.meeting:
+            ids += ids_that_meet(part, rest, order="ASC" if back else "DESC", most=size + 1 - len(ids))
+        looked_at, count = looked_at + SEARCHED, count + seen.meeting
+        end = (seen.highest if back else seen.lowest) if seen.number == SEARCHED else None
+        if end is None or len(ids) > size or looked_at >= WINDOWS_MAX * SEARCHED or time.monotonic() > until:
+            return _page(ids, min(count, readonly.COUNT_CAP), end, cursor, size, looked_at)
+        ahead = rows.filter(Q(pk__gt=end) if back else Q(pk__lt=end))
 
 
 def _of_tag(tag: str, rest: Q, cursor: Cursor | None, size: int, using: str) -> Found:
     """The jobs of a tag: its next TAGGED ids from ix_tag, and those of them that meet the other conditions."""
+    back = cursor is not None and cursor.back
     entries = searching.tagged(tag, using)
-    order = "job_id" if cursor and cursor.back else "-job_id"
+    order = "job_id" if back else "-job_id"
     ids = list(_beyond(entries, "job_id", cursor).order_by(order).values_list("job_id", flat=True)[:TAGGED])
     end = int(ids[-1]) if len(ids) == TAGGED else None
-    rows = Job.objects.using(using).filter(rest, pk__in=ids)
-    return _walked(rows, rows if rest else entries, end, cursor, size, TAGGED if rest else 0)
+    part = _by_key(using).filter(pk__in=ids)[:TAGGED]
+    if rest:
+        count = totals(part, rest).meeting if ids else 0
+        found = ids_that_meet(part, rest, order="ASC" if back else "DESC", most=size + 1) if count else []
+    else:
+        found, count = _ids(_by_key(using).filter(pk__in=ids), cursor, size + 1), _count(entries)
+    return _page(found, count, end, cursor, size, TAGGED if rest else 0)
 
 
-def _walked(
-    rows: QuerySet[Any], count: QuerySet[Any], end: int | None, cursor: Cursor | None, size: int, most: int
-) -> Found:
-    """A page of `rows`, which are beyond the cursor; `end` is the id of the last one looked at, if more follow."""
+def _by_key(using: str) -> JobQuerySet:
+    """All jobs, bound to the primary key."""
+    jobs: JobQuerySet = vendor(using).force_index(Job.objects.using(using), "PRIMARY")
+    return jobs.only("pk")
+
+
+def _ids(rows: QuerySet[Any], cursor: Cursor | None, most: int) -> list[int]:
     back = cursor is not None and cursor.back
-    ids = list(rows.order_by("pk" if back else "-pk").values_list("pk", flat=True)[: size + 1])
+    return list(rows.order_by("pk" if back else "-pk").values_list("pk", flat=True)[:most])
+
+
+def _count(rows: QuerySet[Any]) -> int:
+    return rows.order_by().values("pk")[: readonly.COUNT_CAP].count()
+
+
+def _page(ids: list[int], count: int, end: int | None, cursor: Cursor | None, size: int, searched: int) -> Found:
+    """A page of `ids`, the first ones beyond the cursor; `end` is the id of the last job looked at, if more follow."""
+    back = cursor is not None and cursor.back
     beyond = ids[size - 1] if len(ids) > size else end
     del ids[size:]
     if back:
@@ -90,20 +130,11 @@ def _walked(
         at = cursor.values[0] + (1 if back else -1)
         start = at if not ids else ids[-1] if back else ids[0]
     before, behind = (beyond, start) if back else (start, beyond)
-    number = count.order_by().values("pk")[: readonly.COUNT_CAP].count()
-    return Found(ids, number, before, behind, most if end is not None or cursor is not None else 0)
+    return Found(ids, count, before, behind, searched if end is not None or cursor is not None else 0)
 
 
 def _beyond(rows: Rows, key: str, cursor: Cursor | None) -> Rows:
     return rows if cursor is None else rows.filter(**{f"{key}__{'gt' if cursor.back else 'lt'}": cursor.values[0]})
-
-
-def _end(rows: JobQuerySet, cursor: Cursor | None) -> int | None:
-    """The id of the last of the first SEARCHED rows; None if there are fewer."""
-    back = cursor is not None and cursor.back
-    first = rows.order_by("pk" if back else "-pk").values("pk")[:SEARCHED]
-    found = first.aggregate(n=Count("pk"), end=Max("pk") if back else Min("pk"))
-    return int(found["end"]) if found["n"] == SEARCHED else None
 
 
 def _part(ids: list[int], cursor: Cursor | None, size: int) -> Found:
@@ -123,53 +154,75 @@ def _part(ids: list[int], cursor: Cursor | None, size: int) -> Found:
 def _few(wanted: Selection, using: str) -> list[int] | None:
     """The ids of all jobs that match, in no order; None if no index has them, or if it has COUNT_CAP or more."""
     if wanted.ids is not None:
-        return list(Job.objects.using(using).filter(wanted.rest()).values_list("pk", flat=True)[: searching.FOUND_MAX])
-    for index, condition, served in _sets(wanted, using):
-        # Without ORDER BY: the database sorts nothing, and stops at the limit.
-        rows = vendor(using).force_index(Job.objects.using(using).filter(condition), index)
-        ids = list(rows.order_by().values_list("pk", flat=True)[: readonly.COUNT_CAP])
+        known = _by_key(using).filter(pk__in=wanted.ids)[: len(wanted.ids)]
+        return ids_that_meet(known, wanted.rest(), most=searching.FOUND_MAX) if wanted.ids else []
+    for one in _sets(wanted, using):
+        # In the order of the index, so that nothing is sorted; without one, PostgreSQL may walk through the table
+        # until it has found so many.
+        rows = vendor(using).walk_by(Job.objects.using(using).filter(one.condition), one.by).order_by(*one.order)
+        ids = list(rows.values_list("pk", flat=True)[: readonly.COUNT_CAP])
         if len(ids) < readonly.COUNT_CAP:
-            rest = wanted.rest(*served)
-            # Rows that have come since then could exceed it.
-            return list(rows.filter(rest).values_list("pk", flat=True)[: readonly.COUNT_CAP]) if rest else ids
+            rest = wanted.rest(*one.served)
+            some = rows.only("pk")[: readonly.COUNT_CAP]
+            return ids_that_meet(some, rest, most=readonly.COUNT_CAP) if rest else ids
     return None
 
 
-def _sets(wanted: Selection, using: str) -> Iterator[tuple[str, Q, tuple[str, ...]]]:
-    """(index, condition, filters that are met) of the sets of jobs that an index has and that are seldom large."""
+class _Set(NamedTuple):
+    """Jobs that an index has, seldom many; in its order, behind columns that are the same in all of them."""
+
+    by: str  # an index
+    condition: Q
+    served: tuple[str, ...]  # the filters that are met
+    order: tuple[str, ...]
+
+
+_IN_QUEUE = ("gate", "priority", "run_at", "id")
+
+
+def _sets(wanted: Selection, using: str) -> Iterator[_Set]:
     state, queue = wanted.chosen.get("state"), wanted.chosen.get("queue")
     if "worker" in wanted.chosen:
-        yield "ix_worker", wanted.conditions["worker"], ("worker",)
+        condition = Q(locked_by=wanted.chosen["worker"], status=Unestimated(int(Job.Status.PROCESSING)))
+        nothing = "\x00" in wanted.chosen["worker"]
+        yield _Set("ix_worker", Q(pk__in=()) if nothing else condition, ("worker",), ())
     elif state == "held":
         names = queue_names(using=using, limit=searching.QUEUES_SEARCHED) if queue is None else [queue]
-        yield "ix_pick", _in_queues(names, Job.Status.READY) & Q(gate=HELD_GATE), ("state", "queue")
+        yield _Set("ix_pick", _in_queues(names, Job.Status.READY) & Q(gate=HELD_GATE), ("state", "queue"), ())
     elif state in ("running", "expired"):
-        yield "ix_lease", wanted.conditions["state"], ("state",)
+        condition = Q(status=Unestimated(int(Job.Status.PROCESSING)))
+        if state == "expired":
+            condition &= Q(lock_until__lt=UtcNow())
+        yield _Set("ix_lease", condition, ("state",), ("lock_until",))
     elif queue is not None and "tag" not in wanted.chosen:
         served = ("queue",) if state in ("ready", "scheduled") or state is None else ("queue", "state")
-        yield "ix_pick", _in_queues([queue], wanted.status), served
-    elif wanted.status in _UNORDERED and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:
-        yield "ix_lease", Q(status=wanted.status), ("state",) if state == "canceled" else ()
+        order = _IN_QUEUE if wanted.status is not None else ("status", *_IN_QUEUE)
+        yield _Set("ix_pick", _in_queues([queue], wanted.status), served, order)
+    elif wanted.status in _IN_ORDER and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:
+        # Where indexes do not end with the key, no index has many of them in the order of ids.
+        condition = Q(status=Unestimated(int(wanted.status)), lock_until__isnull=True)
+        yield _Set("ix_lease", condition, ("state",) if state in ENDED.values() else (), ("lock_until",))
 
 
 def _in_queues(names: list[str], status: int | None) -> Q:
-    rows = Q(pk__in=()) if any("\x00" in name for name in names) else Q(queue__in=names)
-    return rows if status is None else rows & Q(status=status)
+    if any("\x00" in name for name in names):
+        return Q(pk__in=())
+    rows = Q(queue=Unestimated(names[0])) if len(names) == 1 else Q(queue__in=names)
+    return rows if status is None else rows & Q(status=Unestimated(int(status)))
 
 
 def _in_order_of_ids(wanted: Selection, using: str) -> tuple[JobQuerySet, Q]:
     """Rows that an index has in the order of ids, and what else must be true of them."""
-    age = wanted.conditions.get("age", Q())
-    rows: JobQuerySet = Job.objects.using(using)
+    age, status = wanted.conditions.get("age", Q()), wanted.status
+    jobs: JobQuerySet = Job.objects.using(using)
+    served = ("age", "state") if wanted.chosen.get("state") in ENDED.values() else ("age",)
     if "tag" in wanted.chosen:
-        return rows, wanted.rest("tag")
-    served = ("age",) if wanted.chosen.get("state") in ("ready", "scheduled") else ("age", "state")
-    if wanted.status == Job.Status.FAILED:
+        return jobs, wanted.rest("tag")
+    if status == Job.Status.FAILED:
         rows = in_order(using)
-    elif wanted.status is not None:
-        rows = rows.filter(status=wanted.status)
-        if vendor(using).indexes_end_with_key and wanted.status != Job.Status.PROCESSING:
-            # A job that is not running has no lease: among equal entries of ix_lease, those of ids follow. Elsewhere
-            # the planner chooses, by how frequent the status is.
-            rows = vendor(using).walk_by(rows.filter(lock_until__isnull=True), "ix_lease")
-    return rows.filter(age), wanted.rest(*served)
+    elif status in _IN_ORDER and vendor(using).indexes_end_with_key:
+        rows = vendor(using).walk_by(jobs.filter(status=status, lock_until__isnull=True), "ix_lease")
+    else:
+        # Also where few of them have the status: a planner that knows no bound could walk through the whole table.
+        rows, served = _by_key(using), ("age",)
+    return rows.filter(age).only("pk"), wanted.rest(*served)

@@ -22,6 +22,7 @@ from jobqueue.admin.jobs.page import job_page
 from jobqueue.admin.jobs.page_fields import title_of
 from jobqueue.admin.jobs.prune import prune
 from jobqueue.admin.jobs.states import LABELS, STATE_OF, verbs_of
+from jobqueue.admin.page.addresses import address_of
 from jobqueue.admin.page.verb_admin import VerbAdmin, needs
 from jobqueue.models import Job
 
@@ -47,7 +48,11 @@ class JobAdmin(JobColumns, VerbAdmin):
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
-    has_redrive_permission, has_prune_permission = needs("redrive_jobs"), needs("prune_jobs")
+    has_prune_permission = needs("prune_jobs")
+
+    def has_redrive_permission(self, request: HttpRequest) -> bool:
+        """Whether this user may retry failed jobs, and the site has the page for it."""
+        return request.user.has_perm("jobqueue.redrive_jobs") and bool(address_of("redrive_new"))
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """None: the page has parts of its own."""

@@ -10,7 +10,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.actions import EXTEND_SECONDS, EXTENSIONS, SECONDS
-from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.facts import Fact, facts
 from jobqueue.admin.page.formatting import badge, moment, plain, relative, span
 from jobqueue.conf import load
@@ -43,7 +43,7 @@ def lease_of(job: ShownJob, request: HttpRequest) -> Lease | None:
     worker = rows.only(*_COLUMNS).first()
     holder = plain(job.locked_by or "")
     if worker is not None and request.user.has_perm("jobqueue.view_worker"):
-        holder = format_html('<a href="{}">{}</a>', page_address("worker", worker.pk), holder)
+        holder = link(page_address("worker", worker.pk), holder)
     found = facts(
         (_("Held by"), holder),
         (_("State of the worker"), "" if worker is None else _worker_state(worker, job)),

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 
-from jobqueue.admin.page.addresses import page_address
+from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import plain
 from jobqueue.conf import load
 from jobqueue.grouping.marks import callback_of, group_of
@@ -32,7 +32,7 @@ def membership(job: Job, request: HttpRequest) -> str:
     words = gettext("group %(id)d: %(name)s") if group.if_failed is None else gettext("workflow %(id)d: %(name)s")
     text = words % {"id": number, "name": plain(group.name, NAME_CHARS)}
     if request.user.has_perm("jobqueue.view_jobgroup"):
-        text = format_html('<a href="{}">{}</a>', page_address("jobgroup", number), text)
+        text = link(page_address("jobgroup", number), text)
     if of_member is None:
         return format_html("{} ({})", text, gettext("a callback of it"))
     return text if group.if_failed is None else format_html("{}{}", text, _as_node(job.pk, using))

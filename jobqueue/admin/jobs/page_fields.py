@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.membership import membership
-from jobqueue.admin.page.addresses import list_address
+from jobqueue.admin.page.addresses import address_of, link, list_address
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.facts import Fact, facts
 from jobqueue.admin.page.formatting import (
@@ -53,8 +51,7 @@ def header(job: ShownJob, request: HttpRequest) -> list[str]:
     """Short facts for the line of the state: queue, attempts, time."""
     found = [gettext("queue %(queue)s") % {"queue": plain(job.queue)}]
     if request.user.has_perm("jobqueue.view_flowrule"):
-        address = f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode({'queue': job.queue})}"
-        found = [format_html('<a href="{}">{}</a>', address, found[0])]
+        found = [link(address_of("flowrule_queue", queue=job.queue), found[0])]
     if job.attempts:
         of = {"n": job.attempts, "most": job.max_attempts}
         found.append(gettext("%(n)d of %(most)d attempts failed") % of)
@@ -114,8 +111,8 @@ def _alike(fingerprint: str, request: HttpRequest) -> str:
     found = same_failure(fingerprint)
     if not all(map(request.user.has_perm, ("jobqueue.redrive_jobs", "jobqueue.view_redrive"))):
         return found
-    address = f"{reverse('admin:jobqueue_redrive_new')}?{urlencode({'fingerprint': fingerprint})}"
-    return format_html('{} <span aria-hidden="true">·</span> <a href="{}">{}</a>', found, address, gettext("Retry all"))
+    retry = link(address_of("redrive_new", fingerprint=fingerprint), gettext("Retry all"))
+    return format_html('{} <span aria-hidden="true">·</span> {}', found, retry)
 
 
 def internals(job: ShownJob) -> list[Fact]:
@@ -139,7 +136,7 @@ def content(job: ShownJob) -> list[tuple[str, str]]:
 
 def _linked(value: str, name: str, text: str) -> str:
     """A value as a link to the jobs that share it."""
-    return format_html('<a href="{}">{}</a>', list_address("job", **{name: value}), text)
+    return link(list_address("job", **{name: value}), text)
 
 
 def _key(key: bytes | None) -> str:
@@ -151,7 +148,7 @@ def _searched(job: ShownJob, key: bytes | None) -> str:
     text = _key(key)
     if not key or len(text) > KEY_CHARS or text.encode() != bytes(key):
         return text
-    return format_html('<a href="{}">{}</a>', list_address("job", queue=job.queue, q=text), text)
+    return link(list_address("job", queue=job.queue, q=text), text)
 
 
 def _tags(job_id: int) -> str:

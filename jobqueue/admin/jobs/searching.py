@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext
 
 from jobqueue.admin.page.formatting import short_task
+from jobqueue.db import vendor
 from jobqueue.models import Job, JobTag, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.tasks import registry
@@ -25,10 +26,15 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 
 
 class Found(NamedTuple):
-    """Jobs that an index has found, or the tasks whose jobs are meant."""
+    """Jobs that an index has found, or the tasks whose jobs are meant.
+
+    `is_tag`: all of the jobs have the term as a tag. `is_whole`: no others have it as a key or tag.
+    """
 
     ids: list[int] | None
     tasks: list[str]
+    is_tag: bool = False
+    is_whole: bool = True
 
 
 def search(term: str, queue: str | None, *, using: str, warn: Callable[[str], None]) -> Found:
@@ -40,15 +46,16 @@ def search(term: str, queue: str | None, *, using: str, warn: Callable[[str], No
     if number is not None and Job.objects.using(using).filter(pk=number).exists():
         return Found([number], [])
     key = term.encode("utf-8", "replace")
-    ids = set[int]()
+    parts: list[list[int]] = []
     if len(key) <= KEY_BYTES:
         queues = _queues(queue, using, warn)
-        ids.update(_by_key(queues, key, using))
-        ids.update(_by_ordering_key(queues, key, using))
+        parts += _by_key(queues, key, using), _by_ordering_key(queues, key, using)
+    of_tag: list[int] = []
     if len(term) <= TAG_CHARS:
-        ids.update(tagged(term, using).order_by("-job_id").values_list("job_id", flat=True)[:FOUND_MAX])
-    if ids:
-        return Found(sorted(ids, reverse=True), [])
+        of_tag = list(tagged(term, using).order_by("-job_id").values_list("job_id", flat=True)[:FOUND_MAX])
+    if ids := {*of_tag}.union(*parts):
+        is_whole = all(len(part) < FOUND_MAX for part in (*parts, of_tag))
+        return Found(sorted(ids, reverse=True), [], is_tag=ids == {*of_tag}, is_whole=is_whole)
     tasks = tasks_called(term, registry.names()[0]) or ([term] if _PATH.fullmatch(term) else [])
     return Found(None, tasks) if tasks else Found([], [])
 
@@ -77,7 +84,9 @@ def _queues(queue: str | None, using: str, warn: Callable[[str], None]) -> list[
 
 def _by_key(queues: list[str], key: bytes, using: str) -> list[int]:
     """One job in each queue: the pair is unique."""
-    rows = Job.objects.using(using).filter(queue__in=queues, dedupe_key=key)
+    rows = vendor(using).force_index(
+        Job.objects.using(using).filter(queue__in=queues, dedupe_key=key), "uq_queue_dedupe"
+    )
     return list(rows.values_list("pk", flat=True)[:FOUND_MAX])
 
 

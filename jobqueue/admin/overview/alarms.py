@@ -1,14 +1,18 @@
-"""The alarms that fire, as sentences."""
+"""The alarms that fire, and the workers that are silent, as sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from django.utils.translation import gettext
+from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import moment, number, plain, span
+from jobqueue.admin.overview.reading import LEASES_MAX, Silent
+from jobqueue.admin.page.addresses import link, list_address, page_address
+from jobqueue.admin.page.formatting import hint, moment, number, plain, short_worker, span
+from jobqueue.admin.page.readonly import capped
 from jobqueue.alarms import Alarm
 
 if TYPE_CHECKING:
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from django_stubs_ext import StrOrPromise
 
-NAME_CHARS = 80
+NAME_CHARS, SILENT_SHOWN = 80, 5
 #: the figure of each alarm in words
 WORDS: Mapping[str, StrOrPromise] = {
     "ready": _("ready jobs"),
@@ -46,6 +50,30 @@ def sentence(alarm: Alarm, now: datetime) -> str:
         "since": moment(alarm.since, now),
     }
     return gettext("%(subject)s: %(name)s %(value)s, limit %(limit)s, since %(since)s") % facts
+
+
+def silent_lines(silent: Sequence[Silent], now: datetime) -> list[str]:
+    """A line for each silent worker with a link to its page, the first SILENT_SHOWN; and how many more there are."""
+    lines = [_silent(one, now) for one in silent[:SILENT_SHOWN]]
+    if more := len(silent) - len(lines):
+        text = ngettext("and %(n)s more silent worker", "and %(n)s more silent workers", more) % {"n": number(more)}
+        lines.append(link(list_address("worker"), text))
+    return lines
+
+
+def _silent(worker: Silent, now: datetime) -> str:
+    time = span((now - worker.heartbeat_at).total_seconds())
+    if not worker.jobs:
+        words = gettext("{worker}: no heartbeat for {time}; it holds no job")
+    else:
+        words = ngettext(
+            "{worker}: no heartbeat for {time}, {n} lease will expire",
+            "{worker}: no heartbeat for {time}, {n} leases will expire",
+            worker.jobs,
+        )
+    name = gettext("worker %(name)s") % {"name": plain(short_worker(worker.name), NAME_CHARS)}
+    page = link(page_address("worker", worker.id), hint(name, plain(worker.name, NAME_CHARS)))
+    return format_html(words, worker=page, time=time, n=capped(worker.jobs, LEASES_MAX))
 
 
 def _value(name: str, value: float) -> str:

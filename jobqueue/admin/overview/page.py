@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.charts import Series, bars, lines
 from jobqueue.admin.overview import reading
-from jobqueue.admin.overview.alarms import sentence
+from jobqueue.admin.overview.alarms import sentence, silent_lines
 from jobqueue.admin.overview.tables import failing_table, queue_table
 from jobqueue.admin.overview.tiles import tiles
 from jobqueue.conf import load
@@ -31,14 +31,15 @@ class Range(NamedTuple):
     length: timedelta
     part: timedelta
     unit: StrOrPromise
+    kept_seconds: int = reading.KEPT_SECONDS  # how long its history is shown to everybody
 
 
 _MINUTE, _HOUR = timedelta(minutes=1), timedelta(hours=1)
 RANGES = (
     Range("15m", _("15 minutes"), 15 * _MINUTE, _MINUTE, _("jobs in a minute")),
     Range("1h", _("1 hour"), 60 * _MINUTE, _MINUTE, _("jobs in a minute")),
-    Range("24h", _("24 hours"), 24 * _HOUR, _HOUR, _("jobs in an hour")),
-    Range("7d", _("7 days"), 168 * _HOUR, 6 * _HOUR, _("jobs in 6 hours")),
+    Range("24h", _("24 hours"), 24 * _HOUR, _HOUR, _("jobs in an hour"), 15),
+    Range("7d", _("7 days"), 168 * _HOUR, 6 * _HOUR, _("jobs in 6 hours"), 15),
 )
 #: seconds between two refreshes that can be chosen; 0 is off
 REFRESHES = (0, 2, 5, 15, 60)
@@ -65,8 +66,10 @@ def overview(request: HttpRequest, app_list: object) -> dict[str, Any]:
         firing = reading.kept("alarms", using, lambda: reading.alarms(using))
         _note(context["slow"], firing, gettext("alarms"))
         context["alarms"] = [sentence(alarm, context["now"]) for alarm in firing or ()]
-    context["tiles"] = tiles(context.get("stats"), context.get("workers"), may)
     crew = context.get("workers")
+    if crew is not None and crew.silent:
+        context["alarms"] = [*context.get("alarms", ()), *silent_lines(crew.silent, context["now"])]
+    context["tiles"] = tiles(context.get("stats"), context.get("held_back"), crew)
     context["is_empty"] = context.get("stats") == [] and crew is not None and not (crew.running or crew.silent)
     return context
 
@@ -78,17 +81,26 @@ def _permissions(request: HttpRequest) -> dict[str, bool]:
 
 def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -> dict[str, Any]:
     stats = reading.kept("queues", using, lambda: reading.queues(using))
-    courses = reading.kept("courses", using, lambda: reading.courses(using)) or {}
     modes = reading.kept("modes", using, lambda: reading.modes(using)) or {}
     failing = reading.kept("failing", using, lambda: reading.failing(using))
-    parts = reading.kept(f"history-{chosen.key}", using, lambda: reading.history(using, chosen.length, chosen.part))
-    now = read_now(using)
-    for found, name in ((stats, gettext("queues")), (failing, gettext("failures")), (parts, gettext("charts"))):
+    names = [one.queue for one in stats or ()]
+    held = reading.kept("held-back", using, lambda: reading.held_back(using, names)) if names else None
+    history = reading.kept(
+        f"history-{chosen.key}",
+        using,
+        lambda: reading.history(using, chosen.length, chosen.part),
+        chosen.kept_seconds,
+    )
+    for found, name in ((stats, gettext("queues")), (failing, gettext("failures")), (history, gettext("charts"))):
         _note(slow, found, name)
+    parts, of_queues = history or ([], {})
+    label = gettext("Jobs that ended over the last %(time)s") % {"time": chosen.word}
     return {
         "stats": stats,
-        "queues": queue_table(stats or [], courses, modes, may),
-        "failing": failing_table(failing or [], now, may),
+        "held_back": held,
+        "range": chosen.word,
+        "queues": queue_table(stats or [], of_queues, modes, may, label),
+        "failing": failing_table(failing or [], read_now(using), may),
         "charts": _charts(parts, chosen) if parts else [],
     }
 

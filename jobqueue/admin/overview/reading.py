@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from jobqueue.admin.page import keeping
 from jobqueue.alarms import Alarm, firing
+from jobqueue.alarms.reading import SILENT_SECONDS
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused
-from jobqueue.maintenance.worker_list import state_of
-from jobqueue.models import Job, JobAttempt, JobStat, Worker
-from jobqueue.stats.history import Part, read_history
+from jobqueue.maintenance.worker_list import held_jobs, state_of
+from jobqueue.maintenance.worker_rows import SILENT
+from jobqueue.models import Job, JobAttempt, Worker
+from jobqueue.stats.held_back import GATES, count_held_back
+from jobqueue.stats.history import Part
+from jobqueue.stats.queue_history import QueueHistory, read_histories
 from jobqueue.stats.queues import QueueStats, figures
 
 T = TypeVar("T")
@@ -24,9 +28,10 @@ READ_SECONDS, KEPT_SECONDS = 2.0, 2
 COUNT_MAX = 1000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
-WORKERS_MAX = 1000
-#: minutes of the course of each queue
-COURSE_MINUTES = 15
+#: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
+WORKERS_MAX, SILENT_MAX, LEASES_MAX = 1000, 50, 100
+#: queues in which jobs behind gates are counted
+QUEUES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +47,39 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack:
+    """How many waiting jobs are behind each gate; `capped`: there are more."""
+
+    by_gate: dict[int, int]
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A worker without heartbeats, and the jobs that it holds, up to LEASES_MAX."""
+
+    id: int
+    name: str
+    heartbeat_at: datetime
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workers:
-    """How many workers run and how many are silent; the threads of those that run."""
+    """How many workers run, the threads of those, and the ones that are silent, up to SILENT_MAX of each kind.
+
+    Silent are those that have not stopped but send no heartbeats, and those that somebody has marked as such in the
+    last SILENT_SECONDS and that still hold jobs.
+    """
 
     running: int
-    silent: int
+    silent: list[Silent]
     threads: int
 
 
-def kept(section: str, using: str, read: Callable[[], T]) -> T | None:
-    """What read() gives, or gave to somebody in the last KEPT_SECONDS; None if it took too long."""
-    return keeping.kept(f"overview-{using}-{section}", read, KEPT_SECONDS)
+def kept(section: str, using: str, read: Callable[[], T], seconds: int = KEPT_SECONDS) -> T | None:
+    """What read() gives, or gave to somebody in the last `seconds`; None if it took too long."""
+    return keeping.kept(f"overview-{using}-{section}", read, seconds)
 
 
 def queues(using: str) -> list[QueueStats]:
@@ -60,23 +87,21 @@ def queues(using: str) -> list[QueueStats]:
     return figures((), everywhere=True, using=using, most=COUNT_MAX, seconds=READ_SECONDS)
 
 
-def history(using: str, length: timedelta, part: timedelta) -> list[Part]:
-    """What ended in each part of the time."""
-    return read_history(read_now(using), length, part, using=using)
+def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part], dict[str, QueueHistory]]:
+    """What ended in each part of the time; and in each queue."""
+    return read_histories(read_now(using), length, part, using=using)
 
 
-def courses(using: str) -> dict[str, list[int]]:
-    """By queue, how many jobs ended in each of the last COURSE_MINUTES minutes."""
-    now = read_now(using)
-    first = now.replace(second=0, microsecond=0) - timedelta(minutes=COURSE_MINUTES - 1)
-    spans = (JobStat.Span.PROCESS, JobStat.Span.MINUTE)
-    rows = JobStat.objects.using(using).filter(span__in=spans, begins_at__gte=first, begins_at__lte=now)
-    found: dict[str, list[int]] = {}
-    with time_limit(READ_SECONDS, using=using):
-        for queue, begins_at, done, dead in rows.order_by().values_list("queue", "begins_at", "done", "dead"):
-            course = found.setdefault(queue, [0] * COURSE_MINUTES)
-            course[int((begins_at - first) / timedelta(minutes=1))] += int(done) + int(dead)
-    return found
+def held_back(using: str, names: Sequence[str]) -> HeldBack:
+    """The jobs behind gates in the first QUEUES_MAX of these queues."""
+    with time_limit(READ_SECONDS, using=using) as limit:
+        of_queues = count_held_back(names[:QUEUES_MAX], using, limit.check, COUNT_MAX)
+    found = dict.fromkeys(GATES, 0)
+    for of_gates in of_queues.values():
+        for gate, count in of_gates.items():
+            found[gate] += count
+    capped = len(names) > QUEUES_MAX or any(COUNT_MAX in of_gates.values() for of_gates in of_queues.values())
+    return HeldBack({gate: count for gate, count in found.items() if count}, capped)
 
 
 def failing(using: str) -> list[Failing]:
@@ -99,15 +124,24 @@ def failing(using: str) -> list[Failing]:
 
 
 def workers(using: str) -> Workers:
-    """Those that have not stopped."""
+    """Those that have not stopped, and those that were silent lately."""
     now = read_now(using)
-    columns = ("heartbeat_at", "heartbeat_seconds", "concurrency", "stopped_at")
-    rows = Worker.objects.using(using).filter(stopped_at__isnull=True).only(*columns)
-    with time_limit(READ_SECONDS, using=using):
-        states = [(state_of(row, now), row.concurrency) for row in rows.order_by("-heartbeat_at")[:WORKERS_MAX]]
-    threads = sum(count for state, count in states if state == "running")
-    running = sum(state == "running" for state, _ in states)
-    return Workers(running, len(states) - running, threads)
+    rows = Worker.objects.using(using).only("name", "heartbeat_at", "heartbeat_seconds", "concurrency", "stopped_at")
+    marked = rows.filter(stopped_at__gte=now - timedelta(seconds=SILENT_SECONDS), stop_reason=SILENT)
+    with time_limit(READ_SECONDS, using=using) as limit:
+        present = list(rows.filter(stopped_at__isnull=True).order_by("-heartbeat_at")[:WORKERS_MAX])
+        limit.check()
+        lost = list(marked.order_by("-stopped_at")[:SILENT_MAX])
+        silent = [row for row in present if state_of(row, now) == "silent"][-SILENT_MAX:]
+        limit.check()
+        held = held_jobs([row.name for row in (*silent, *lost)], limit=LEASES_MAX, using=using)
+    running = [row for row in present if state_of(row, now) == "running"]
+    found = [
+        Silent(row.pk, row.name, row.heartbeat_at, len(held.get(row.name, ())))
+        for row in (*silent, *(row for row in lost if held.get(row.name)))
+    ]
+    found.sort(key=lambda one: (-one.jobs, one.heartbeat_at))
+    return Workers(len(running), found, sum(row.concurrency for row in running))
 
 
 def modes(using: str) -> dict[str, str]:

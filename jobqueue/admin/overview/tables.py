@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from urllib.parse import urlencode
 
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.charts import sparkline
 from jobqueue.admin.overview.reading import COUNT_MAX, Failing
-from jobqueue.admin.page.addresses import list_address, page_address
+from jobqueue.admin.page.addresses import address_of, link, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, relative, short_class, short_task, span
 from jobqueue.models import FlowRule
+from jobqueue.stats.ends import Ends
+from jobqueue.stats.queue_history import QueueHistory
 from jobqueue.stats.queues import QueueStats
 
 NAME_CHARS, QUEUES_SHOWN = 80, 50
@@ -32,6 +32,8 @@ _QUEUE = (
     Column(_("Ended per minute"), is_number=True),
     Column(_("Failed runs"), is_number=True),
 )
+_TIMES = (Column(_("Wait, p50 / p95"), is_number=True), Column(_("Run, p50 / p95"), is_number=True))
+_AVERAGES = (Column(_("Wait, mean / longest"), is_number=True), Column(_("Run, mean / longest"), is_number=True))
 _FAILING = (
     Column(_("Task")),
     Column(_("Error")),
@@ -43,28 +45,31 @@ _FAILING = (
 
 def queue_table(
     stats: Sequence[QueueStats],
-    courses: Mapping[str, Sequence[int]],
+    histories: Mapping[str, QueueHistory],
     modes: Mapping[str, str],
     may: Mapping[str, bool],
+    label: str,
 ) -> Table:
-    """The queues, with the longest wait first: what waits, runs, ended and failed in each."""
-    ordered = sorted(stats, key=lambda one: (-one.oldest_age_seconds, -one.ready, one.queue))
-    return table_of(
-        _QUEUE, [_queue(one, courses.get(one.queue, ()), modes.get(one.queue), may) for one in ordered[:QUEUES_SHOWN]]
-    )
+    """The queues, with the longest wait first: what waits and runs in each, and how it ended, failed and waited.
+
+    `label`: what the courses of ended jobs are, in words.
+    """
+    ordered = sorted(stats, key=lambda one: (-one.oldest_age_seconds, -one.ready, one.queue))[:QUEUES_SHOWN]
+    averages = any(found.whole.waits is None for found in histories.values())
+    rows = [_queue(one, histories.get(one.queue), modes.get(one.queue), may, label) for one in ordered]
+    return table_of((*_QUEUE, *(_AVERAGES if averages else _TIMES)), rows)
 
 
-def _queue(one: QueueStats, course: Sequence[int], mode: str | None, may: Mapping[str, bool]) -> list[str]:
+def _queue(
+    one: QueueStats, history: QueueHistory | None, mode: str | None, may: Mapping[str, bool], label: str
+) -> list[str]:
     name = plain(one.queue, NAME_CHARS)
     if may["view_flowrule"]:
-        address = f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode({'queue': one.queue})}"
-        name = format_html('<a href="{}">{}</a>', address, name)
+        name = link(address_of("flowrule_queue", queue=one.queue), name)
     if mode:
         name = format_html("{} {}", name, badge("expired", str(FlowRule.Mode(mode).label)))
-    rate = f"{100 * one.error_rate:.0f} %" if one.error_rate else NOTHING
-    if one.error_rate >= HIGH_ERROR_RATE:
-        rate = format_html('<strong class="jobqueue-high">{}</strong>', rate)
-    label = gettext("Jobs that ended in each of the last %(n)d minutes") % {"n": len(course)}
+    # Without the last part: it has just begun, and every course would end with a fall.
+    course = history.ended[:-1] if history else []
     ended = number(round(one.throughput_per_minute, 1)) if one.throughput_per_minute else NOTHING
     return [
         name,
@@ -74,8 +79,24 @@ def _queue(one: QueueStats, course: Sequence[int], mode: str | None, may: Mappin
         _count(one, "running"),
         _count(one, "failed"),
         format_html("{} {}", ended, sparkline(course, label=label)) if any(course) else ended,
-        rate,
+        *(_of_runs(history.whole) if history else (NOTHING, NOTHING, NOTHING)),
     ]
+
+
+def _of_runs(whole: Ends) -> tuple[str, str, str]:
+    """The share of runs that failed, how long runs waited, and how long they took."""
+    rate = f"{100 * whole.error_rate:.0f} %" if whole.error_rate else NOTHING
+    if (whole.error_rate or 0) >= HIGH_ERROR_RATE:
+        rate = format_html('<strong class="jobqueue-high">{}</strong>', rate)
+    if whole.waits is not None:
+        pairs = ((whole.wait_seconds(0.5), whole.wait_seconds(0.95)), (whole.run_seconds(0.5), whole.run_seconds(0.95)))
+    else:
+        pairs = (
+            (whole.mean_wait_seconds, whole.wait_us_max / 1e6),
+            (whole.mean_run_seconds, whole.run_us_max / 1e6),
+        )
+    waits, runs = (NOTHING if low is None or high is None else f"{span(low)} / {span(high)}" for low, high in pairs)
+    return rate, waits, runs
 
 
 def _count(one: QueueStats, state: str) -> str:
@@ -84,7 +105,7 @@ def _count(one: QueueStats, state: str) -> str:
     if not count:
         return NOTHING
     text = number(count) + ("+" if count >= COUNT_MAX else "")
-    return format_html('<a href="{}">{}</a>', list_address("job", state=state, queue=one.queue), text)
+    return link(list_address("job", state=state, queue=one.queue), text)
 
 
 def failing_table(failing: Sequence[Failing], now: datetime, may: Mapping[str, bool]) -> Table:
@@ -94,11 +115,10 @@ def failing_table(failing: Sequence[Failing], now: datetime, may: Mapping[str, b
 
 def _failing(one: Failing, now: datetime, may: Mapping[str, bool]) -> list[str]:
     task = hint(plain(short_task(one.task)), plain(one.task)) if one.task else gettext("(handler)")
-    sample = format_html('<a href="{}#attempts">{}</a>', page_address("job", one.sample_job_id), gettext("Traceback"))
-    links = [sample]
+    page = page_address("job", one.sample_job_id)
+    links = [link(f"{page}#attempts", gettext("Traceback"))] if page else []
     if one.fingerprint and may["redrive_jobs"] and may["view_redrive"]:
-        address = f"{reverse('admin:jobqueue_redrive_new')}?{urlencode({'fingerprint': one.fingerprint})}"
-        links.append(format_html('<a href="{}">{}</a>', address, gettext("Retry all")))
+        links.append(link(address_of("redrive_new", fingerprint=one.fingerprint), gettext("Retry all")))
     return [
         task,
         plain(short_class(one.error_class)) or NOTHING,

@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.overview.reading import COUNT_MAX, Workers
+from jobqueue.admin.overview.reading import COUNT_MAX, HeldBack, Workers
 from jobqueue.admin.page.addresses import list_address
 from jobqueue.admin.page.formatting import number, span
+from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE
+from jobqueue.ordering import KEY_GATE
 from jobqueue.stats.queues import QueueStats
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 
+_GATES: Mapping[int, StrOrPromise] = {
+    KEY_GATE: _("by keys"),
+    FLOW_GATE: _("by limits"),
+    HELD_GATE: _("after crashes"),
+    PARENTS_GATE: _("by parents"),
+}
+
+
 class Tile(NamedTuple):
-    """`note` stands below the figure. `kind`: "", "warn" or "bad"."""
+    """`note` stands below the figure. `address`: "" if no list has what it counts. `kind`: "", "warn" or "bad"."""
 
     word: StrOrPromise
     figure: str
@@ -27,9 +39,11 @@ class Tile(NamedTuple):
     kind: str = ""
 
 
-def tiles(stats: Sequence[QueueStats] | None, workers: Workers | None, may: Mapping[str, bool]) -> list[Tile]:
+def tiles(stats: Sequence[QueueStats] | None, held: HeldBack | None, workers: Workers | None) -> list[Tile]:
     """Those of jobs, if they were read, and those of workers."""
     found = [] if stats is None else _of_jobs(stats, workers)
+    if held is not None and held.by_gate:
+        found.append(_of_held_back(held))
     if workers is not None:
         found.append(_of_workers(workers))
     return found
@@ -56,7 +70,16 @@ def _sum(stats: Sequence[QueueStats], name: str) -> str:
     return number(sum(values)) + ("+" if any(value >= COUNT_MAX for value in values) else "")
 
 
+def _of_held_back(held: HeldBack) -> Tile:
+    """Its jobs are in the list only if all of them are held after a crash: others are ready or scheduled there."""
+    more = "+" if held.capped else ""
+    note = ", ".join(f"{_GATES[gate]} {number(count)}" for gate, count in held.by_gate.items())
+    address = list_address("job", state="held") if {*held.by_gate} == {HELD_GATE} else ""
+    kind = "warn" if HELD_GATE in held.by_gate else ""
+    return Tile(_("Held back"), number(sum(held.by_gate.values())) + more, note, address, kind)
+
+
 def _of_workers(workers: Workers) -> Tile:
-    silent = gettext("%(n)s silent") % {"n": number(workers.silent)} if workers.silent else ""
+    silent = gettext("%(n)s silent") % {"n": number(len(workers.silent))} if workers.silent else ""
     kind = "bad" if not workers.running else "warn" if workers.silent else ""
     return Tile(_("Workers"), number(workers.running), silent, list_address("worker"), kind)

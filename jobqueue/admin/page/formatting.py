@@ -7,16 +7,15 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import Model
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
+from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.masking import mask_text, mask_value
@@ -196,10 +195,9 @@ def json_of(model: type[Model], field: str) -> Callable[..., str]:
 
 def same_failure(fingerprint: str) -> str:
     """A fingerprint, as a link to the dead letters that have it."""
-    page = reverse("admin:jobqueue_job_changelist")
-    return format_html('<a href="{}?{}">{}</a>', page, urlencode({"fingerprint": fingerprint}), plain(fingerprint))
+    return link(list_address("job", fingerprint=fingerprint), plain(fingerprint))
 
 
 def job_link(job_id: int) -> str:
     """The id of a job, as a link to its page."""
-    return format_html('<a href="{}">{}</a>', reverse("admin:jobqueue_job_change", args=[job_id]), job_id)
+    return link(page_address("job", job_id), job_id)

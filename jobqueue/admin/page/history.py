@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Model, Subquery
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from jobqueue.admin.page.formatting import plain, stamp
@@ -30,12 +30,18 @@ def log_entry(
 
 def recent(model: type[Model], row_id: object) -> list[tuple[str, str, str]]:
     """When, who and what, of the last RECENT changes of a row among the newest LOOKED_AT changes."""
-    newest = Subquery(LogEntry.objects.order_by("-pk").values("pk")[:1])
-    rows = LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type_id=_kind(model), object_id=str(row_id))
+    rows = among_newest(LogEntry.objects.filter(content_type_id=_kind(model), object_id=str(row_id)))
     return [
         (stamp(row.action_time), plain(row.user.get_username()), plain(row.get_change_message(), NAME_CHARS))
         for row in rows.select_related("user").order_by("-pk")[:RECENT]
     ]
+
+
+def among_newest(entries: QuerySet[LogEntry]) -> QuerySet[LogEntry]:
+    """Those of `entries` among the newest LOOKED_AT of all rows."""
+    # As a number: of a subquery, planners do not know how few these are, and read all entries of a model instead.
+    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    return entries.filter(pk__gt=newest - LOOKED_AT)
 
 
 def _kind(model: type[Model]) -> int:

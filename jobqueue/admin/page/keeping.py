@@ -1,17 +1,26 @@
-"""What pages have read, kept for a moment for everybody who looks, so that ten open tabs cost the reads of one."""
+"""What pages have read, kept in the cache of Django for a moment, so that ten open tabs cost the reads of one.
+
+A cache that fails costs reads, not the page.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from django.core.cache import cache
 
+from jobqueue import __version__
 from jobqueue.exceptions import StatementTimeout
 
 T = TypeVar("T")
+logger = logging.getLogger("jobqueue.admin")
 #: how long it is remembered that a read took too long, so that a slow database is not asked again by each who looks
 SLOW_SECONDS = 15
+#: how long a process does without a cache that has failed: each call of one that is down may wait for its time limit
+WITHOUT_SECONDS = 30.0
 
 
 def kept(name: str, read: Callable[[], T], seconds: float) -> T | None:
@@ -19,12 +28,42 @@ def kept(name: str, read: Callable[[], T], seconds: float) -> T | None:
 
     `name`: ASCII without spaces, and different for each thing that is read.
     """
-    key = f"jobqueue-{name}"
-    found: list[T | None] | None = cache.get(key)
+    # With the version: while servers are updated, an older one may not know what a newer one has written.
+    key = f"jobqueue-{__version__}-{name}"
+    found: list[T | None] | None = safely.ask(lambda: cache.get(key))
     if found is None:
         try:
             found = [read()]
         except StatementTimeout:
             found = [None]
-        cache.set(key, found, SLOW_SECONDS if found[0] is None else seconds)
+        value, until = found, SLOW_SECONDS if found[0] is None else seconds
+        safely.ask(lambda: cache.set(key, value, until))
     return found[0]
+
+
+class Safely:
+    """Calls of the cache of a process. `until`: when one that has failed is asked again."""
+
+    def __init__(self) -> None:
+        self.until: float | None = None
+
+    def ask(self, call: Callable[[], list[T | None] | None]) -> list[T | None] | None:
+        """What the cache answers; None if it fails, or has failed in the last WITHOUT_SECONDS."""
+        if self.until is not None and time.monotonic() < self.until:
+            return None
+        try:
+            found = call()
+        except Exception:  # each backend raises errors of its own
+            self.until = time.monotonic() + WITHOUT_SECONDS
+            logger.warning(
+                "Django's cache failed; pages read their figures from the database for each who looks. "
+                "They ask the cache again in %d s.",
+                WITHOUT_SECONDS,
+                exc_info=True,
+            )
+            return None
+        self.until = None
+        return found
+
+
+safely = Safely()

@@ -53,7 +53,7 @@ _PAGES = (
 
 def entries(request: HttpRequest) -> list[Entry]:
     """The pages that this user may see, those of the admin site that shows this page."""
-    site = request.resolver_match.namespace if request.resolver_match else "admin"
+    site = site_of(request)
     found = []
     for page in _PAGES:
         if page.permission and not request.user.has_perm(f"jobqueue.{page.permission}"):
@@ -64,6 +64,11 @@ def entries(request: HttpRequest) -> list[Entry]:
             current = request.path == address or any(one and request.path.startswith(one) for one in below)
             found.append(Entry(page.word, address, current))
     return found
+
+
+def site_of(request: HttpRequest) -> str:
+    """The name of the admin site that serves a request."""
+    return request.resolver_match.namespace if request.resolver_match else "admin"
 
 
 def _address(site: str, url_name: str) -> str:

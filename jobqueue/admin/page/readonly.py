@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import SuspiciousOperation
@@ -16,12 +17,15 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.page.addresses import on_site
 from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.history import LOOKED_AT, among_newest
 from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
@@ -169,6 +173,16 @@ class ReadOnlyAdmin(_ModelAdmin):
     class Media:
         css = {"all": ("jobqueue/admin.css",)}
 
+    def get_paginator(self, request: HttpRequest, queryset: QuerySet[Any], per_page: int, *args: Any) -> Any:
+        """Also of the history of a row, which Django would look for among all entries of the model."""
+        rows = among_newest(queryset) if queryset.model is LogEntry else queryset
+        return super().get_paginator(request, rows, per_page, *args)
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """The pages; their links lead to pages of the same site."""
+        return on_site(self.admin_site.name, self.get_urls())
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """The rows on the queue's database, with the database's time as `now`."""
         rows: QuerySet[Model] = super().get_queryset(request).using(load().database).annotate(now=UtcNow())
@@ -225,7 +239,12 @@ class ReadOnlyAdmin(_ModelAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         name = self.row_name(object_id)
-        own = {"title": gettext("Change history: %s") % name, "row_name": name}
+        looked_at = {"n": number_format(LOOKED_AT, force_grouping=True)}
+        own = {
+            "title": gettext("Change history: %s") % name,
+            "row_name": name,
+            "note": gettext("Only the newest %(n)s changes of all rows are looked at.") % looked_at,
+        }
         return super().history_view(request, object_id, own | (extra_context or {}))
 
     def row_name(self, object_id: object) -> str:

@@ -11,6 +11,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
+from jobqueue.admin.page.addresses import use_site
+
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
@@ -53,6 +55,7 @@ class SitePage:
         def serve(request: HttpRequest) -> HttpResponse:
             if not request.user.has_perm(self.permission):
                 raise PermissionDenied
+            use_site(site.name)
             return self.view(request, site)
 
         return serve

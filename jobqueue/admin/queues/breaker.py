@@ -11,10 +11,10 @@ from django.contrib.admin.models import CHANGE
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext
 
 from jobqueue import flow
+from jobqueue.admin.page.addresses import list_address
 from jobqueue.admin.page.formatting import plain
 from jobqueue.admin.page.history import log_entry, recent
 from jobqueue.admin.queues.forms import ReasonForm
@@ -35,7 +35,7 @@ def breaker_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
         breaker = flow.breaker(request.GET.get("dependency", ""), using=using)
     except (InvalidType, InvalidValue) as error:
         messages.error(request, plain(error))
-        return HttpResponseRedirect(reverse("admin:jobqueue_flowrule_changelist"))
+        return HttpResponseRedirect(list_address("flowrule"))
     reasons = ReasonForm()
     if request.method == "POST":
         name = request.POST.get("verb", "")

@@ -13,11 +13,10 @@ from django.contrib.admin.models import CHANGE
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext
 
 from jobqueue import flow
+from jobqueue.admin.page.addresses import list_address
 from jobqueue.admin.page.formatting import plain, stacked
 from jobqueue.admin.page.history import log_entry, recent
 from jobqueue.admin.queues.forms import LimitForm, ReasonForm
@@ -77,7 +76,7 @@ def place_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     """The page; after a POST that changed something, the page again."""
     place = _place(request)
     if place is None:
-        return HttpResponseRedirect(reverse("admin:jobqueue_flowrule_changelist"))
+        return HttpResponseRedirect(list_address("flowrule"))
     reasons, limits = ReasonForm(), None
     if request.method == "POST":
         name = request.POST.get("verb", "")
@@ -207,4 +206,4 @@ def _facts(state: QueueState, now: Any) -> Iterable[tuple[str, str]]:
 def _jobs_page(request: HttpRequest, place: Place) -> str:
     if place.task is not None or not request.user.has_perm("jobqueue.view_job"):
         return ""
-    return f"{reverse('admin:jobqueue_job_changelist')}?{urlencode({'queue': place.queue})}"
+    return list_address("job", queue=place.queue)

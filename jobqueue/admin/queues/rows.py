@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 
+from jobqueue.admin.page.addresses import address_of, link
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, plain, relative, stacked, stamp
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import check_dependency
@@ -27,13 +26,12 @@ _BREAKERS = {"closed": "done", "open": "failed", "half-open": "expired"}
 
 def queue_page(queue: str, task: str | None = None) -> str:
     """The address of the page of a queue, or of a task in it."""
-    place = {"queue": queue} | ({"task": task} if task else {})
-    return f"{reverse('admin:jobqueue_flowrule_queue')}?{urlencode(place)}"
+    return address_of("flowrule_queue", queue=queue, **({"task": task} if task else {}))
 
 
 def breaker_page(dependency: str) -> str:
     """The address of the page of a circuit breaker."""
-    return f"{reverse('admin:jobqueue_flowrule_breaker')}?{urlencode({'dependency': dependency})}"
+    return address_of("flowrule_breaker", dependency=dependency)
 
 
 def queue_cells(state: QueueState, now: datetime) -> dict[str, Any]:
@@ -125,7 +123,7 @@ def _link(name: str, page: Callable[[str], str], check: Callable[[object], objec
         check(name)
     except JobQueueError:
         return plain(name, NAME_CHARS)
-    return format_html('<a href="{}">{}</a>', page(name), plain(name, NAME_CHARS))
+    return link(page(name), plain(name, NAME_CHARS))
 
 
 def _count(count: int | None, most: int | None) -> str:

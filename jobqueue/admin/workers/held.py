@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.addresses import list_address
+from jobqueue.admin.page.addresses import link, list_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, hint, job_link, moment, number, plain, relative, short_task, span
 from jobqueue.maintenance.worker_list import HeldJob
@@ -29,7 +29,7 @@ def busy(worker: ShownWorker, *, linked: bool) -> str:
     text = gettext("%(n)s of %(most)s") % {"n": number(worker.jobs), "most": number(worker.concurrency)}
     if not linked or not worker.jobs:
         return text
-    return format_html('<a href="{}">{}</a>', list_address("job", state="running", worker=worker.name), text)
+    return link(list_address("job", state="running", worker=worker.name), text)
 
 
 def some(held: Sequence[HeldJob], count: int, now: datetime) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.addresses import list_address
+from jobqueue.admin.page.addresses import address_of, link, list_address
 from jobqueue.admin.page.cells import Table
 from jobqueue.admin.page.facts import Fact, facts
 from jobqueue.admin.page.formatting import label, moment, number, plain, pretty, relative, span
@@ -103,14 +101,14 @@ def _release_page(worker: ShownWorker, request: HttpRequest) -> str:
     """The page of a verb on many jobs, filled with those of this worker; "" for those who may not release jobs."""
     if not all(map(request.user.has_perm, ("jobqueue.release_job", "jobqueue.view_job"))):
         return ""
-    return f"{reverse('admin:jobqueue_auditevent_new')}?{urlencode({'worker': worker.name, 'verb': 'release'})}"
+    return address_of("auditevent_new", worker=worker.name, verb="release")
 
 
 def _more(worker: ShownWorker) -> str:
     words = {"n": number(held.ON_PAGE), "all": number(worker.jobs)}
     address = list_address("job", state="running", worker=worker.name)
     text = gettext("The first %(n)s of %(all)s jobs.") % words
-    return format_html('{} <a href="{}">{}</a>', text, address, gettext("All of them"))
+    return format_html("{} {}", text, link(address, gettext("All of them")))
 
 
 def _details(worker: ShownWorker) -> list[Fact]:

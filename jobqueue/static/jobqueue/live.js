@@ -8,7 +8,9 @@
     }
     const KEY = "jobqueue-refresh-seconds";
     const SLOWEST_SECONDS = 120;
+    const ANSWER_SECONDS = 30;
     let timer = null;
+    let running = false;
     let failures = 0;
 
     function stored() {
@@ -46,18 +48,43 @@
         });
     }
 
-    async function refresh() {
-        if (busy()) {
-            say("paused");
-            return plan();
-        }
+    function seconds() {
+        return Number(choice.value);
+    }
+
+    function here() {
+        return window.location.href.split("#")[0];
+    }
+
+    async function load(address) {
+        const limit = new AbortController();
+        const end = window.setTimeout(() => limit.abort(), 1000 * ANSWER_SECONDS);
         try {
-            const answer = await fetch(window.location.href, {credentials: "same-origin"});
+            const answer = await fetch(address, {credentials: "same-origin", signal: limit.signal});
             if (!answer.ok || answer.redirected) {
                 throw new Error(String(answer.status));
             }
-            const text = await answer.text();
-            if (!busy()) {
+            return await answer.text();
+        } finally {
+            window.clearTimeout(end);
+        }
+    }
+
+    // One at a time: a slow server is not asked again before it has answered.
+    async function refresh() {
+        if (running) {
+            return;
+        }
+        if (busy()) {
+            say("paused");
+            plan();
+            return;
+        }
+        const address = here();
+        running = true;
+        try {
+            const text = await load(address);
+            if (here() === address && seconds() > 0 && !busy()) {
                 replace(text);
                 say("updated");
             }
@@ -66,17 +93,22 @@
             failures += 1;
             say("failed");
         }
-        plan();
+        running = false;
+        if (here() !== address && seconds() > 0) {
+            refresh(); // another range was chosen meanwhile
+        } else {
+            plan();
+        }
     }
 
+    // The next refresh, by the interval that is chosen now. While one is under way, its end calls this.
     function plan() {
         window.clearTimeout(timer);
-        const seconds = Number(choice.value);
-        if (seconds > 0) {
-            const pause = Math.min(SLOWEST_SECONDS, seconds * Math.pow(2, Math.min(failures, 6)));
-            timer = window.setTimeout(refresh, 1000 * pause);
-        } else {
+        if (seconds() <= 0) {
             status.textContent = "";
+        } else if (!running) {
+            const pause = Math.min(SLOWEST_SECONDS, seconds() * Math.pow(2, Math.min(failures, 6)));
+            timer = window.setTimeout(refresh, 1000 * pause);
         }
     }
 
@@ -94,7 +126,7 @@
         plan();
     });
     document.addEventListener("visibilitychange", function () {
-        if (!document.hidden && Number(choice.value) > 0) {
+        if (!document.hidden && seconds() > 0) {
             refresh();
         }
     });

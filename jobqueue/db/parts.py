@@ -1,0 +1,49 @@
+"""Conditions that are looked at row by row in a part of the table, which an index has found and which has a limit.
+
+A planner that was given the conditions with the rest could take one of them for rare, and read all rows that meet it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
+
+
+class Totals(NamedTuple):
+    """The number of rows of a part, the lowest and the highest id, and how many meet the conditions."""
+
+    number: int
+    lowest: int
+    highest: int
+    meeting: int
+
+
+def totals(part: QuerySet[Any], rest: Q) -> Totals:
+    """Of a part, which has a limit."""
+    found = _fetch(part, rest, "SELECT COUNT(*), MIN(c.id), MAX(c.id), SUM(c.meets) FROM ({}) c")
+    return Totals(*(int(value or 0) for value in found[0])) if found else Totals(0, 0, 0, 0)
+
+
+def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -> list[int]:
+    """Up to `most` ids of a part, which has a limit. `order`: "ASC", "DESC", or "" for none."""
+    sort = f" ORDER BY c.id {order}" if order else ""
+    found = _fetch(part, rest, f"SELECT c.id FROM ({{}}) c WHERE c.meets = 1{sort} LIMIT {most}")
+    return [int(job_id) for (job_id,) in found]
+
+
+def _fetch(part: QuerySet[Any], rest: Q, text: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement over those of the part, each with its id and, as `meets`, 1 or 0."""
+    assert part.query.is_sliced, "a part has a limit"
+    assert rest, "without conditions all of them meet"
+    query = part.query.chain()
+    query.add_annotation(Case(When(rest, then=Value(1)), default=Value(0), output_field=IntegerField()), "meets")
+    try:
+        sql, params = query.get_compiler(part.db).as_sql()
+    except EmptyResultSet:
+        return []
+    with connections[part.db].cursor() as cursor:
+        cursor.execute(text.format(sql), params)
+        return list(cursor.fetchall())

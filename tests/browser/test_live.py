@@ -1,0 +1,115 @@
+"""Live refresh: one at a time, and what changes while one is under way is not lost. The test answers for the server."""
+
+import time
+
+import pytest
+
+from tests.factories import make_jobs
+from tests.matrix import enough_on
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    enough_on("sqlite", why="pages in a browser"),
+]
+PAGE = "/admin/jobqueue/"
+#: the requests of the page, each with a function that answers it
+LISTEN = """
+window.asked = [];
+window.fetch = (address) => new Promise((resolve, reject) => window.asked.push({
+    address: String(address), answer: text => resolve(new Response(text)), fail: () => reject(new Error("down")),
+}));
+"""
+ANSWER = """
+window.asked[arguments[0]].answer('<div data-jobqueue-live="overview"><p id="fresh">' + arguments[1] + '</p></div>');
+"""
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+@pytest.fixture
+def page(site):
+    make_jobs(3, "mail")
+    site.open(PAGE)
+    site.run(LISTEN)
+    every(site, "60")
+    return site
+
+
+def every(page, seconds):
+    page.run(
+        "const one = document.querySelector('[data-jobqueue-refresh]'); one.value = arguments[0];"
+        "one.dispatchEvent(new Event('change'))",
+        seconds,
+    )
+
+
+def asked(page):
+    return page.run("return window.asked.map(one => one.address)")
+
+
+def fresh(page):
+    return page.run("return document.querySelector('#fresh')?.textContent ?? ''")
+
+
+def said(page):
+    return page.run("return document.querySelector('[data-jobqueue-status]').textContent")
+
+
+def until(condition, seconds=6.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def answered(page, number, text):
+    """Answer a request, and wait until the page shows that."""
+    page.run(ANSWER, number, text)
+    until(lambda: fresh(page) == text)
+
+
+def test_who_comes_back_again_and_again_starts_one_refresh(page):
+    for _ in range(3):
+        page.run(LOOK)
+    assert len(asked(page)) == 1
+    answered(page, 0, "first")
+    assert said(page).startswith("Updated")
+    page.run(LOOK)
+    assert len(asked(page)) == 2
+
+
+def test_the_timer_starts_none_while_one_is_under_way(page):
+    page.run(LOOK)
+    every(page, "2")
+    time.sleep(2.5)
+    assert len(asked(page)) == 1
+    answered(page, 0, "late")
+    until(lambda: len(asked(page)) == 2)
+
+
+def test_a_failure_does_not_stop_it(page):
+    page.run(LOOK)
+    page.run("window.asked[0].fail()")
+    until(lambda: said(page) == "No answer; trying again")
+    every(page, "2")
+    until(lambda: len(asked(page)) == 2)
+    answered(page, 1, "again")
+
+
+def test_turned_off_while_one_is_under_way_it_shows_nothing_more(page):
+    page.run(LOOK)
+    every(page, "0")
+    page.run(ANSWER, 0, "late")
+    time.sleep(0.3)
+    assert (fresh(page), said(page)) == ("", "")
+    page.run(LOOK)
+    assert len(asked(page)) == 1
+
+
+def test_an_answer_for_another_range_is_left_out_and_the_present_one_is_asked_for(page):
+    page.run(LOOK)
+    page.run("history.replaceState(null, '', '?range=1h')")
+    page.run(ANSWER, 0, "15 minutes")
+    until(lambda: len(asked(page)) == 2, 1.0)
+    assert fresh(page) == ""
+    assert asked(page)[1].endswith("?range=1h")
+    answered(page, 1, "1 hour")

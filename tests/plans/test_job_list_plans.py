@@ -1,0 +1,137 @@
+"""Each tab of the list of jobs, with each filter, reads a bounded number of jobs by an index."""
+
+import re
+
+import pytest
+from django.db import connection
+
+from jobqueue import enqueue_many
+from jobqueue.admin.jobs import filters, finding, tabs
+from jobqueue.admin.page import readonly
+from jobqueue.admin.page.keyset import Cursor
+from jobqueue.bulk_verbs.filtering import STATES
+from jobqueue.models import Job, JobTag
+from tests.factories import claim_one
+from tests.marks import committed
+from tests.matrix import FULL, sized
+from tests.plans.test_explain_plans import on_jobs, sent
+from tests.plans.test_plans import EXPLAIN, SORTS, plan
+from tests.plans.test_redrive_plans import INNODB, analyze, reads
+from tests.purge import wait_for_purge
+from tests.settings import VENDOR
+
+# ANALYZE commits on MySQL.
+pytestmark = [committed, sized]
+TURNS = 60 if FULL else 6
+SEED, CAP, WINDOW, TAGGED, PAGE = 500, 50, 100, 40, 20
+#: index entries, the rows of a part for its totals and again for its ids, and what names the queues
+READS_MAX = 3 * CAP + 2 * 2 * 2 * (2 * WINDOW) + 200
+COPY = (
+    "INSERT INTO job_queue (queue, status, gate, priority, run_at, payload, fingerprint, cause, task) "
+    "SELECT %s, %s, 0, 0, run_at, payload, %s, 'data', 'shop.tasks.common' FROM job_queue WHERE queue = 'seed'"
+)
+MARK = "fedcba9876543210"
+CHOICES = {
+    "": {}, "queue": {"queue": "q"}, "another queue": {"queue": "rare"}, "task": {"task": "shop.tasks.rare"},
+    "tag": {"tag": "vip"}, "fingerprint": {"fingerprint": MARK}, "cause": {"cause": "format"},
+    "expired": {"cause": "expired"}, "worker": {"worker": "web-1:1:b/1"}, "age": {"age": "24h"},
+    "queue and task": {"queue": "q", "task": "shop.tasks.rare"}, "search": {"q": "seldom"},
+}  # fmt: skip
+
+
+@pytest.fixture(params=["statistics of the table", "statistics of an empty table"])
+def jobs(request, transactional_db, monkeypatch):
+    """Old jobs that are done, failed and canceled, and then as many that wait, all of them of one queue; two run."""
+    for module, name, value in (
+        (readonly, "COUNT_CAP", CAP), (finding, "SEARCHED", WINDOW), (finding, "WINDOWS_MAX", 2),
+        (finding, "TAGGED", TAGGED), (finding, "LOOK_SECONDS", 60.0), (tabs, "OF_A_QUEUE", CAP),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    tabs._counted.cache_clear()
+    enqueue_many("seed", [None] * SEED)
+    enqueue_many("rare", [None] * 5)
+    if request.param == "statistics of an empty table":
+        analyze()
+    with connection.cursor() as cursor:
+        for status in (2, 2, 3, 4, 0):
+            for _ in range(TURNS):
+                cursor.execute(COPY, ["q", status, MARK if status == 3 else None])
+    tagged = list(Job.objects.filter(status=2).values_list("pk", flat=True)[: 3 * TAGGED])
+    JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="vip") for job_id in tagged)
+    JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="seldom") for job_id in tagged[:5])
+    for _ in range(2):
+        claim_one("q", worker="web-1:1:b/1")
+    if request.param == "statistics of the table":
+        analyze()
+    wait_for_purge()
+    yield
+    tabs._counted.cache_clear()
+    if VENDOR == "sqlite":
+        # Other tests have no statistics.
+        run("DELETE FROM sqlite_stat1")
+        run("ANALYZE sqlite_schema")
+
+
+def run(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def selection(choice, state):
+    return filters._selection(CHOICES[choice] | ({"state": state} if state else {}), "default", lambda text: None)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_no_tab_with_this_filter_reads_more_than_a_few_parts(jobs, choice):
+    costs = {}
+    for state in ("", *STATES):
+        wanted = selection(choice, state)
+        found = finding.find(wanted, None, PAGE, "default")
+        costs[state] = reads(lambda wanted=wanted: finding.find(wanted, None, PAGE, "default"))
+        if found.behind is not None:
+            behind = Cursor(back=False, values=(found.behind,))
+            cost = reads(lambda wanted=wanted, behind=behind: finding.find(wanted, behind, PAGE, "default"))
+            costs[f"{state}, older"] = cost
+    limit = READS_MAX * (2 if VENDOR == "sqlite" else 1)
+    assert {name: cost for name, cost in costs.items() if cost > limit} == {}, costs
+    assert limit < 5 * TURNS * SEED
+
+
+@pytest.mark.skipif(VENDOR == "postgres", reason="it may sort a part, which is small")
+@pytest.mark.parametrize("choice", CHOICES)
+def test_no_tab_with_this_filter_sorts_jobs_or_reads_all_of_them(jobs, choice):
+    for state in ("", *STATES):
+        wanted = selection(choice, state)
+        for statement in on_jobs(sent(lambda wanted=wanted: finding.find(wanted, None, PAGE, "default"))):
+            # A part is looked at as a table of its own, whose jobs are then sorted: no more than WINDOW.
+            text = plan(run, inner(statement))
+            assert not [word for word in SORTS if word in text], f"{statement}\n{text}"
+            if INNODB:
+                place = 4 if VENDOR == "mysql" else 3
+                assert "ALL" not in [row[place] for row in run(EXPLAIN + inner(statement))], statement
+
+
+def inner(statement):
+    """The part of a statement over a part, else the statement."""
+    found = re.search(r" FROM \((SELECT .*)\) c( WHERE c\.meets = 1.*)?$", statement, re.S)
+    return found[1] if found else statement
+
+
+def test_the_pages_of_a_tab_follow_each_other_by_seeks(jobs):
+    """Also the last page of many, and back again."""
+    ids = list(Job.objects.filter(status=2).order_by("pk").values_list("pk", flat=True))
+    wanted = selection("", "done")
+    for cursor in (Cursor(back=False, values=(ids[len(ids) // 2],)), Cursor(back=True, values=(ids[0],))):
+        found = finding.find(wanted, cursor, PAGE, "default")
+        assert len(found.ids) == PAGE
+        cost = reads(lambda cursor=cursor: finding.find(wanted, cursor, PAGE, "default"))
+        assert cost <= READS_MAX * (2 if VENDOR == "sqlite" else 1)
+
+
+@pytest.mark.parametrize("queue", ["", "q", "rare"])
+def test_the_counts_of_the_tabs_read_index_entries_up_to_their_cap(jobs, queue):
+    wanted = filters._selection({"queue": queue} if queue else {}, "default", lambda text: None)
+    cost = reads(lambda: tabs.tabs(wanted, "default"))
+    # Eight states, and for those that wait each queue, gate and priority.
+    assert cost <= (8 + 3 * 5 * 3) * 2 * (CAP + 10) * (2 if VENDOR == "sqlite" else 1)
