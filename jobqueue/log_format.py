@@ -12,6 +12,7 @@ from django.core.management.color import Style, no_style
 
 from jobqueue.durations import format_seconds
 from jobqueue.failures import project_trace, storable, summary
+from jobqueue.masking import mask_text
 from jobqueue.signals import RunOutcome, attempt_ended, job_reaped, lease_lost
 
 jobs = logging.getLogger("jobqueue.jobs")
@@ -53,7 +54,7 @@ def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) ->
         f"ran {format_seconds(facts['run_seconds'])}{_next(facts)}"
     )
     if error is not None and outcome != RunOutcome.SNOOZED:
-        line += f"  {error}" if outcome == RunOutcome.DISCARDED else f"  {summary(error)}"
+        line += f"  {mask_text(str(error) if outcome == RunOutcome.DISCARDED else summary(error))}"
     extra = {
         "event": outcome,
         "job_id": facts["job_id"],
@@ -67,7 +68,7 @@ def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) ->
     record = jobs.makeRecord(jobs.name, level, __file__, 0, "%s", (one_line(line),), None, extra=extra)
     if error is not None and (outcome == RunOutcome.DEAD or (tracebacks and outcome == RunOutcome.RETRY)):
         # Not exc_info: the formatters of a project would print the frames of this package too.
-        record.exc_text = project_trace(error)
+        record.exc_text = mask_text(project_trace(error))
     jobs.handle(record)
 
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # make prove [ISSUE=name] [DB=mysql|mariadb|postgres|sqlite]: every "Must show" at full size on the real servers, all of them
 # or one; writes docs/proof/. Without ISSUE one after the other. The issues: core, operations (what operators see: recovery
-# after a death, their queries beside ours, statistics, reasons, alarms, commands), dashboard (pages of the admin), locks, outbox, tasks, failures (causes,
+# after a death, their queries beside ours, statistics, reasons, alarms, commands), dashboard (pages of the admin beside those of other packages; what they
+# refuse, escape and mask; the way from the overview to a redrive, with pictures), locks, outbox, tasks, failures (causes,
 # outcomes, redrives, the budget of retries), flow (limits, rates, breakers, pauses, full queues), schedules (also groups, workflows, bulk, and the deletion of
 # ended jobs), demo (its races, whose figures its pages show), matrix (the tests that make test leaves out on a database because others are enough, and
 # the verbs on the other Django), findings (the tests of each fixed bug on the commit before its fix) and mutants (the code
@@ -76,8 +77,14 @@ failures | flow | schedules | operations | dashboard)
         ;;
     dashboard)
         base=
-        parts="pages"
+        parts="pages rivals safety clicks"
         walk=
+        # The packages whose pages are measured beside ours need Python 3.12 or later, as Django 6 does.
+        if [ ! -x .venv-rivals/bin/python ]; then
+            sh scripts/django6.sh
+            .venv-6/bin/python -m venv .venv-rivals
+        fi
+        .venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check -r tests/proofs/dashboard/rivals_requirements.txt
         ;;
     operations)
         base=

@@ -24,6 +24,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text
 from jobqueue.models import JobAlarm
 
 logger = logging.getLogger("jobqueue.alarms")
@@ -136,7 +137,7 @@ def _tell_in_time(recipient: Recipient, key: str, alarm: Alarm) -> str | None:
         try:
             tell(recipient, alarm)
         except Exception as error:
-            outcome.append(one_line(f"{type(error).__name__}: {error}")[:_ERROR_CHARS])
+            outcome.append(mask_text(one_line(f"{type(error).__name__}: {error}"))[:_ERROR_CHARS])
         else:
             outcome.append(None)
         finally:

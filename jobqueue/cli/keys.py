@@ -12,6 +12,7 @@ from django.core.management.base import OutputWrapper
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text
 from jobqueue.ordering.report import KeyState, hot_keys, stuck_keys
 from jobqueue.transitions import resume
 from jobqueue.validation import readable_key
@@ -69,5 +70,7 @@ def _key(text: str) -> bytes:
 
 
 def _facts(key: KeyState) -> dict[str, Any]:
-    facts = {"ordering_key": readable_key(key.ordering_key), "key_hex": key.ordering_key.hex()}
+    name = readable_key(key.ordering_key)
+    # The digits of a secret are no less secret.
+    facts = {"ordering_key": name, "key_hex": key.ordering_key.hex() if mask_text(name) == name else None}
     return asdict(key) | facts | {"due_at": key.due_at.isoformat(timespec="milliseconds")}

@@ -18,7 +18,7 @@ from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.validation import check_id, readable_key
 
-_KEYS = ("dedupe_key", "released_key", "ordering_key")
+_KEYS = ("dedupe_key", "released_key", "ordering_key", "concurrency_key")
 _LARGE = ("payload", "result")
 _ERROR_CHARS = 4000
 

@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 
 from jobqueue.conf import load
+from jobqueue.conf.masking import MaskSettings
+from jobqueue.exceptions import WrongSettings
 
 #: stands for a secret
 MASK = "********"
@@ -19,6 +21,7 @@ _SECRET_WORDS = frozenset([
     "accesskey", "authtoken", "sessionid", "sessionkey", "sid", "cardnumber", "creditcard", "비밀번호", "주민등록번호",
     "카드번호",
 ])  # fmt: skip
+_THINGS = frozenset(["auth", "session", "token", "cookie", "credential", "credentials"])
 _SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials")
 _PHRASES = (
     "apikey", "accesskey", "accountkey", "secretkey", "privatekey", "signingkey", "encryptionkey", "sharedkey",
@@ -54,8 +57,24 @@ def _known(name: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def names_a_thing(name: str) -> bool:
+    """Whether a secret name may as well be that of a host or of a kind of rows: auth-1, session, token."""
+    words = [word.lower() for word in _WORD.findall(name[-NAME_CHARS:])]
+    secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDS)}
+    return bool(secret) and secret <= _THINGS and not any(phrase in "".join(words) for phrase in _PHRASES)
+
+
 def _is_secret(name: str) -> bool:
-    return _known(name) or (bool(own := load().mask.keys) and plain_name(name) in own)
+    return _known(name) or (bool(keys := own_rules().keys) and plain_name(name) in keys)
+
+
+def own_rules() -> MaskSettings:
+    """What the settings add; nothing while they are wrong, for a page says so then."""
+    try:
+        return load().mask
+    except WrongSettings:
+        return MaskSettings()
 
 
 def plain_name(name: str) -> str:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 
-from jobqueue.conf import load
-from jobqueue.masking.names import MASK, is_secret_name
+from jobqueue.masking.names import MASK, is_secret_name, names_a_thing, own_rules
 from jobqueue.masking.numbers import mask_numbers
 from jobqueue.masking.tokens import mask_tokens
 
 # A name and what stands between it and its value: = : => := with quotes, also those of JSON within JSON. The names are
 # possessive, so that each character is read once.
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]++)(\\*[\"']?\]?[ \t]{0,8}(?:=>|:=|==?|:)[ \t]{0,8})")
+# Over line breaks only up to a quote or bracket that closes it, and not far: the text of a traceback has quotes of its
+# own, and what was cut off has none at its end.
 _QUOTED = re.compile(
     r"""(?P<open>\\+["'])(?:[^"'\\\n]|\\(?!["'\\]))*+(?:\\+["'])?"""
+    r"""|[rbuRBU]{0,2}(?P<triple>\"{3}|'{3})(?s:.{0,2000}?)(?P=triple)"""
+    r"""|[rbuRBU]{0,2}"(?:[^"\\]|\\.){0,2000}+"(?=[\s,;:&)\]}]|\Z)"""
+    r"""|[rbuRBU]{0,2}'(?:[^'\\]|\\.){0,2000}+'(?=[\s,;:&)\]}]|\Z)"""
+    r"""|[\[({][^\])}]{0,2000}+[\])}]"""
     r"""|[rbuRBU]{0,2}"(?:[^"\\\n]|\\.)*+"?"""
     r"""|[rbuRBU]{0,2}'(?:[^'\\\n]|\\.)*+'?"""
     r"""|[\[({][^\])}\n]*+[\])}]?"""
 )
+_ID = re.compile(r"\d{1,19}(?::[0-9a-f]{4,32}(?:/\d{1,6}\.\d{1,6})?)?")
 _BARE = re.compile(r"""[^\s,;&"'<>()\[\]{}]++""")
 # Headers have values of several words.
 _LINE = re.compile(r"""[^\n"'\\]++""")
@@ -25,17 +31,28 @@ _HEADERS = frozenset(["authorization", "proxy-authorization", "cookie", "set-coo
 _NO_SECRET = frozenset(["none", "null", "true", "false", "undefined", MASK])
 _SHOWN_QUOTES = re.compile(r"""\A(\\*[rbuRBU]{0,2}["'])(?s:.*?)(\\*["'])?\Z""")
 _KEY_VALUE_IN_ATTRIBUTE = re.compile(r"://([^\s/:@\"'<>]{0,200}):([^\s/@\"'<>]{1,300})@")
+# What storable() writes where it has left something out, and the rest of the line that it has cut.
+_CUT = re.compile(r"(\n\.\.\. \d{1,12} bytes left out \.\.\.\n)([^\n]*\n?)")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
 _ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
 
 
 def mask_text(text: str) -> str:
     """`text` with its secrets as ********; what names them stays: password=********."""
+    first, *cut = _CUT.split(text)
+    # After each cut: its mark, the rest of a line, which may be that of a secret, and the text up to the next one.
+    parts = [_masked(first)]
+    for mark, rest, after in zip(cut[::3], cut[1::3], cut[2::3], strict=True):
+        parts += [mark, f"...{newline}" if (newline := rest[-1:]) == "\n" else "...", _masked(_without_key(after))]
+    return "".join(parts)
+
+
+def _masked(text: str) -> str:
     text = mask_tokens(text)
     text = _KEY_VALUE_IN_ATTRIBUTE.sub(lambda found: f"://{found[1]}:{MASK}@", text)
     text = _ACCOUNT_TOKEN.sub(f"://{MASK}@", text)
     text = mask_numbers(_mask_named(text))
-    for pattern in load().mask.patterns:
+    for pattern in own_rules().patterns:
         text = pattern.sub(MASK, text)
     return text
 
@@ -50,10 +67,13 @@ def mask_tail(text: str, chars: int) -> str:
     # The first line may have begun with a name and a value.
     _, newline, lines = text.partition("\n")
     whole = lines if newline else text.partition(" ")[2]
-    end = _KEY_END.search(whole)
-    if end is not None and "-----BEGIN" not in whole[: end.start()]:
-        whole = f"{MASK}\n{whole[end.start() :]}"
-    return f"...{newline or ' '}{mask_text(whole)}"
+    return f"...{newline or ' '}{mask_text(_without_key(whole))}"
+
+
+def _without_key(text: str) -> str:
+    """A text without the rest of a private key at its beginning."""
+    end = _KEY_END.search(text)
+    return text if end is None or "-----BEGIN" in text[: end.start()] else f"{MASK}\n{text[end.start() :]}"
 
 
 def _mask_named(text: str) -> str:
@@ -65,11 +85,17 @@ def _mask_named(text: str) -> str:
         if not is_secret_name(found[1]):
             continue
         value = _value_at(text, found)
-        if value is None or value[0].strip("\\\"'").lower() in _NO_SECRET:
+        if value is None or value[0].strip("\\\"'").lower() in _NO_SECRET or _is_id(found, value[0]):
             continue
-        parts += [text[done : found.end()], _in_its_quotes(value[0])]
-        done = start = value.end()
+        end = _end_of(value, text) if value.re is _LINE else value.end()
+        parts += [text[done : found.end()], _in_its_quotes(text[found.end() : end])]
+        done = start = end
     return "".join([*parts, text[done:]]) if parts else text
+
+
+def _is_id(found: re.Match[str], value: str) -> bool:
+    """Whether it is rather the name of a worker, such as auth-1:211:5f0c2a9e/1.1, or the key of a row: session:42."""
+    return found[2] == ":" and _ID.fullmatch(value) is not None and names_a_thing(found[1])
 
 
 def _value_at(text: str, found: re.Match[str]) -> re.Match[str] | None:
@@ -78,6 +104,15 @@ def _value_at(text: str, found: re.Match[str]) -> re.Match[str] | None:
         return quoted
     is_header = found[1].lower() in _HEADERS and ":" in found[2]
     return (_LINE if is_header else _BARE).match(text, found.end())
+
+
+def _end_of(line: re.Match[str], text: str) -> int:
+    """The end of a header's line, and of a value in quotes or brackets that begins in it."""
+    end = line.end()
+    for named in _NAMED.finditer(text, line.start(), end):
+        quoted = _QUOTED.match(text, named.end()) if is_secret_name(named[1]) else None
+        end = max(end, quoted.end()) if quoted else end
+    return end
 
 
 def _in_its_quotes(value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jobqueue.masking.names import MASK, is_secret_name
@@ -14,6 +15,19 @@ def mask_value(value: JSON) -> JSON:
 
     What is no JSON, such as an error in place of a value that cannot be read, is returned as it is.
     """
+    return _copy(value, _masked)
+
+
+def mask_texts(value: JSON) -> JSON:
+    """A copy of `value` in which texts are masked as mask_text() does, whatever their keys are called.
+
+    For documents of ours, whose keys may be names of queues and tasks, such as "auth".
+    """
+    return _copy(value, lambda _place, found: _masked_text(found))
+
+
+def _copy(value: JSON, mask: Callable[[object, Any], Any]) -> JSON:
+    """A copy with mask(its key or place, it) for each value; containers that it returns are masked in turn."""
     top: list[Any] = [value]
     # A stack of its own: values can be nested deeper than Python's.
     open_containers: list[Any] = [top]
@@ -21,7 +35,7 @@ def mask_value(value: JSON) -> JSON:
         container = open_containers.pop()
         places = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
         for place, found in places:
-            container[place] = masked = _masked(place, found)
+            container[place] = masked = mask(place, found)
             if isinstance(masked, (dict, list)):
                 open_containers.append(masked)
         if isinstance(container, dict):
@@ -34,14 +48,18 @@ def _masked(place: object, found: Any) -> Any:
     """What stands for `found`: a mask, masked text, or a copy of a container that is still to be masked."""
     if isinstance(place, str) and not (found is None or isinstance(found, bool)) and is_secret_name(place):
         return MASK
+    if isinstance(found, int) and not isinstance(found, bool) and mask_text(str(found)) != str(found):
+        return MASK
+    return _masked_text(found)
+
+
+def _masked_text(found: Any) -> Any:
     if isinstance(found, str):
         return mask_text(found)
     if isinstance(found, dict):
         return dict(found)
     if isinstance(found, (list, tuple)):
         return list(found)
-    if isinstance(found, int) and not isinstance(found, bool) and mask_text(str(found)) != str(found):
-        return MASK
     return found
 
 

@@ -17,6 +17,8 @@ from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.models import Job, Schedule
 from jobqueue.schedules import editing, versions
 from jobqueue.schedules.declaring import declare, withdraw
+from jobqueue.schedules.definitions import from_json
+from jobqueue.schedules.listing import arguments_of
 from jobqueue.testing import travel
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, act, client_of, job_page, person, root, text_of
 from tests.app import tasks
@@ -204,6 +206,20 @@ def test_arguments_are_shown_with_the_permission_to_see_payloads_only():
         client = client_of(person("view_schedule", "view_payload", *more, name=f"bob{len(more)}"))
         assert "secret-word" in text_of(client.get(page_of()))
     assert "secret-word" not in text_of(client.get(LIST))
+
+
+def test_secrets_in_arguments_are_masked_in_the_form_and_kept_by_it():
+    begin(task=tasks.greet, args=("token=x1", 3))
+    client = viewer("change_schedule", "view_payload")
+    page = text_of(client.get(page_of()))
+    assert "x1" not in page
+    assert escape('["token=********", 3]') in page
+    given = EVERY | {"task": "tests.app.tasks.greet", "jitter_seconds": "0s", "kwargs": "{}"}
+    for args in ('["token=********", 3]', '["token=********", 4]'):
+        assert client.post(page_of(), given | {"args": args}).status_code == 302
+    assert arguments_of(from_json(row("tick").definition)) == (["token=x1", 4], {})
+    refused = text_of(client.post(page_of(), given | {"args": '["pw=********", 4]'}))
+    assert "stands for a secret" in refused
 
 
 def test_run_now_adds_a_job_and_is_recorded():

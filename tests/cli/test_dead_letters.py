@@ -67,6 +67,12 @@ def test_it_shows_a_job_with_its_attempts():
     assert run("show", 10**9) == (1, f"job {10**9} does not exist\n")
 
 
+def test_all_keys_of_a_job_are_text_in_json():
+    job_id = make_job(**{f"{name}_key": b"\xff1" for name in ("dedupe", "released", "ordering", "concurrency")})
+    found = json.loads(run("show", job_id, "--json")[1])["job"]
+    assert {found[f"{name}_key"] for name in ("dedupe", "released", "ordering", "concurrency")} == {"\\xff1"}
+
+
 def test_a_dry_run_counts_and_changes_nothing():
     dead(3)
     assert run("retry", "--queue", "q", "--dry-run") == (0, "3 dead letters would be retried; nothing was changed\n")

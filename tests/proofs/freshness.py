@@ -30,7 +30,7 @@ PROVED = {
     ),
     "docs/proof/dashboard.md": (
         *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
-        "tests/proofs/dashboard",
+        *("jobqueue/masking", "jobqueue/cli", "tests/proofs/dashboard"),
     ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
     "docs/proof/failures.md": (

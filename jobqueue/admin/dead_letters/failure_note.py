@@ -21,6 +21,7 @@ from jobqueue.admin.page.readonly import Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters.noting import NOTE_CHARS, notes_on
+from jobqueue.masking import mask_text
 from jobqueue.models import FailureNote
 from jobqueue.models.failure_note import AUTHOR_CHARS
 
@@ -73,6 +74,17 @@ class NoteForm(_NoteForm):
     class Meta:
         model = FailureNote
         fields = ("note",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["note"] = mask_text(self.instance.note or "")
+
+    def clean_note(self) -> str:
+        """The text; the stored one, with its secrets, if it was left as it was shown."""
+        text: str = self.cleaned_data["note"]
+        stored: str = self.instance.note or ""
+        # Browsers send line breaks of their own.
+        return stored if text.split() == mask_text(stored).split() else text
 
 
 class NewestChangeFirst(NewestFirst):

@@ -12,9 +12,9 @@ from jobqueue.admin.page.causes import CAUSES, REQUESTED
 from jobqueue.admin.page.facts import Fact, facts
 from jobqueue.admin.page.formatting import (
     NOTHING,
-    block,
     error_note,
     label,
+    masked_block,
     moment,
     plain,
     relative,
@@ -96,4 +96,4 @@ def _panel(job: ShownJob, row: Any, *, whole: bool) -> Attempt:
 
 def end_of(text: str, chars: int) -> str:
     """The last `chars` characters as a block without secrets: the end of a traceback names the error."""
-    return block(mask_tail(text[-chars:], chars)) if text else ""
+    return masked_block(mask_tail(text[-chars:], chars)) if text else ""

@@ -104,7 +104,7 @@ def _note(job: ShownJob) -> str:
         words = reason_in_words(job.wait_reason, job.gate)
         return _cut(short_class(words), words)
     if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
-        return plain(mask_text(str(found)), NOTE_CHARS)
+        return plain(found, NOTE_CHARS)
     text = mask_tail(job.error_tail or "", ERROR_TAIL_CHARS)
     return _cut(error_note(text), mask_text(text).strip()) if job.status != Job.Status.DONE else ""
 

@@ -17,6 +17,7 @@ from jobqueue.admin.jobs.filters import NAMES, selection_of
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.formatting import plain, short_worker
 from jobqueue.db import vendor
+from jobqueue.masking import mask_text
 from jobqueue.models import JobStatTotal, JobTag, Worker
 from jobqueue.tasks import registry
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -69,7 +70,8 @@ def controls(chosen: dict[str, str], using: str) -> list[Control]:
 
 
 def _named(names: Iterable[str]) -> Choices:
-    return [(name, plain(name, LABEL_CHARS)) for name in names if name]
+    # No secrets: the choice itself would show them.
+    return [(name, plain(name, LABEL_CHARS)) for name in names if name and mask_text(name) == name]
 
 
 def _queues(using: str) -> Choices:

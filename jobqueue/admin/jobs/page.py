@@ -29,7 +29,6 @@ from jobqueue.admin.page.facts import Fact
 from jobqueue.admin.page.formatting import NOTHING, badge, plain
 from jobqueue.admin.page.history import recent
 from jobqueue.context.progress import read_progress
-from jobqueue.masking import mask_text
 from jobqueue.models import Job
 
 if TYPE_CHECKING:
@@ -102,4 +101,4 @@ def _progress(job: ShownJob) -> Progress | None:
     if found is None:
         return None
     known = found.total is not None and found.total > 0
-    return Progress(plain(mask_text(str(found))), found.done if known else None, found.total if known else None)
+    return Progress(plain(found), found.done if known else None, found.total if known else None)

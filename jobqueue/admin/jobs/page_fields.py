@@ -83,7 +83,7 @@ def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
         (label(Job, "concurrency_key"), _key(job.concurrency_key)),
         (_("group"), membership(job, request)),
         (label(Job, "dependency"), plain(job.dependency or "")),
-        (label(Job, "wait_reason"), hint(plain(reason), plain(mask_text(job.wait_reason or ""))) if reason else ""),
+        (label(Job, "wait_reason"), hint(plain(reason), plain(job.wait_reason or "")) if reason else ""),
         (label(Job, "created_at"), moment(job.created_at, job.now)),
         (label(Job, "run_at"), moment(job.run_at, job.now) if job.run_at != job.created_at else ""),
         (label(Job, "expires_at"), moment(job.expires_at, job.now)),
@@ -135,7 +135,9 @@ def content(job: ShownJob) -> list[tuple[str, str]]:
 
 
 def _linked(value: str, name: str, text: str) -> str:
-    """A value as a link to the jobs that share it."""
+    """A value as a link to the jobs that share it; the address of a secret would show it."""
+    if mask_text(value) != value:
+        return text
     return link(list_address("job", **{name: value}), text)
 
 
@@ -146,6 +148,7 @@ def _key(key: bytes | None) -> str:
 def _searched(job: ShownJob, key: bytes | None) -> str:
     """An ordering key, as a link to the jobs of the queue that have it."""
     text = _key(key)
+    # Also a secret, which is masked: the address would show it.
     if not key or len(text) > KEY_CHARS or text.encode() != bytes(key):
         return text
     return link(list_address("job", queue=job.queue, q=text), text)

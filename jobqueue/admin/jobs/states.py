@@ -12,7 +12,6 @@ from jobqueue.admin.page.formatting import plain, short_class, span
 from jobqueue.conf import load
 from jobqueue.dead_letters.alone import is_requested
 from jobqueue.explain import Explanation
-from jobqueue.masking import mask_text
 from jobqueue.models import Job, LaneEntry
 from jobqueue.models.job import HELD_GATE, QUARANTINED
 from jobqueue.ordering import SCHEDULED
@@ -120,5 +119,5 @@ def _waiting(job: ShownJob, reasons: Sequence[Explanation]) -> str:
     else:
         return gettext("It starts when none of the reasons below holds it back any more.")
     if job.wait_reason and job.wait_reason != SCHEDULED:
-        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(short_class(mask_text(job.wait_reason)))}
+        text += " " + gettext("Wait reason: %(reason)s") % {"reason": plain(short_class(job.wait_reason))}
     return text

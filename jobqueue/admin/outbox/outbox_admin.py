@@ -22,13 +22,13 @@ from jobqueue.admin.page.apply import Changed, apply
 from jobqueue.admin.page.formatting import (
     NOTHING,
     badge,
+    block,
     json_of,
     key_of,
     last_line,
     moment_of,
     name_of,
     relative,
-    secretless,
 )
 from jobqueue.admin.page.verb_admin import ERROR_TAIL_CHARS, VerbAdmin, VerbList
 from jobqueue.db import vendor
@@ -208,7 +208,7 @@ class OutboxEventAdmin(VerbAdmin):
 
     @admin.display(description=_("last error"))
     def error_text(self, event: ShownEvent) -> str:
-        return secretless(event.last_error) if event.last_error and not was_unrouted(event) else NOTHING
+        return block(event.last_error) if event.last_error and not was_unrouted(event) else NOTHING
 
     @admin.display(description=_("what happens next"))
     def next(self, event: ShownEvent) -> str:

@@ -64,16 +64,16 @@ def silent_lines(silent: Sequence[Silent], now: datetime) -> list[str]:
 def _silent(worker: Silent, now: datetime) -> str:
     time = span((now - worker.heartbeat_at).total_seconds())
     if not worker.jobs:
-        words = gettext("{worker}: no heartbeat for {time}; it holds no job")
+        words = gettext("{name}: no heartbeat for {time}; it holds no job")
     else:
         words = ngettext(
-            "{worker}: no heartbeat for {time}, {n} lease will expire",
-            "{worker}: no heartbeat for {time}, {n} leases will expire",
+            "{name}: no heartbeat for {time}, {n} lease will expire",
+            "{name}: no heartbeat for {time}, {n} leases will expire",
             worker.jobs,
         )
     name = gettext("worker %(name)s") % {"name": plain(short_worker(worker.name), NAME_CHARS)}
     page = link(page_address("worker", worker.id), hint(name, plain(worker.name, NAME_CHARS)))
-    return format_html(words, worker=page, time=time, n=capped(worker.jobs, LEASES_MAX))
+    return format_html(words, name=page, time=time, n=capped(worker.jobs, LEASES_MAX))
 
 
 def _value(name: str, value: float) -> str:

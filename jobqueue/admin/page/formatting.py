@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.contrib import admin
@@ -16,9 +17,10 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
+from jobqueue.conf.masking import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
-from jobqueue.masking import mask_text, mask_value
+from jobqueue.masking import mask_text, mask_value, own_rules
 from jobqueue.payload import JSON
 from jobqueue.validation import readable_key
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 SHOWN_CHARS = 20_000
+#: what is read beyond the end of a text, for a secret that begins before it
+SECRET_CHARS = 500
+NAME_CHARS = 100
 NOTHING = "-"
 
 # Control characters, lone surrogates (which UTF-8 cannot encode), and characters that reverse the direction of text,
@@ -44,21 +49,37 @@ class Row(Protocol):
 
 
 def plain(text: object, limit: int = SHOWN_CHARS) -> str:
-    """`text` cut to `limit` characters, with the invisible ones as escapes such as \\u202e; never marked as safe."""
+    """`text` without its secrets, cut to `limit` characters; never marked as safe.
+
+    The invisible characters are escapes such as \\u202e.
+    """
     found = str.__str__(text) if isinstance(text, str) else str(text)
-    more = "..." if len(found) > limit else ""
+    # More than is shown, so that the end does not cut a secret into something that no pattern knows.
+    seen = found[: limit + SECRET_CHARS]
+    masked = _name_masked(seen, own_rules()) if len(seen) <= NAME_CHARS else mask_text(seen)
+    return _cut(masked, limit, more=len(found) > len(seen))
+
+
+@lru_cache(maxsize=2048)
+def _name_masked(text: str, mask: MaskSettings) -> str:
+    # A page names the same queues, tasks and workers in every row.
+    return mask_text(text)
+
+
+def _cut(text: str, limit: int, *, more: bool = False) -> str:
+    dots = "..." if more or len(text) > limit else ""
     # A copy that is a plain str: a SafeString would pass every later escape unchanged.
-    return _INVISIBLE.sub(lambda m: m[0].encode("unicode_escape", "surrogatepass").decode(), found[:limit]) + more
+    return _INVISIBLE.sub(lambda m: m[0].encode("unicode_escape", "surrogatepass").decode(), text[:limit]) + dots
 
 
 def block(text: object) -> str:
-    """Text of several lines."""
-    return format_html('<pre class="jobqueue-text">{}</pre>', plain(text))
-
-
-def secretless(text: object) -> str:
     """Text of several lines, such as a traceback or a log, without its secrets."""
-    return block(mask_text(str(text)))
+    return masked_block(plain(text))
+
+
+def masked_block(text: str) -> str:
+    """Text of several lines whose secrets are masked already."""
+    return format_html('<pre class="jobqueue-text">{}</pre>', _cut(str.__str__(text), SHOWN_CHARS))
 
 
 def pretty(value: JSON) -> str:
@@ -66,13 +87,13 @@ def pretty(value: JSON) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, PayloadError):
-        return secretless(value)
+        return block(value)
     value = mask_value(value)
     try:
-        return block(json.dumps(value, indent=2, ensure_ascii=False))
+        return masked_block(json.dumps(value, indent=2, ensure_ascii=False))
     except RecursionError:
         # Only the encoder that indents is limited: it is written in Python.
-        return block(json.dumps(value, ensure_ascii=False))
+        return masked_block(json.dumps(value, ensure_ascii=False))
 
 
 def badge(kind: str, text: str) -> str:

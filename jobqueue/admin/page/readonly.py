@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -19,6 +19,7 @@ from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.formats import number_format
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -155,6 +156,16 @@ class ConditionFilter(admin.SimpleListFilter):
         return queryset.filter(**self.conditions[value])
 
 
+class _Named(NamedTuple):
+    """A row as its checkbox reads it."""
+
+    pk: object
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ReadOnlyAdmin(_ModelAdmin):
     """Shows rows; nothing can be added, changed or deleted."""
 
@@ -187,6 +198,13 @@ class ReadOnlyAdmin(_ModelAdmin):
         """The rows on the queue's database, with the database's time as `now`."""
         rows: QuerySet[Model] = super().get_queryset(request).using(load().database).annotate(now=UtcNow())
         return rows
+
+    # With the attributes that some releases of Django draw the head of the column by.
+    @wraps(admin.ModelAdmin.action_checkbox)
+    def action_checkbox(self, obj: Model) -> SafeString:  # type: ignore[override]
+        """The checkbox of a row, whose name may be a text of a program."""
+        named: Any = _Named(obj.pk, plain(obj))
+        return super().action_checkbox(named)
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return NewestFirst

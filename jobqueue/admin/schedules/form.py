@@ -17,6 +17,7 @@ from jobqueue.admin.page.formatting import plain
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError, WrongSettings
+from jobqueue.masking import MASK, has_mask, mask_value, unmask
 from jobqueue.models import Schedule
 from jobqueue.schedules.declaring import MISSED_LIMIT, MISSED_LIMIT_MAX, NAME_CHARS, Terms, check_arguments, check_name
 from jobqueue.schedules.declaring import check_terms as terms_of
@@ -169,7 +170,7 @@ class ScheduleForm(_ModelForm):
         for name in ("cron", "timezone", "start_at", "end_at"):
             self.initial[name] = getattr(timing, name)
         for name, value in arguments:
-            self.initial[name] = json.dumps(value, ensure_ascii=False)
+            self.initial[name] = json.dumps(mask_value(value), ensure_ascii=False)
         self.initial["task"] = self.instance.task
         self.initial["every"] = duration(timing.every_seconds) if timing.every_seconds else ""
         self.initial["jitter_seconds"] = duration(before.jitter_seconds)
@@ -194,11 +195,19 @@ class ScheduleForm(_ModelForm):
 
     def clean_args(self) -> Any:
         """A list."""
-        return _read(self.cleaned_data["args"], list, gettext("This is not a JSON list."))
+        return self._with_secrets(_read(self.cleaned_data["args"], list, gettext("This is not a JSON list.")), 0)
 
     def clean_kwargs(self) -> Any:
         """An object."""
-        return _read(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object."))
+        return self._with_secrets(_read(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object.")), 1)
+
+    def _with_secrets(self, given: Any, place: int) -> Any:
+        """The arguments with the secrets that were shown masked, and left so."""
+        found = unmask(given, arguments_of(self._before)[place]) if self._before else given
+        if has_mask(found):
+            wrong = gettext("%(mask)s stands for a secret, but there is none at this place. Write the value.")
+            raise forms.ValidationError(wrong % {"mask": MASK})
+        return found
 
     def clean(self) -> dict[str, Any]:
         """Check the values together, as those of @schedule are checked."""

@@ -33,9 +33,11 @@ from jobqueue.cli import (
     workers,
 )
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
+from jobqueue.cli.masked_output import MaskedOutput
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown, StatementTimeout
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text
 
 
 class Subcommand(Protocol):
@@ -96,20 +98,23 @@ class Command(BaseCommand):
             with explain_missing_table(using):
                 status = self._run(using, given)
         except Error as error:
-            self.stderr.write(unreadable(using, error))
+            self.stderr.write(mask_text(unreadable(using, error)))
             sys.exit(NO_DATABASE)
         except (DatabaseBusy, OutcomeUnknown, StatementTimeout) as error:
-            self.stderr.write(one_line(str(error)))
+            self.stderr.write(mask_text(one_line(str(error))))
             sys.exit(NO_DATABASE)
         except JobQueueError as error:
-            raise CommandError(str(error), returncode=USAGE) from None
+            raise CommandError(mask_text(str(error)), returncode=USAGE) from None
         if status:
             sys.exit(status)
 
     def _run(self, using: str, given: dict[str, Any]) -> int:
-        if given["subcommand"] is not None:
-            return SUBCOMMANDS[given["subcommand"]].run(self.stdout, using, given)
-        stats.summarize(self.stdout, using)
+        name = given["subcommand"]
+        # A script of a shell is of no row.
+        out = self.stdout if name == "completion" else MaskedOutput(self.stdout, as_json=given.get("json", False))
+        if name is not None:
+            return SUBCOMMANDS[name].run(out, using, given)
+        stats.summarize(out, using)
         if given["verbosity"] > 0:
-            self.stdout.write("Sub-commands: manage.py jobs --help")
+            out.write("Sub-commands: manage.py jobs --help")
         return 0
