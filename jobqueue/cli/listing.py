@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import OutputWrapper
+from django.db.models import Q
 
 from jobqueue.cli.arguments import add_database, add_json, count
 from jobqueue.cli.dead_letters import add_filter, filter_of, instant, shortened
+from jobqueue.db import vendor
+from jobqueue.db.parts import ids_that_meet, totals
 from jobqueue.dead_letters import fingerprints
 from jobqueue.dead_letters.filtering import check_filter, in_order
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
 from jobqueue.models import Job
 
+#: jobs that are looked at in one statement where no index has those that match, and for how long
+SEARCHED, LOOK_SECONDS = 20_000, 1.0
 _STATES = [status.name.lower() for status in Job.Status]
 _COLUMNS = (
     "id",
@@ -46,9 +52,10 @@ def declare(parser: ArgumentParser) -> None:
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     if given["groups"]:
         return _groups(out, using, given)
-    found = _jobs(using, given)
+    ids, complete = _ids(using, given)
+    found = _jobs(using, ids)
     if given["json"]:
-        out.write(json.dumps({"version": 1, "jobs": found}))
+        out.write(json.dumps({"version": 1, "jobs": found, "complete": complete}))
     elif given["verbosity"] > 0:
         for job in found:
             parts = [f"#{job['id']}", job["state"], job["queue"], job["task"] or "(handler)"]
@@ -56,19 +63,40 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             out.write(one_line("  ".join([*parts, *filter(None, (job["cause"], job["fingerprint"]))])))
         if not found:
             out.write("no job matches")
+        if not complete:
+            out.write("only the newest jobs were looked at, for a second; --state failed looks at all dead letters")
     return 0
 
 
-def _jobs(using: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-    wanted = check_filter(**filter_of(given))
+def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
+    """The ids of the newest jobs that match, and whether all jobs were looked at that could be among them."""
+    wanted, limit = check_filter(**filter_of(given)), given["limit"]
     if given["state"] == "failed":
-        rows = in_order(using).reverse().filter(**wanted)
-    else:
-        rows = Job.objects.using(using).filter(**wanted).order_by("-pk")
-        if given["state"] is not None:
-            rows = rows.filter(status=Job.Status[given["state"].upper()])
+        return list(in_order(using).reverse().filter(**wanted).values_list("pk", flat=True)[:limit]), True
+    conditions = Q(**wanted)
+    if given["state"] is not None:
+        conditions &= Q(status=Job.Status[given["state"].upper()])
+    jobs = vendor(using).force_index(Job.objects.using(using).only("pk"), "PRIMARY").order_by("-pk")
+    if not conditions:
+        return list(jobs.values_list("pk", flat=True)[:limit]), True
+    found: list[int] = []
+    ahead, until = jobs, time.monotonic() + LOOK_SECONDS
+    while True:
+        part = ahead[:SEARCHED]
+        seen = totals(part, conditions)
+        if seen.meeting:
+            found += ids_that_meet(part, conditions, order="DESC", most=limit - len(found))
+        if len(found) == limit or seen.number < SEARCHED:
+            return found, True
+        if time.monotonic() > until:
+            return found, False
+        ahead = jobs.filter(pk__lt=seen.lowest)
+
+
+def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:
+    rows = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=ids).values(*_COLUMNS)}
     found = []
-    for job in rows.values(*_COLUMNS)[: given["limit"]]:
+    for job in (rows[job_id] for job_id in ids if job_id in rows):
         state = Job.Status(job.pop("status")).name
         found.append({"id": job.pop("id"), "state": state, **{name: instant(value) for name, value in job.items()}})
     return found

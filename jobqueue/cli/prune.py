@@ -91,8 +91,9 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     if given["export"] == "":
         raise InvalidValue("--export needs the name of a file. Nothing was deleted.")
     if given["dry_run"]:
-        _tell(out, given, _count(found(using, False), given), "would be deleted")
-        return 0
+        counts = _count(found(using, False), given)
+        _tell(out, given, counts, "would be deleted")
+        return 0 if counts.complete else FOUND
     if not given["yes"] and not _is_confirmed(found, using, given):
         if given["json"]:
             out.write(json.dumps({"version": 1, "pruned": None}))
@@ -172,21 +173,27 @@ def _keep(given: Mapping[str, Any], stack: ExitStack) -> Callable[[str, str], Ke
 
 
 def _count(found: Iterator[Chosen | None], given: Mapping[str, Any]) -> _Counts:
-    counts = _Counts(lists=given["list"])
+    counts, over = _Counts(lists=given["list"]), _clock(given)
     for chosen in found:
         if chosen is not None:
             counts.add(chosen, chosen.ended)
+        if over():
+            counts.complete = False
+            break
     return counts
+
+
+def _clock(given: Mapping[str, Any]) -> Callable[[], bool]:
+    """A function that tells whether the time of --max-time is over, which begins now."""
+    begun = time.monotonic()
+    return lambda: given["max_time"] is not None and time.monotonic() - begun >= given["max_time"]
 
 
 def _prune(
     found: _Found, using: str, given: Mapping[str, Any], keep_of: Callable[[str, str], Keep | None], done: _Counts
 ) -> None:
-    begun, deletions = time.monotonic(), Deletions(given["batch"])
+    begun, over, deletions = time.monotonic(), _clock(given), Deletions(given["batch"])
     shows = given["verbosity"] > 0 and not given["json"] and sys.stderr.isatty()
-
-    def over() -> bool:
-        return given["max_time"] is not None and time.monotonic() - begun >= given["max_time"]
 
     for chosen in found(using, True):
         if chosen is not None:

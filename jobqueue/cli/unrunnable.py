@@ -14,22 +14,30 @@ from jobqueue.log_format import one_line
 from jobqueue.tasks import registry
 from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
 
+#: jobs that are looked at unless all are
+SOME = 50_000
+
 
 def declare(parser: ArgumentParser) -> None:
-    parser.add_argument("--fail-if-any", action="store_true", help=f"exit {FOUND} if there are any")
+    parser.add_argument("--all", action="store_true", help="look at every waiting job, however many there are")
+    parser.add_argument("--fail-if-any", action="store_true", help=f"exit {FOUND} if there are any; looks at all")
     add_json(parser)
     add_database(parser)
 
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     list(registry.discover())
-    found = find_unrunnable(using=using)
+    found, complete = find_unrunnable(using=using, most=None if given["all"] or given["fail_if_any"] else SOME)
     if given["json"]:
-        out.write(json.dumps({"version": 1, "unrunnable": [asdict(kind) for kind in found]}))
+        out.write(json.dumps({"version": 1, "unrunnable": [asdict(kind) for kind in found], "complete": complete}))
     elif given["verbosity"] > 0:
         for kind in found:
             out.write(_line(kind))
-        out.write(f"{sum(kind.jobs for kind in found)} waiting jobs cannot be run by this code")
+        jobs = sum(kind.jobs for kind in found)
+        if complete:
+            out.write(f"{jobs} waiting jobs cannot be run by this code")
+        else:
+            out.write(f"{jobs} of the jobs that are claimed first cannot be run by this code; --all looks at all")
     return FOUND if found and given["fail_if_any"] else 0
 
 

@@ -71,10 +71,7 @@ def dead_rows(using: str, wanted: Filter) -> JobQuerySet:
     if "job_ids" in wanted:
         rows: JobQuerySet = Job.objects.using(using).dead().filter(pk__in=wanted["job_ids"])
     else:
-        # By ix_lease: its entries of FAILED jobs are few beside those of the table. FAILED jobs have no lease, so
-        # within them it has the order of ids.
-        dead = Job.objects.using(using).dead().filter(lock_until__isnull=True)
-        rows = vendor(using).walk_by(dead, "ix_lease")
+        rows = _all_dead(using)
     return rows.filter(**{column: value for column, value in wanted.items() if column != "job_ids"})
 
 
@@ -103,13 +100,20 @@ def next_ids(
 
 def in_order(using: str) -> JobQuerySet:
     """The FAILED jobs by their ids: reading the next ones above or below an id is a seek, and reads no others."""
-    if vendor(using).indexes_end_with_key:
-        rows = dead_rows(using, Filter())
-    else:
-        # ix_dead has exactly these rows, and no other index serves a condition in this form.
-        rows = Job.objects.using(using).filter(Exact(Unindexed("status"), int(Job.Status.FAILED)))
     # By the id alone: in the words of ix_lease, MariaDB would sort all of them.
-    return rows.order_by("pk")
+    return _all_dead(using).order_by("pk")
+
+
+def _all_dead(using: str) -> JobQuerySet:
+    """The FAILED jobs, which an index has: they are few beside those of the table."""
+    jobs: JobQuerySet = Job.objects.using(using)
+    if vendor(using).indexes_end_with_key:
+        # They have no lease, so within them ix_lease has the order of ids.
+        rows: JobQuerySet = vendor(using).walk_by(jobs.dead().filter(lock_until__isnull=True), "ix_lease")
+        return rows
+    # ix_dead has exactly these rows, and no other index serves a condition in this form: of another one PostgreSQL may
+    # think that reading the whole table is cheaper.
+    return jobs.filter(Exact(Unindexed("status"), int(Job.Status.FAILED)))
 
 
 def _task(task: str) -> str:

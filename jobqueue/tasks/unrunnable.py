@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
-from django.db.models import Count, Min
+from django.db.models import Case, Count, Min, QuerySet, TextField, When
 from django.db.models.fields.json import KeyTextTransform
 
+from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.tasks import registry
 from jobqueue.tasks.versions import missing_version, version_of
+from jobqueue.transitions.claiming.candidates import queue_names
+
+_KIND = ("queue", "task", "payload_version")
+#: the order of ix_pick within a queue and status
+_CLAIMED = ("gate", "priority", "run_at", "pk")
+_Kind: TypeAlias = tuple[str, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +32,51 @@ class Unrunnable:
     why: str
 
 
-def find_unrunnable(*, using: str) -> list[Unrunnable]:
-    """All kinds among the READY jobs, by queue and task. Reads every READY row once, without locks.
+def find_unrunnable(*, using: str, most: int | None = None) -> tuple[list[Unrunnable], bool]:
+    """All kinds among the READY jobs, by queue and task, and whether all of these jobs were looked at.
 
+    Reads every READY row once, without locks; with `most` about so many, of each queue those that are claimed first.
     Import the tasks first: registry.discover().
     """
-    ready = Job.objects.using(using).filter(status=Job.Status.READY).order_by()
-    counted: dict[str, Any] = {"jobs": Count("pk"), "first_id": Min("pk")}
-    raw = ready.filter(task__isnull=True).values("queue").annotate(**counted)
-    tasks = ready.filter(task__isnull=False).annotate(payload_version=KeyTextTransform("version", "payload"))
-    found = [_of_rows(**row) for row in raw]
-    found += [_of_task(**row) for row in tasks.values("queue", "task", "payload_version").annotate(**counted)]
+    if most is None:
+        counted, complete = _count_all(using), True
+    else:
+        counted, complete = _count_some(using, most)
+    found = []
+    for (queue, task, version), (jobs, first_id) in counted.items():
+        if task is None:
+            found.append(_of_rows(queue, jobs, first_id))
+        else:
+            found.append(_of_task(queue, task, version, jobs, first_id))
     kinds = [kind for kind in found if kind is not None]
-    return sorted(kinds, key=lambda kind: (kind.queue, kind.task or "", kind.payload_version))
+    return sorted(kinds, key=lambda kind: (kind.queue, kind.task or "", kind.payload_version)), complete
+
+
+def _ready(using: str) -> QuerySet[Job]:
+    """With the version of each payload that has one; those of raw rows mean nothing."""
+    version = Case(When(task__isnull=False, then=KeyTextTransform("version", "payload")), output_field=TextField())
+    rows: QuerySet[Job] = Job.objects.using(using).filter(status=Job.Status.READY).annotate(payload_version=version)
+    return rows
+
+
+def _count_all(using: str) -> dict[_Kind, tuple[int, int]]:
+    rows = _ready(using).order_by().values_list(*_KIND).annotate(jobs=Count("pk"), first_id=Min("pk"))
+    return {(queue, task, version): (jobs, first_id) for queue, task, version, jobs, first_id in rows}
+
+
+def _count_some(using: str, most: int) -> tuple[dict[_Kind, tuple[int, int]], bool]:
+    queues = queue_names(using=using)
+    each = max(1, most // max(1, len(queues)))
+    found: dict[_Kind, tuple[int, int]] = {}
+    complete = True
+    for queue in queues:
+        rows = vendor(using).walk_by(_ready(using).filter(queue=queue), "ix_pick").order_by(*_CLAIMED)
+        read = list(rows.values_list(*_KIND, "pk")[: each + 1])
+        complete = complete and len(read) <= each
+        for name, task, version, job_id in read[:each]:
+            jobs, first_id = found.get((name, task, version), (0, job_id))
+            found[name, task, version] = jobs + 1, min(first_id, job_id)
+    return found, complete
 
 
 def _of_rows(queue: str, jobs: int, first_id: int) -> Unrunnable | None:

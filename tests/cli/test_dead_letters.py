@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobqueue.cli import dead_letters, operations, retry
+from jobqueue.cli import dead_letters, listing, operations, retry
 from jobqueue.dead_letters import redrives
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job
@@ -26,6 +26,27 @@ def run(*words):
     except SystemExit as stopped:
         return stopped.code, out.getvalue()
     return 0, out.getvalue()
+
+
+def test_jobs_that_match_are_looked_for_in_parts_of_the_table(monkeypatch):
+    monkeypatch.setattr(listing, "SEARCHED", 2)
+    made = [make_job("a"), make_job("b"), make_job("a"), make_job("b"), make_job("b")]
+    said = json.loads(run("list", "--queue", "a", "--json")[1])
+    assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([made[2], made[0]], True)
+
+
+def test_where_no_job_matches_the_newest_ones_are_looked_at_for_a_second(monkeypatch):
+    monkeypatch.setattr(listing, "SEARCHED", 2)
+    monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
+    oldest, *_ = [make_job("a"), make_job("b"), make_job("b"), make_job("b")]
+    said = json.loads(run("list", "--queue", "a", "--json")[1])
+    assert (said["jobs"], said["complete"]) == ([], False)
+    assert run("list", "--queue", "a")[1].splitlines() == [
+        "no job matches",
+        "only the newest jobs were looked at, for a second; --state failed looks at all dead letters",
+    ]
+    assert json.loads(run("list", "--json")[1])["complete"] is True
+    assert [found["id"] for found in json.loads(run("list", "--json")[1])["jobs"]][-1] == oldest
 
 
 def test_it_lists_jobs_newest_first():

@@ -119,6 +119,16 @@ def test_after_its_time_it_stops_and_says_that_more_are_left(settings):
     assert not Job.objects.exists()
 
 
+def test_a_dry_run_stops_after_its_time_too(settings, monkeypatch):
+    kept(settings, done="7d")
+    ended("DONE", 8)
+    monkeypatch.setattr(prune, "_clock", lambda given: lambda: given["max_time"] is not None)
+    with pytest.raises(SystemExit) as exit:
+        run("--dry-run", "--max-time", "1s")
+    assert exit.value.code == 5
+    assert run("--dry-run").endswith("1 ended job would be deleted\n")
+
+
 def test_without_a_filter_it_cleans_the_other_tables_too(settings):
     event = OutboxEvent.objects.create(topic="t", payload={}, processed_at=UtcNowPlus(-30 * 86_400))
     assert run("--state", "done=1d", "--yes") == "0 ended jobs were deleted\n"

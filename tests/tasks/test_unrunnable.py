@@ -7,9 +7,10 @@ import pytest
 from django.core.management import call_command
 
 from jobqueue import task
+from jobqueue.cli import unrunnable
 from jobqueue.tasks import registry
 from tests.app import tasks
-from tests.cli.helpers import refused
+from tests.cli.helpers import printed, refused
 from tests.factories import make_in_state, make_job, set_columns
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -85,3 +86,23 @@ def test_a_hostile_name_forges_no_line():
 @pytest.mark.parametrize("words", [["unheard-of"], ["unrunnable", "--database", "elsewhere"]])
 def test_bad_usage_is_refused(capsys, words):
     refused(capsys, "jobs", *words)
+
+
+def test_of_many_jobs_those_are_looked_at_that_are_claimed_first(monkeypatch):
+    monkeypatch.setattr(unrunnable, "SOME", 2)
+    first = [stored(None, "gone.away") for _ in range(3)]
+    assert run().splitlines() == [
+        f"2  default  gone.away  from #{first[0]}  no such task",
+        "2 of the jobs that are claimed first cannot be run by this code; --all looks at all",
+    ]
+    assert json.loads(run("--json"))["complete"] is False
+    assert run("--all").splitlines()[-1] == "3 waiting jobs cannot be run by this code"
+    assert json.loads(run("--all", "--json"))["complete"] is True
+
+
+def test_a_gate_for_a_deploy_looks_at_all_of_them(monkeypatch):
+    monkeypatch.setattr(unrunnable, "SOME", 1)
+    make_job("default", task="tests.app.tasks.greet", payload={"args": ["ann", 1], "kwargs": {}})
+    stored(None, "gone.away")
+    assert run().startswith("0 of the jobs")
+    assert "gone.away" in printed("unrunnable", "--fail-if-any", status=5)
