@@ -1,6 +1,6 @@
-"""The tracer of this process, or None: jobqueue.otel sets it, and the producer and the workers read it.
+"""The tracer of this process, or None: jobqueue.otel sets it, and the producer, the outbox and the workers read it.
 
-It stands below both and imports nothing, so that a process without tracing pays for one look at a variable.
+It stands below them all and imports nothing, so that a process without tracing pays for one look at a variable.
 """
 
 from __future__ import annotations
@@ -21,6 +21,24 @@ class EnqueueSpan(Protocol):
         """Record the ids that the enqueue gave, and how many jobs it has added."""
 
 
+class PublishSpan(Protocol):
+    """The span of one publish(), which ends with its `with` block."""
+
+    def note(self, event_id: int, /) -> None:
+        """Record the id of the event."""
+
+
+class DeliverySpan(Protocol):
+    """The span of one delivery of events by a relay, which ends with its `with` block."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What to send with the events, so that their receivers find this span; empty if the span is not kept."""
+
+    def note(self, outcomes: Sequence[BaseException | None], /) -> None:
+        """Record what became of the events: None for each that has arrived."""
+
+
 class Tracer(Protocol):
     """Makes spans. Nothing that it calls may raise an error into an enqueue or a run."""
 
@@ -31,6 +49,12 @@ class Tracer(Protocol):
 
     def running(self, attempts: Sequence[Any]) -> AbstractContextManager[object]:
         """The span of one call, which runs these attempts (worker.run.attempt.Attempt)."""
+
+    def publishing(self, topic: str) -> AbstractContextManager[PublishSpan]:
+        """The span of a publish() of one event of this topic."""
+
+    def delivering(self, events: Sequence[Any], *, here: bool) -> AbstractContextManager[DeliverySpan]:
+        """The span of one delivery of these events (outbox.Event); `here`: to subscribers in this process."""
 
     def flush(self) -> None:
         """Send what has ended: this process is about to end."""

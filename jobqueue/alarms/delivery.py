@@ -147,4 +147,4 @@ def _tell_in_time(recipient: Recipient, key: str, alarm: Alarm) -> str | None:
     thread = _running[key] = threading.Thread(target=work, name=f"alarm to {key}", daemon=True)
     thread.start()
     thread.join(TELL_SECONDS)
-    return outcome[0] if outcome else f"no end after {TELL_SECONDS:g} s"
+    return outcome[0] if outcome else f"it did not end within {TELL_SECONDS:g} s"

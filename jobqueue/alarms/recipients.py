@@ -81,11 +81,11 @@ def facts(alarm: Alarm) -> dict[str, Any]:
 def alarm_problems(found: Settings) -> Iterator[Problem]:
     """What `check` says about ALARMS: those who are to be told, and a figure that nobody counts."""
     if REFUSED in found.alarms.workers and found.lock_metrics_seconds is None:
-        text = f"JOBQUEUE: ALARMS has {REFUSED}, but LOCK_METRICS_SECONDS is None: nobody counts them."
+        text = f"JOBQUEUE: ALARMS has {REFUSED}, but LOCK_METRICS_SECONDS is None, so nobody counts them."
         yield Problem("W035", text, f"Set LOCK_METRICS_SECONDS, or remove {REFUSED} from WORKERS.")
     for recipient in found.alarms.notify:
         if recipient.kind == "mail" and not settings.ADMINS:
-            text = "JOBQUEUE: ALARMS: NOTIFY has 'mail', but ADMINS is empty: nobody gets these mails."
+            text = "JOBQUEUE: ALARMS: NOTIFY has 'mail', but ADMINS is empty, so nobody gets these mails."
             yield Problem("W034", text, "Set ADMINS, or give addresses: {'MAIL': ['ops@example.com']}.")
         if recipient.kind == "HOOK" and (text := _hook_problem(recipient.places[0])):
             yield Problem("E009", f"JOBQUEUE: ALARMS: HOOK {recipient.places[0]!r}: {text}.", "Correct the path.")

@@ -59,6 +59,7 @@ def _lines(checked: Sequence[Checked], findings: Sequence[Finding], *, every: bo
     left_out = sum(one.findings is None for one in checked)
     more = f"; {left_out} were left out" if left_out else ""
     yield f"{len(checked) - left_out} checks: {_counts(findings)}{more}"
+    yield "Symptoms, and what to do: docs/howto/troubleshooting.md"
 
 
 def _rows(finding: Finding) -> Iterator[tuple[str, str, str]]:

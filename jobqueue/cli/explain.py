@@ -26,6 +26,9 @@ from jobqueue.validation import check_id
 
 #: how long reading may take
 READ_SECONDS = 10.0
+_PAGE = "docs/howto/troubleshooting.md"
+#: first codes of a job that runs
+_RUNS = ("running", "outside_service", "hanging")
 
 
 def declare(parser: ArgumentParser) -> None:
@@ -55,6 +58,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         elif given["verbosity"] > 0:
             for line in _lines(found) if found else [f"job {job_id} does not exist"]:
                 out.write(line)
+            out.write(f"\nMore: {_PAGE}#{_part(found, job_id)}")
         return 0 if found else NO_SUCH_ID
 
     return repeat(show, out, using, given, words=f"what holds jobs of {using} up")
@@ -71,6 +75,12 @@ def _explain(job_id: int | None, queue: str | None, using: str) -> list[Explanat
             if Job.objects.using(using).filter(pk=job_id).exists():
                 raise
             return []
+
+
+def _part(found: list[Explanation], job_id: int | None) -> str:
+    """The part of the page that is about it."""
+    runs = job_id is not None and found and found[0].code in _RUNS
+    return "a-job-takes-too-long" if runs else "my-job-does-not-run"
 
 
 def _lines(found: list[Explanation]) -> Iterator[str]:

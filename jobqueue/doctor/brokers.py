@@ -18,6 +18,7 @@ ANSWER_SECONDS = 2.0
 #: how long a library may take in all: its first use imports it, and not all keep to the limit
 GIVE_UP_SECONDS = 4.0
 _NO_SERVER = (None, "auto", "off")
+_WITHOUT = {"WAKEUP": "Without wake-ups, workers find new jobs only by polling.", "REDIS_URL": "redis_lock() fails."}
 
 
 def brokers(using: str) -> Iterator[Finding]:
@@ -45,8 +46,7 @@ def redis_servers(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "redis_unreachable",
-            f"The Redis server of JOBQUEUE[{name!r}] cannot be reached from here: {problem}. Without wake-ups workers "
-            "only poll, and redis_lock() fails.",
+            f"The Redis server of JOBQUEUE[{name!r}] cannot be reached from here: {problem}. {_WITHOUT[name]}",
             "Start the server, or correct the setting. See docs/howto/start-jobs-faster.md.",
             {"setting": name, "error": problem},
         )

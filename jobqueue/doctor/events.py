@@ -22,7 +22,7 @@ def unrouted_events(using: str) -> Iterator[Finding]:
             Level.WARNING,
             "events_unrouted",
             f"No route and no subscriber of this host takes events of the topic {one}.",
-            f"Add {one.topic!r} to JOBQUEUE['OUTBOX']['ROUTES'], write a subscriber, or discard the events in the "
-            "admin. See docs/howto/outbox.md.",
+            f"Add {one.topic!r} to JOBQUEUE['OUTBOX']['ROUTES'], write a subscriber, or give the events up with "
+            "the action Skip of the admin. See docs/howto/outbox.md.",
             evidence,
         )

@@ -134,7 +134,7 @@ def _unreachable(using: str) -> Iterator[Finding]:
             Level.ERROR,
             "database_unreachable",
             f"The database {using!r} cannot be reached: {error}. Enqueueing fails and no job starts.",
-            "Start it, or correct DATABASES. docs/runbook/database-unreachable.md has the cases.",
+            "Start the server, or correct DATABASES. See docs/runbook/database-unreachable.md.",
             {"database": using, "error": str(error)},
         )
 
@@ -177,7 +177,7 @@ def _failed(check: Check, error: str) -> Finding:
     return Finding(
         Level.WARNING,
         "check_failed",
-        f"It is not known whether {check.title}: {error.rstrip('.')}.",
+        f"The check has failed, so it is not known whether {check.title}: {error.rstrip('.')}.",
         "Repair what the error names, then run jobs doctor again. The other checks have been run.",
         {"check": check.name, "error": error},
     )

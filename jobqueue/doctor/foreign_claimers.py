@@ -33,8 +33,8 @@ def _finding(queue: str, found: dict[str, list[int]]) -> Finding:
     return Finding(
         Level.WARNING,
         "foreign_claimer",
-        f"Jobs of queue {queue}, which is limited or paused, are held by claimers that are no workers: "
-        f"{', '.join(names[:SHOWN])}. Limits bind our workers only, so more jobs of it may run than the limit says.",
+        f"Programs that are no workers hold jobs of queue {queue}, which is limited or paused: "
+        f"{', '.join(names[:SHOWN])}. Limits bind workers only, so more jobs of it may run than the limit allows.",
         "Let these programs look at job_flow before they claim, as docs/howto/plain-sql.md shows, or give them a queue "
         "of their own.",
         {"queue": queue, "claimers": {name: list(found[name][:SHOWN]) for name in names[:SHOWN]}},

@@ -27,8 +27,8 @@ def lapsed_leases(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "leases_lapsed",
-            f"Leases that lapsed more than {GRACE_SECONDS:.0f} s ago were not ended: {number}, such as that of job "
-            f"{ids[0]}. Their jobs look as if they run, and do not.",
+            f"Nobody has ended the leases that lapsed more than {GRACE_SECONDS:.0f} s ago: {number}, such as that of "
+            f"job {ids[0]}. Until somebody does, their jobs count as running and do not run again.",
             "Run: python manage.py reap_leases. Then start a worker without --no-reaper, or run reap_leases by cron. "
             "See docs/runbook/leases-run-out.md.",
             {"jobs": list(ids[:SHOWN]), "number": min(len(ids), COUNT_MAX), "capped": len(ids) > COUNT_MAX},
@@ -42,8 +42,8 @@ def lease_length(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "lease_short",
-            f"LEASE_SECONDS is {found.lease_seconds:g} s, with a heartbeat every {found.renew_seconds:g} s: a busy "
-            "host, or a restart of the database, loses leases, and their jobs run a second time.",
+            f"LEASE_SECONDS is {found.lease_seconds:g} s, with a heartbeat every {found.renew_seconds:g} s. If a "
+            "host is busy for that long, or the database restarts, leases run out and their jobs run a second time.",
             f"Set it to {LEASE_SECONDS_MIN:g} s or more. A lease need not be as long as a job, because it is renewed.",
             {"lease_seconds": found.lease_seconds, "heartbeat_seconds": found.renew_seconds},
         )

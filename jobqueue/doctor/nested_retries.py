@@ -32,8 +32,8 @@ def nested_retries(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "retries_multiply",
-            f"An attempt of task {task} makes {calls / runs:.1f} calls on average: retries of a library inside an "
-            "attempt multiply with the attempts.",
+            f"An attempt of task {task} makes {calls / runs:.1f} calls on average. If a library repeats calls inside "
+            "an attempt, each attempt of the task multiplies them.",
             "Let one layer retry: switch the retries of the library off, or set max_attempts=1. See "
             "docs/explanation/retries.md.",
             evidence,

@@ -44,7 +44,8 @@ def _unknown_tasks(active: list[Any]) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "schedule_unknown_task",
-            f"Schedules enqueue tasks that the code of this host does not have: {shown}. Workers park such jobs.",
+            f"Schedules enqueue tasks that the code of this host does not have: {shown}. Workers with the same code "
+            "park such jobs.",
             "Deploy the code that has them, correct the schedules in the admin, or disable them: "
             "python manage.py jobs schedules disable NAME --reason TEXT",
             {"schedules": dict([*unknown.items()][:SHOWN])},
@@ -64,8 +65,8 @@ def _unannounced(rows: list[Any], active: list[Any], now: datetime, using: str) 
             "schedule_unannounced",
             f"No worker that runs announces these schedules of the code or the settings: {_names(names)}. Ten minutes "
             "after the last announcement a schedule does not fire any more.",
-            "Start a worker with the code that declares them. If they were removed on purpose, they are retired by "
-            "themselves.",
+            "Start a worker with the code that declares them. Those that were removed on purpose need nothing: workers "
+            "retire them.",
             {"schedules": sorted(names)[:SHOWN], "number": len(names)},
         )
 
@@ -77,7 +78,7 @@ def _late(active: list[Any], now: datetime) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "schedule_late",
-            f"Schedules are due and were not fired: {_names(late)}; the first one for "
+            f"Schedules are due and were not fired: {_names(late)}; the first one has been due for "
             f"{(now - first).total_seconds():.0f} s. No worker fires schedules, or a tick of them fails.",
             "Start a worker without --no-scheduler, and look for 'schedule' in the logs of those that run.",
             {"schedules": {name: late[name].isoformat() for name in sorted(late)[:SHOWN]}, "number": len(late)},

@@ -35,7 +35,7 @@ RULES = [
         Level.WARNING,
         "durability",
         _LOST,
-        f"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration. {_MYSQL_PAGE}",
+        f"Run SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration. {_MYSQL_PAGE}",
     ),
     Rule(
         "sync_binlog",
@@ -43,7 +43,7 @@ RULES = [
         Level.WARNING,
         "durability",
         _LOST,
-        f"SET GLOBAL sync_binlog = 1, and in the server's configuration. {_MYSQL_PAGE}",
+        f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. {_MYSQL_PAGE}",
     ),
     Rule(
         "fsync",
@@ -74,7 +74,7 @@ RULES = [
         lambda value: value == "on",
         Level.WARNING,
         "autovacuum_off",
-        "dead rows of jobs are never removed, so that claims become slower by the hour.",
+        "nothing removes dead rows of jobs, so claims become slower by the hour.",
         "Set autovacuum = on in postgresql.conf, and reload it. See docs/howto/postgresql-settings.md.",
     ),
     Rule(
@@ -143,8 +143,10 @@ def default_isolation(using: str) -> Iterator[Finding]:
             Level.INFO,
             "server_isolation",
             f"The server's own isolation level is {level}. Django sets its own; programs with plain SQL that set none "
-            "have this one, and their statements on job_queue can lock gaps into which others insert jobs.",
-            "Let such programs begin with SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED.",
+            "have this one. Their statements on job_queue can lock gaps into which others insert jobs (MySQL, "
+            "MariaDB), or fail because a row has changed (PostgreSQL).",
+            "Let such programs begin with SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; on PostgreSQL, SET "
+            "SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED.",
             {"level": level},
         )
 

@@ -66,7 +66,7 @@ def connection_budget(using: str) -> Iterator[Finding]:
             "connections_short",
             f"The workers that run may open {workers.connections} connections, and the server allows this account "
             f"{use.limit}: under load some are refused, web processes too.{kept}",
-            "Run fewer and larger workers, lower --concurrency, raise max_connections, or use a pooler; "
+            "Run fewer worker processes, lower --concurrency, raise max_connections, or use a pooler; "
             "docs/howto/sizing.md#connections has the sum.",
             evidence,
         )
@@ -107,8 +107,8 @@ def dead_rows(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "dead_rows",
-            f"{table} has about {rows.dead} dead rows beside {rows.live} living ones: claims walk over their index "
-            "entries.",
+            f"{table} has about {rows.dead} dead rows beside {rows.live} living ones. Claims read their index "
+            "entries, too, and become slower.",
             "Let autovacuum start earlier, as docs/howto/postgresql-settings.md#vacuum-the-job-table-often shows. If "
             "there is an old transaction, end it first.",
             {"dead": rows.dead, "live": rows.live},

@@ -23,8 +23,9 @@ def task_modules(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "task_module_failed",
-            "A tasks.py cannot be imported: workers park its jobs. The traceback is in the log.",
-            "Correct the import. One of the files in the evidence has the error.",
+            "A tasks.py cannot be imported, so workers with this code park its jobs. The log of this command has the "
+            "traceback.",
+            "Correct the error in the last file of the traceback that is yours.",
             {"files": list(files)},
         )
 

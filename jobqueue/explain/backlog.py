@@ -51,6 +51,7 @@ def explain_backlog(*, using: str | None = None) -> list[Explanation]:
             _Look(seen, findings, crews, alias).run()
         else:
             crews.tell(findings)
+        watch.note_commits(crews.commits())
         _slow(watch, seen, findings)
         due = [spot for spot in seen.spots if spot.due]
         for one in read_only(alias):

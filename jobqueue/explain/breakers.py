@@ -75,5 +75,5 @@ def _next_look(row: BreakerState, now: datetime) -> str:
     if row.by_hand:
         return gettext("It was opened by hand and stays open until breaker(...).close().")
     ahead = seconds_until(row.probe_at or now, now)
-    text = gettext("Look whether the service works. One job may start as a probe in %(time)s; its success closes it.")
+    text = gettext("Check whether the service works. One job may start as a probe in %(time)s; its success closes it.")
     return text % {"time": span(ahead)}

@@ -12,8 +12,9 @@ from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
 from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.serving import SHOWN, leases_of, most_run, serve, tasks_in_words
+from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
-from jobqueue.explain.workers import RunningWorker, read_workers
+from jobqueue.explain.workers import RunningWorker, read_workers, slow_commits
 from jobqueue.payload import JSON
 
 
@@ -59,6 +60,10 @@ class Crews:
         """What jobs that run wait for, where none waits behind them: no statement, or three or four."""
         told = [worker.name for worker in self._workers if worker.told]
         return waits_of_workers(told, self._using) if told else []
+
+    def commits(self) -> list[SlowCommit]:
+        """Commits that take long. No statement."""
+        return slow_commits(self._workers)
 
     def skew(self) -> list[Explanation]:
         """clock_skew. No statement."""
@@ -122,7 +127,9 @@ def _no_worker(queues: Collection[str], workers: list[RunningWorker]) -> Explana
         text = gettext("No worker is running, so no job starts.")
         return Explanation("no_worker", text, evidence, gettext("Start a worker: python manage.py runworker"))
     text = gettext("No worker that runs serves these queues. Those that run serve: %(served)s.")
-    step = gettext("Start a worker for them (runworker --queues %(queues)s), or name them in --queues of those.")
+    step = gettext(
+        "Start a worker for them (runworker --queues %(queues)s), or add them to --queues of a worker that runs."
+    )
     return Explanation(
         "no_worker",
         text % {"served": "; ".join(served)},

@@ -81,4 +81,5 @@ def _nothing_due(job: ReadJob, now: datetime) -> Explanation:
     facts = {"id": job.pk, "queue": job.queue, "time": span(seconds)}
     evidence: dict[str, JSON] = {"job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
     evidence["wait_reason"] = job.wait_reason
-    return Explanation("not_due", text % facts, evidence, gettext("Wait, or let it run now with retry."))
+    step = gettext("Wait, or let it run now (jobs retry %(id)d).")
+    return Explanation("not_due", text % facts, evidence, step % facts)

@@ -100,6 +100,6 @@ def _step(resource: str) -> str:
     if resource == "disk":
         return gettext("Delete files there, or make the disk larger.")
     return gettext(
-        "Look which jobs leave files or sockets open (ls -l /proc/PID/fd). Restart the worker, and raise the limit "
+        "Find out which jobs leave files or sockets open (ls -l /proc/PID/fd). Restart the worker, and raise the limit "
         "(ulimit -n, or LimitNOFILE of systemd) if the jobs need so many."
     )

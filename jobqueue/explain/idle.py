@@ -34,7 +34,8 @@ def nothing_waits(cut: bool, using: str) -> list[Explanation]:
         return [Explanation("ended", text, evidence, gettext("Nothing is needed."))]
     facts = {"n": counted(len(ids), capped=len(ids) == COUNT_MAX), "jobs": id_list(ids), "queues": queue_list(queues)}
     text = gettext("No job waits. Jobs that run: %(n)s (%(jobs)s), in %(queues)s.")
-    return [Explanation("running", text % facts, evidence, gettext("Wait for their ends, or look at each of them."))]
+    step = gettext("Wait until they end, or ask about each of them: jobs explain with its id.")
+    return [Explanation("running", text % facts, evidence, step)]
 
 
 @cache

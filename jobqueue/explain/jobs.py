@@ -65,9 +65,11 @@ def explain_row(
     found += no_worker(place, workers)
     # If nothing else keeps it from starting.
     free = not found
-    if watch and free:
-        watch.claim(job.queue, job.priority)
-    found += watch.told() if watch else []
+    if watch:
+        watch.note_commits(workers.commits)
+        if free:
+            watch.claim(job.queue, job.priority)
+        found += watch.told()
     if free:
         found += waits_for_worker(place, workers)
     return [*found, *drain_of(place), *_unknown(job, found), *workers.skew]

@@ -92,7 +92,7 @@ def _first(
 
 def _ready(first_id: int, gate: int, run_at: object, waits: str | None, place: Place) -> _First:
     facts: dict[str, object] = {"id": first_id}
-    step = gettext("See why job %(id)d does not run: explain_job(%(id)d).") % facts
+    step = gettext("Ask why job %(id)d does not run (jobs explain %(id)d).") % facts
     ahead = (run_at - place.now).total_seconds()  # type: ignore[operator]
     if gate:
         facts["reason"] = reason_in_words(waits, gate) or "-"
@@ -101,5 +101,6 @@ def _ready(first_id: int, gate: int, run_at: object, waits: str | None, place: P
     if ahead > 0:
         facts["time"] = span(ahead)
         text = gettext("Job %(id)d, the first of them, is due in %(time)s.") % facts
-        return _First(first_id, "scheduled", text, gettext("Wait, or let that job run now with retry."), waits)
+        step = gettext("Wait, or let that job run now (jobs retry %(id)d).") % facts
+        return _First(first_id, "scheduled", text, step, waits)
     return _First(first_id, "ready", gettext("Job %(id)d, the first of them, waits for a worker.") % facts, step, waits)

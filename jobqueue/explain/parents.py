@@ -34,7 +34,7 @@ def parents_of(job: ReadJob, using: str) -> list[Explanation]:
         step = gettext("Resume the workflow (jobs groups resume %(group)d), or retry the parent.")
     else:
         text = gettext("Job %(id)d waits for its parents in workflow %(group)d: %(parents)s.")
-        step = gettext("Wait for them, or ask why they do not run.")
+        step = gettext("Wait for them, or ask why one does not run: jobs explain with its id.")
     evidence: dict[str, JSON] = {"job_id": job.pk, "workflow_id": found[0][1], "parents": ids[:_NAMED], "held": held}
     return [Explanation("parents", text % facts, evidence, step % facts)]
 

@@ -66,6 +66,7 @@ def _waits(
 ) -> list[Explanation]:
     """Of the first due job, and of the first ones behind gates; and whether a worker serves the queue."""
     found = [] if due is None else [*limits_of_whole_queue(place), *expired(due), *reasons_of(due, place)]
+    watch.note_commits(workers.commits)
     free = due is not None and not found and not stopped
     if due is not None and free and workers.threads:
         watch.claim(place.queue, due.priority)
@@ -92,7 +93,8 @@ def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:
         )
     evidence: dict[str, JSON] = {"queue": place.queue, "job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
     evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
-    return [Explanation("not_due", text % facts, evidence, gettext("Wait, or let it run now with retry."))]
+    step = gettext("Wait, or let it run now (jobs retry %(id)d).")
+    return [Explanation("not_due", text % facts, evidence, step % facts)]
 
 
 def _runs(place: Place) -> list[Explanation]:
@@ -102,7 +104,8 @@ def _runs(place: Place) -> list[Explanation]:
     facts = {"queue": place.queue, "n": f"{len(jobs)}{'+' if len(jobs) == COUNT_MAX else ''}", "jobs": id_list(jobs)}
     text = gettext("Jobs of queue %(queue)s that run: %(n)s (%(jobs)s).") % facts
     evidence: dict[str, JSON] = {"queue": place.queue, "running": len(jobs), "jobs": list(jobs[:JOBS_SHOWN])}
-    return [Explanation("running", text, evidence, gettext("Wait for their ends, or look at each of them."))]
+    step = gettext("Wait until they end, or ask about each of them: jobs explain with its id.")
+    return [Explanation("running", text, evidence, step)]
 
 
 def _empty(place: Place) -> Explanation:

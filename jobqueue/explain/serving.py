@@ -18,8 +18,9 @@ from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.reading import Place
+from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
-from jobqueue.explain.workers import RunningWorker, read_workers
+from jobqueue.explain.workers import RunningWorker, read_workers, slow_commits
 from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -40,6 +41,7 @@ class Serving:
     short: list[Short]  # what those that serve it are short of
     told: list[str]  # of those that serve it: who has told its stacks a moment ago
     skew: list[Explanation]  # clock_skew, of any of them
+    commits: list[SlowCommit]  # of any of them
 
     @property
     def all_short(self) -> bool:
@@ -64,7 +66,7 @@ def serve(queue: str, workers: Sequence[RunningWorker]) -> Serving:
         else:
             others.append(worker.queues)
     told = [worker.name for worker in workers if worker.told and worker.name in threads]
-    return Serving(threads, others, short, told, clock_skew(workers))
+    return Serving(threads, others, short, told, clock_skew(workers), slow_commits(workers))
 
 
 def no_worker(place: Place, found: Serving) -> list[Explanation]:
@@ -76,7 +78,10 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
     facts = {"queue": place.queue, "queues": "; ".join(queues)}
     if found.others:
         text = gettext("No worker that runs serves queue %(queue)s. Those that run serve: %(queues)s") % facts
-        step = gettext("Start a worker for it, or name it in --queues of those: runworker --queues %(queue)s") % facts
+        step = (
+            gettext("Start a worker for it, or add it to --queues of one that runs: runworker --queues %(queue)s")
+            % facts
+        )
     else:
         text = gettext("No worker is running, so no job of queue %(queue)s starts.") % facts
         step = gettext("Start a worker: python manage.py runworker")

@@ -35,18 +35,18 @@ def ended(job: ReadJob) -> Explanation:
         text = gettext(
             "Job %(id)d is quarantined: its runs were lost %(crashes)d times, so it may have killed its workers."
         )
-        step = gettext("Let it run alone, in a process of its own, to see what it does; or retry or discard it.")
-        return Explanation("quarantined", text % facts, evidence | {"crashes": job.crashes}, step)
+        step = gettext("Let it run alone, in a process of its own (jobs retry %(id)d --alone), or retry or discard it.")
+        return Explanation("quarantined", text % facts, evidence | {"crashes": job.crashes}, step % facts)
     if status is Job.Status.FAILED:
         text = gettext("Job %(id)d failed %(time)s ago, after %(n)d failed attempts.")
-        step = gettext("Read its error, and retry or discard it: nothing happens by itself.")
+        step = gettext("Read its error (jobs show %(id)d), then retry or discard it: nothing happens by itself.")
     elif status is Job.Status.CANCELED:
         text = gettext("Job %(id)d was canceled %(time)s ago.")
-        step = gettext("Nothing happens any more, unless it is retried.")
+        step = gettext("Nothing is needed. To run it after all, retry it.")
     else:
         text = gettext("Job %(id)d was done %(time)s ago.")
         step = gettext("Nothing is needed.")
-    return Explanation("ended", text % facts, evidence, step)
+    return Explanation("ended", text % facts, evidence, step % facts)
 
 
 def running(job: ReadJob) -> Explanation:
@@ -84,10 +84,10 @@ def held(job: ReadJob) -> list[Explanation]:
         text = gettext(
             "Job %(id)d is held: it is to run in a process of its own, and the last such run was interrupted."
         )
-        step = gettext("The next free worker of its queue runs it alone. Retry lets it run among the others.")
+        step = gettext("The next free worker of its queue runs it alone. To run it among other jobs, retry it.")
     else:
         text = gettext("Job %(id)d is held: its worker process died, or its lease ran out, and on_crash is hold.")
-        step = gettext("Look whether it has done its work, and retry or discard it: nothing happens by itself.")
+        step = gettext("Check whether it has done its work, then retry or discard it: nothing happens by itself.")
     evidence: dict[str, JSON] = {"job_id": job.pk, "crashes": job.crashes}
     evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     evidence |= {"attempts": job.attempts, "last_worker": job.last_worker}
@@ -106,9 +106,9 @@ def expired(job: ReadJob) -> list[Explanation]:
     facts = {"id": job.pk, "time": span((job.now - job.expires_at).total_seconds())}
     if job.gate:
         # No claim reads it there.
-        step = gettext("When it is let in, the next worker of its queue cancels it. Retry runs it all the same.")
+        step = gettext("When it is let in, the next worker of its queue cancels it. To run it all the same, retry it.")
     else:
-        step = gettext("The next worker of its queue that reads it cancels it. Retry runs it all the same.")
+        step = gettext("The next worker of its queue that reads it cancels it. To run it all the same, retry it.")
     return [Explanation("expired", text % facts, evidence, step)]
 
 
@@ -122,13 +122,13 @@ def not_due(job: ReadJob) -> list[Explanation]:
     evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     if is_parked(job.wait_reason):
         text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s") % facts
-        step = gettext("Deploy the code that has it to the workers of queue %(queue)s. They look again in %(time)s.")
+        step = gettext("Deploy code that can run it to the workers of queue %(queue)s. They look again in %(time)s.")
         return [Explanation("unknown_task", text, evidence | _task_of(job), step % facts)]
     if job.wait_reason in (None, SCHEDULED):
         text = gettext("Job %(id)d is due in %(time)s.") % facts
     else:
         text = gettext("Job %(id)d is due in %(time)s. It waits because of: %(reason)s") % facts
-    step = gettext("Wait, or let it run now with retry.")
+    step = gettext("Wait, or let it run now (jobs retry %(id)d).") % facts
     return [Explanation("not_due", text, evidence, step)]
 
 
@@ -142,7 +142,7 @@ def at_a_gate(job: ReadJob) -> Explanation:
         step = gettext("Wait: workers open such gates within a minute.")
     else:
         text = gettext("Job %(id)d waits at gate %(gate)d, which this release does not know. Wait reason: %(reason)s")
-        step = gettext("Ask who has set it. Cancel the job if nobody will open it.")
+        step = gettext("Find out who has set this gate. Cancel the job if nobody will open it.")
     if code not in ("key", "slot", "rate", "breaker", "paused", "parents"):
         code = "key" if job.gate == KEY_GATE else "held"
     evidence: dict[str, JSON] = {
@@ -166,7 +166,8 @@ def unknown_here(job: ReadJob) -> list[Explanation]:
     facts = {"id": job.pk, "queue": job.queue, "task": job.task}
     evidence: dict[str, JSON] = {"job_id": job.pk, "wait_reason": mask_text(job.wait_reason or "") or None}
     step = gettext(
-        "Nothing, if the workers know it. A worker that does not puts the job back for a minute, again and again."
+        "Nothing is needed if the workers know it. A worker that does not know it puts the job back for a minute, "
+        "again and again."
     )
     return [Explanation("unknown_task", text % facts, evidence | _task_of(job), step)]
 

@@ -25,8 +25,8 @@ def outside_service(group: Group) -> Explanation:
         "for %(time)s."
     )
     step = gettext(
-        "Look whether that service answers. Give its calls a time limit, and declare it as the dependency of the task, "
-        "so that a circuit breaker holds its jobs back."
+        "Check whether that service answers. Give its calls a time limit, and declare it as the dependency of the "
+        "task, so that a circuit breaker holds its jobs back."
     )
     evidence = _evidence(group) | {"service": group.wait.name}
     return Explanation("outside_service", text % _facts(group), evidence, step)
@@ -46,7 +46,7 @@ def connection(group: Group) -> Explanation:
             "Threads wait until the database %(name)s accepts a connection: %(threads)d. Jobs among them: %(n)d "
             "(%(jobs)s), at %(place)s."
         )
-        step = gettext("Look whether that server runs and can be reached from the hosts of the workers.")
+        step = gettext("Check whether that server runs and can be reached from the hosts of the workers.")
     evidence = _evidence(group) | {"kind": group.wait.kind, "database": group.wait.name, "threads": group.threads}
     return Explanation("connection", text % _facts(group), evidence, step)
 
@@ -64,7 +64,7 @@ def unreachable(reports: Sequence[Report], using: str) -> list[Explanation]:
         "jobs have ended."
     )
     step = gettext(
-        "Look whether the server has connections left for their account and can be reached from their hosts; their "
+        "Check whether the server has connections left for their account and can be reached from their hosts; their "
         "logs have the error. Run fewer threads, raise the limit, or use a pooler."
     )
     facts = {"codes": ", ".join(codes), "n": len(names)}
@@ -89,16 +89,20 @@ def hanging(group: Group) -> Explanation:
             "Jobs hang: %(n)d (%(jobs)s). Their process executes no Python code, so one of its jobs waits or computes "
             "inside a library that lets no other thread run. The longest has run for %(time)s (mean: %(usual)s)."
         )
+        step = gettext(
+            "Look at the process with a tool that needs no answer from it, such as py-spy or gdb. A "
+            "hard_timeout_seconds of the task ends such runs."
+        )
     else:
         text = gettext(
             "Jobs hang: %(n)d (%(jobs)s), at %(place)s. The longest has run for %(time)s (mean: %(usual)s), and the "
             "stack was the same at each look."
         )
+        step = gettext(
+            "Find out what that line waits for. A hard_timeout_seconds of the task ends such runs; cancel ends one "
+            "that looks at should_stop."
+        )
     usual = "-" if group.usual_seconds is None else span(group.usual_seconds)
-    step = gettext(
-        "Find out what that line waits for. A hard_timeout_seconds of the task ends such runs; cancel ends one that "
-        "looks at should_stop."
-    )
     evidence = _evidence(group) | {"usual_seconds": group.usual_seconds, "answered": group.standing is not None}
     return Explanation("hanging", text % (_facts(group) | {"usual": usual}), evidence, step)
 

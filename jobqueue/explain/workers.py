@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from django.db.models import Case, IntegerField, When
@@ -11,6 +12,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.explain.hosts import Short, shortages
 from jobqueue.explain.reports import RECENT_SECONDS
+from jobqueue.explain.slowness import SlowCommit, slow_commit_ms
 from jobqueue.maintenance.worker_rows import alive
 
 #: rows that are read
@@ -27,6 +29,12 @@ class RunningWorker(NamedTuple):
     clock_ahead_seconds: float | None
     told: int  # 1: it has told its stacks a moment ago
     short: list[Short]  # what it is short of
+    commit_ms: int | None  # how long a commit takes for it, if that is slow
+
+
+def slow_commits(workers: Sequence[RunningWorker]) -> list[SlowCommit]:
+    """What the rows say about commits that take long."""
+    return [SlowCommit(one.commit_ms, one.name, one.host) for one in workers if one.commit_ms is not None]
 
 
 def read_workers(using: str) -> list[RunningWorker]:
@@ -37,6 +45,8 @@ def read_workers(using: str) -> list[RunningWorker]:
     rows = vendor(using).force_index(found, "ix_worker_alive")
     columns = rows.values_list("name", "queues", "concurrency", "host", "clock_ahead_seconds", "told", "troubles")
     return [
-        RunningWorker(name, queues, threads, host, ahead, told, shortages(name, host, troubles))
+        RunningWorker(
+            name, queues, threads, host, ahead, told, shortages(name, host, troubles), slow_commit_ms(troubles)
+        )
         for name, queues, threads, host, ahead, told, troubles in columns[:WORKERS_MAX]
     ]

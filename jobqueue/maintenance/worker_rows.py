@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from functools import cache
 
@@ -25,6 +26,8 @@ from jobqueue.signals import send, worker_started, worker_stopped
 SILENT = "silent: no heartbeat"
 #: keys of the column `troubles` that tell what a worker is short of
 RESOURCES = ("memory", "descriptors", "disk")
+#: the key that tells how slowly the database commits what it writes: {"ms": 740}
+SLOW_COMMIT = "commit"
 HEARTBEATS_MISSED = 3  # a worker may miss so many of its own heartbeats, however long they are
 QUEUES_BYTES = 1000  # of the names of a worker's queues
 _SECONDS = Slot("seconds", FloatField())
@@ -68,16 +71,24 @@ def was_cut(queues: str) -> bool:
     return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
 
 
-def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None = None) -> None:
+def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None = None) -> float:
     """Renew the heartbeats of these workers, also of those that were marked as silent.
 
-    `clock_ahead_seconds`: how far the clock of their host is ahead of the database's; None: not known.
+    `clock_ahead_seconds`: how far the clock of their host is ahead of the database's; None: not known. Returns the
+    seconds that the UPDATE took with its commit.
     """
     rows = Worker.objects.using(using).filter(name__in=names)
     change = {"heartbeat_at": UtcNow(), "clock_ahead_seconds": clock_ahead_seconds}
-    retry_transient("housekeeping", lambda: rows.update(**change), using=using)
+
+    def write() -> float:
+        begun = time.monotonic()
+        rows.update(**change)
+        return time.monotonic() - begun
+
+    seconds = retry_transient("housekeeping", write, using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
     retry_transient("housekeeping", lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
+    return seconds
 
 
 def note_retries(name: str, retries: JSON, *, using: str) -> None:
@@ -87,7 +98,7 @@ def note_retries(name: str, retries: JSON, *, using: str) -> None:
 
 
 def note_troubles(name: str, troubles: JSON, *, using: str) -> None:
-    """Store what a worker is short of, and whether it is stalled; None: nothing is wrong."""
+    """Store what a worker is short of, whether it is stalled, and slow commits; None: nothing is wrong."""
     rows = Worker.objects.using(using).filter(name=name)
     retry_transient("housekeeping", lambda: rows.update(troubles=troubles), using=using)
 

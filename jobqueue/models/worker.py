@@ -34,7 +34,7 @@ class Worker(models.Model):
     gates = PayloadField(_("limits that it knows"), null=True)
     # The ids of the versions of schedules that its code and settings have. NULL: none.
     schedules = PayloadField(_("schedules that it announces"), null=True)
-    # Resources that its host lacks, and whether it does not claim due work: monitor/troubles.py. NULL: no trouble.
+    # Resources that its host lacks, slow commits, and whether it claims no due work: monitor/troubles.py. NULL: none.
     troubles = PayloadField(_("troubles"), null=True)
     # When a process last asked for its stacks. NULL: no request is open.
     stacks_asked_at = UtcDateTimeField(_("stacks asked for at"), null=True)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for each enqueue, and one for each run of a job, linked to that of its enqueue.
+"""OpenTelemetry: a span for each enqueue, publish() and delivery, and one for each run, linked to that of its enqueue.
 
 Imported by a project that traces, before or after the apps are ready. Runs in processes that enqueue and in workers;
 opentelemetry-api (extra `otel`) is imported by instrument().

@@ -5,31 +5,22 @@ An error of a span processor, or of an exporter, is logged and reaches no enqueu
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
-import traceback
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
 
-from jobqueue.failures import dotted_path
+from jobqueue.otel.guarded import W3C, Guarded, attributes, fail, headers_of, tell
+from jobqueue.otel.outbox_spans import DeliverySpan, PublishSpan
 
 if TYPE_CHECKING:
+    from jobqueue.outbox import Event
     from jobqueue.worker.run.attempt import Attempt
-
-logger = logging.getLogger("jobqueue.otel")
 
 #: how long the end of a process may wait until its last spans are sent
 FLUSH_SECONDS = 3.0
-#: the innermost frames of a traceback that an event keeps
-FRAMES_MAX = 30
-_W3C = TraceContextTextMapPropagator()
-# Through the base class: a subclass may have a property of this name, which raises.
-_TRACEBACK = BaseException.__dict__["__traceback__"]
 #: endings of a run that are errors; after "finished" the job is done whatever it raised
 _ERRORS = ("failed", "given up")
 
@@ -51,6 +42,14 @@ class Spans:
         """The CONSUMER span of a call, linked to the enqueue of each of its jobs."""
         return RunSpan(self._tracer, attempts)
 
+    def publishing(self, topic: str) -> PublishSpan:
+        """The PRODUCER span that creates an event of the outbox."""
+        return PublishSpan(self._tracer, topic)
+
+    def delivering(self, events: Sequence[Event], *, here: bool) -> DeliverySpan:
+        """The PRODUCER span of a delivery to a broker or a queue; `here`, to subscribers, the CONSUMER span."""
+        return DeliverySpan(self._tracer, events, here=here)
+
     def flush(self) -> None:
         """Have the provider send what has ended, for at most FLUSH_SECONDS."""
         provider: Any = self._provider or trace.get_tracer_provider()
@@ -62,44 +61,7 @@ class Spans:
         thread.join(FLUSH_SECONDS)
 
 
-class _Guarded:
-    """A span that is current in its `with` block; what it raises is logged."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer, self._pid = tracer, os.getpid()
-        self._span: Span = trace.INVALID_SPAN
-        self._token: Any = None
-
-    def _start(self) -> Span:
-        raise NotImplementedError
-
-    def _end(self, error: BaseException | None) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Any:
-        try:
-            self._span = self._start()
-            self._token = context.attach(trace.set_span_in_context(self._span))
-        except Exception:
-            logger.exception("a span could not be begun; the work goes on without it")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        if self._token is None:
-            return
-        try:
-            context.detach(self._token)
-            # A process that the job has forked comes here too; the span is its parent's.
-            if os.getpid() != self._pid:
-                return
-            if self._span.is_recording():
-                self._end(error)
-            self._span.end()
-        except Exception:
-            logger.exception("a span could not be ended")
-
-
-class EnqueueSpan(_Guarded):
+class EnqueueSpan(Guarded):
     """The span of an enqueue."""
 
     def __init__(self, tracer: Tracer, queues: Collection[str], tasks: Collection[str], count: int) -> None:
@@ -108,11 +70,8 @@ class EnqueueSpan(_Guarded):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """traceparent, and tracestate if there is one, of a span that is sampled: a link to another leads nowhere."""
-        found: dict[str, str] = {}
-        if self._span.get_span_context().trace_flags.sampled:
-            _W3C.inject(found, trace.set_span_in_context(self._span))
-        return found
+        """As headers_of()."""
+        return headers_of(self._span)
 
     def note(self, ids: Sequence[int], *, added: int) -> None:
         """Record the id of a job that is alone, and how many were added if some keys were held."""
@@ -123,20 +82,20 @@ class EnqueueSpan(_Guarded):
 
     def _start(self) -> Span:
         queue = next(iter(self._queues)) if len(self._queues) == 1 else None
-        attributes = _attributes("enqueue", "send", queue)
+        found = attributes("enqueue", "send", queue)
         if len(self._tasks) == 1:
-            attributes["jobqueue.task"] = next(iter(self._tasks))
+            found["jobqueue.task"] = next(iter(self._tasks))
         if self._count > 1:
-            attributes["messaging.batch.message_count"] = self._count
+            found["messaging.batch.message_count"] = self._count
         name = "enqueue" if queue is None else f"enqueue {queue}"
-        return self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
+        return self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=found)
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            _fail(self._span, error)
+            fail(self._span, error)
 
 
-class RunSpan(_Guarded):
+class RunSpan(Guarded):
     """The span of one call, usually of one job."""
 
     def __init__(self, tracer: Tracer, attempts: Sequence[Attempt]) -> None:
@@ -146,19 +105,17 @@ class RunSpan(_Guarded):
     def _start(self) -> Span:
         leases = [attempt.lease for attempt in self._attempts]
         first = leases[0]
-        attributes = _attributes("process", "process", first.queue) | {"messaging.client.id": first.worker}
+        found = attributes("process", "process", first.queue) | {"messaging.client.id": first.worker}
         if first.task is not None:
-            attributes["jobqueue.task"] = first.task
+            found["jobqueue.task"] = first.task
         if len(leases) == 1:
-            attributes["messaging.message.id"] = str(first.job_id)
-            attributes["jobqueue.attempt"] = first.attempt
-            attributes["jobqueue.max_attempts"] = first.max_attempts
+            found["messaging.message.id"] = str(first.job_id)
+            found["jobqueue.attempt"] = first.attempt
+            found["jobqueue.max_attempts"] = first.max_attempts
         else:
-            attributes["messaging.batch.message_count"] = len(leases)
+            found["messaging.batch.message_count"] = len(leases)
         links = [link for lease in leases if (link := _link(lease.options, lease.job_id)) is not None]
-        return self._tracer.start_span(
-            f"process {first.queue}", kind=SpanKind.CONSUMER, attributes=attributes, links=links
-        )
+        return self._tracer.start_span(f"process {first.queue}", kind=SpanKind.CONSUMER, attributes=found, links=links)
 
     def _end(self, error: BaseException | None) -> None:
         endings = [str(attempt.ending()) for attempt in self._attempts]
@@ -171,18 +128,9 @@ class RunSpan(_Guarded):
             # One error may be that of all jobs of a call.
             told.add(id(attempt.error))
             if ending in _ERRORS:
-                _fail(self._span, attempt.error)
+                fail(self._span, attempt.error)
             else:
-                _tell(self._span, attempt.error)
-
-
-def _attributes(name: str, kind: str, queue: str | None) -> dict[str, str | int]:
-    found: dict[str, str | int] = {
-        "messaging.system": "jobqueue",
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
-    }
-    return found if queue is None else found | {"messaging.destination.name": queue}
+                tell(self._span, attempt.error)
 
 
 def _link(options: object, job_id: int) -> Link | None:
@@ -190,19 +138,5 @@ def _link(options: object, job_id: int) -> Link | None:
     if not isinstance(options, dict):
         return None
     headers = {name: options[name] for name in ("traceparent", "tracestate") if isinstance(options.get(name), str)}
-    found = trace.get_current_span(_W3C.extract(headers, context.Context())).get_span_context()
+    found = trace.get_current_span(W3C.extract(headers, context.Context())).get_span_context()
     return Link(found, {"messaging.message.id": str(job_id)}) if found.is_valid else None
-
-
-def _fail(span: Span, error: BaseException) -> None:
-    name = dotted_path(type(error))
-    span.set_status(Status(StatusCode.ERROR, name))
-    span.set_attribute("error.type", name)
-    _tell(span, error)
-
-
-def _tell(span: Span, error: BaseException) -> None:
-    """Add the event of an error without its message, which may hold a payload or a secret."""
-    frames = traceback.format_tb(_TRACEBACK.__get__(error), limit=-FRAMES_MAX)
-    attributes = {"exception.type": dotted_path(type(error)), "exception.stacktrace": "".join(frames)}
-    span.add_event("exception", attributes)

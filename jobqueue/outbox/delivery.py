@@ -22,6 +22,7 @@ from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.spans import delivering
 from jobqueue.outbox.statements import EventLeaseLost
 from jobqueue.outbox.watch import DeliveryWatch, Sending, SettledByWatch
 
@@ -111,14 +112,18 @@ class Delivery:
             if destination.in_database:
                 self._send_in_transaction(destination, events, sending)
                 return
-            outcomes = destination.send(events)
+            with delivering(destination, events) as span:
+                outcomes = destination.send(span.events)
+                span.note(outcomes)
         self._note(events, outcomes)
 
     def _send_in_transaction(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
         """Commit effect and mark together: exactly once. If that fails for several events, try each alone."""
         try:
-            _raise_first(destination.send_before(events))
-            retry_transient("relay", lambda: self._transact(destination, events, sending), using=self._using)
+            with delivering(destination, events) as span:
+                sent = span.events
+                _raise_first(destination.send_before(sent))
+                retry_transient("relay", lambda: self._transact(destination, sent, sending), using=self._using)
         except (EventLeaseLost, DestinationDown, KeyboardInterrupt):
             raise
         except BaseException as error:

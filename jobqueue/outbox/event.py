@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from jobqueue.payload import JSON
@@ -22,11 +23,14 @@ class Event:
     payload: JSON
     published_at: datetime
     attempt: int
+    #: traceparent, and tracestate if there is one, of the span of this delivery; empty if the relay is not traced
+    trace: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Values for message headers: message-id, topic, sequence, published-at, attempt, and key if there is one."""
+        """For message headers: message-id, topic, sequence, published-at, attempt, key if it has one, and `trace`."""
         found = {
+            **self.trace,
             "message-id": str(self.id),
             "topic": self.topic,
             "sequence": str(self.id),

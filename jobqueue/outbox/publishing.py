@@ -15,6 +15,7 @@ from jobqueue.db.prepared import PreparedInsert, hold_key
 from jobqueue.exceptions import TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
 from jobqueue.outbox.lanes import key_lane, topic_lane
+from jobqueue.outbox.spans import publishing
 from jobqueue.payload import JSON, encode
 from jobqueue.validation import check_key, check_topic
 
@@ -42,12 +43,16 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
         )
     found = vendor_of(connection)
     values = [found.text_parameter(connection, name), found.json_parameter(connection, text)]
-    with explain_missing_table(alias):
+    with explain_missing_table(alias), publishing(name) as span:
         if raw is None:
-            return _insert(alias).run(connection, [*values, lane])
-        # Other publishers of this key wait here, so that ids follow commits.
-        hold_key(OutboxKey, raw, alias)
-        return _insert(alias, "key").run(connection, [*values, key_lane(raw), _KEY.get_db_prep_save(raw, connection)])
+            event_id = _insert(alias).run(connection, [*values, lane])
+        else:
+            # Other publishers of this key wait here, so that ids follow commits.
+            hold_key(OutboxKey, raw, alias)
+            stored = _KEY.get_db_prep_save(raw, connection)
+            event_id = _insert(alias, "key").run(connection, [*values, key_lane(raw), stored])
+        span.note(event_id)
+        return event_id
 
 
 @lru_cache(maxsize=1000)

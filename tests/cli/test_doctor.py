@@ -1,6 +1,7 @@
 """manage.py jobs doctor: what it prints, and its exit status."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ CHECKS = len(examination.CHECKS) + 1
 
 def test_without_errors_and_warnings_the_status_is_0():
     add_worker()
-    assert printed("doctor").splitlines()[-1] == f"{CHECKS} checks: 0 errors, 0 warnings, {len(PLAIN)} for information"
+    assert printed("doctor").splitlines()[-2] == f"{CHECKS} checks: 0 errors, 0 warnings, {len(PLAIN)} for information"
 
 
 def test_a_finding_is_printed_with_what_to_do_and_the_status_is_1():
@@ -25,7 +26,14 @@ def test_a_finding_is_printed_with_what_to_do_and_the_status_is_1():
     assert lines[0].split(maxsplit=2) == ["warning", "no_worker", "No worker is running, so no job starts."]
     assert lines[1].strip() == "To do: Start one: python manage.py runworker"
     assert lines[0].index("No worker") + 2 == lines[1].index("To do")
-    assert lines[-1].endswith(f"0 errors, 1 warning, {len(PLAIN)} for information")
+    assert lines[-2].endswith(f"0 errors, 1 warning, {len(PLAIN)} for information")
+
+
+def test_the_last_line_names_the_page_on_troubleshooting():
+    said = printed("doctor", status=FOUND_WRONG)
+    assert said.splitlines()[-1] == "Symptoms, and what to do: docs/howto/troubleshooting.md"
+    assert Path("docs/howto/troubleshooting.md").exists()
+    assert "troubleshooting" not in printed("doctor", "--json", status=FOUND_WRONG)
 
 
 def test_checks_that_passed_are_listed_with_verbosity_2_only():
@@ -61,7 +69,7 @@ def test_an_unreachable_database_has_the_status_3():
     with unreachable():
         lines = printed("doctor", status=NO_DATABASE).splitlines()
     assert lines[0].split(maxsplit=2)[:2] == ["error", "database_unreachable"]
-    assert "were left out" in lines[-1]
+    assert "were left out" in lines[-2]
 
 
 def test_it_speaks_english_whatever_the_language_is(settings):

@@ -1,5 +1,7 @@
 """manage.py jobs explain: why a job does not run, a queue does not move, or due jobs wait."""
 
+from pathlib import Path
+
 import pytest
 from django.utils import translation
 
@@ -28,6 +30,22 @@ def test_a_job_is_explained_with_evidence_and_the_next_step():
     assert lines.index("") < lines.index("no_worker: No worker is running, so no job of queue mail starts.")
 
 
+def test_the_last_line_names_the_part_of_the_page_on_troubleshooting():
+    waits, runs = make_job("mail"), make_in_state("PROCESSING")
+    text = Path("docs/howto/troubleshooting.md").read_text()
+    for words, heading in [
+        ([str(waits)], "## My job does not run"),
+        (["--queue", "mail"], "## My job does not run"),
+        ([], "## My job does not run"),
+        ([str(runs), "--no-stacks"], "## A job takes too long"),
+    ]:
+        assert f"\n{heading}\n" in text
+        anchor = heading.removeprefix("## ").lower().replace(" ", "-")
+        lines = printed("explain", *words).splitlines()
+        assert lines[-2:] == ["", f"More: docs/howto/troubleshooting.md#{anchor}"]
+    assert "troubleshooting" not in printed("explain", str(waits), "--json")
+
+
 def test_a_queue_is_explained_by_its_name():
     make_job("mail")
     make_job("web")
@@ -49,7 +67,8 @@ def test_without_any_job_that_is_said():
 
 
 def test_an_unknown_job_ends_with_1():
-    assert printed("explain", "77777", status=1) == "job 77777 does not exist\n"
+    lines = printed("explain", "77777", status=1).splitlines()
+    assert lines == ["job 77777 does not exist", "", "More: docs/howto/troubleshooting.md#my-job-does-not-run"]
     assert read_json("explain", "77777", status=1) == {"job_id": 77777, "queue": None, "reasons": []}
 
 

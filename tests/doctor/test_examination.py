@@ -41,7 +41,7 @@ def test_a_check_that_fails_is_a_warning_and_the_others_go_on(first, look, kind)
     one = the("check_failed")
     assert (one.level, one.evidence["check"]) == (Level.WARNING, "first")
     assert kind in one.evidence["error"]
-    assert one.text.startswith("It is not known whether the first one is right: ")
+    assert one.text.startswith("The check has failed, so it is not known whether the first one is right: ")
 
 
 def test_what_an_account_may_not_ask_is_an_information(first):

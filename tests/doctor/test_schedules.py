@@ -57,7 +57,7 @@ def test_a_schedule_that_is_due_and_was_not_fired_is_an_error():
     Schedule.objects.update(look_at=UtcNowPlus(-300))
     one = the("schedule_late")
     assert (one.level, one.evidence["number"]) == (Level.ERROR, 1)
-    assert "the first one for 30" in one.text
+    assert "the first one has been due for 30" in one.text
 
 
 def test_ticks_that_were_missed_are_a_warning():

@@ -306,7 +306,7 @@ class TestAnOrderingKey:
         one, two = self.behind()
         found = first(of_job(two), "key")
         assert found.evidence["first_state"] == "ready"
-        assert f"explain_job({one})" in found.next_step
+        assert f"jobs explain {one}" in found.next_step
 
     def test_says_what_the_job_in_front_waits_for(self, limited):
         made = limited(concurrency_limit=1)

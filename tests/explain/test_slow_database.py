@@ -55,6 +55,26 @@ def test_a_slow_claim_is_told_with_its_queue(worker, monkeypatch):
 
 
 @pytest.mark.django_db
+def test_commits_that_a_worker_finds_slow_are_told(worker):
+    worker("w", troubles={"commit": {"ms": 600}})
+    worker("slower", host="db2", queues="other", troubles={"commit": {"ms": 1250}})
+    due = make_job()
+    for found in (of_job(due), of_queue(), checked(explain_backlog())):
+        one = first(found, "database_slow")
+        assert (one.evidence["commit_ms"], one.evidence["commit_worker"]) == (1250, "slower")
+        assert "1250 ms for worker slower on host db2" in one.text
+        assert one.evidence["claim_ms"] < 500
+        assert "workers_busy" in codes(found)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("troubles", [{"commit": 7}, {"commit": {"ms": "x"}}, {"commit": {}}, ["commit"], "commit"])
+def test_what_is_no_figure_of_commits_is_no_reason(worker, troubles):
+    worker("w", troubles=troubles)
+    assert codes_here(of_job(make_job())) == ["workers_busy"]
+
+
+@pytest.mark.django_db
 def test_one_slow_answer_is_no_slow_database(worker, monkeypatch):
     worker("w")
     due, left = make_job(), [0.6, 0.6]

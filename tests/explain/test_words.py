@@ -96,7 +96,8 @@ class TestThePageOfAJob:
         pause("q", reason="the mail server moves", by="ann")
         page = self.next(job_id, client)
         assert "Queue q has been paused for" in page
-        assert "the mail server moves Ask ann, who has paused it" in page
+        assert "the mail server moves" in page
+        assert "Ask ann, who has paused it" in page
 
     def test_says_which_jobs_have_the_slots(self, limited):
         ids, client = add(2, limited(concurrency_limit=1)), viewer()

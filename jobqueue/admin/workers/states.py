@@ -28,6 +28,7 @@ _SHORT: dict[str, StrOrPromise] = {
     "memory": _("short of memory"),
     "descriptors": _("short of file descriptors"),
     "disk": _("short of disk space"),
+    "commit": _("the database commits slowly"),
     "stalled": _("claims nothing although jobs are due"),
 }
 REASON_CHARS = 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jobqueue.conf import load
 from jobqueue.db.fields import Encoded
@@ -52,6 +53,7 @@ class Queue(Destination):
 
 def _wrapped(event: Event) -> Encoded:
     """The payload of the job. Its limit is larger than that of publish(), so that the wrapper fits."""
-    wrapped = {**event.headers, "id": event.id, "payload": event.payload}
+    # The job has the trace of its enqueue.
+    wrapped = {**replace(event, trace={}).headers, "id": event.id, "payload": event.payload}
     most = load().max_payload_bytes + WRAPPER_BYTES
     return Encoded(encode(wrapped, max_bytes=most, max_depth=MAX_DEPTH + 1))

@@ -157,7 +157,7 @@ class Housekeeping:
         """Update the heartbeats of the living children, and retire workers that sent none for too long."""
         if names := [name for _, name in self._living()]:
             ahead = compare_clocks(self._using).ahead_seconds
-            worker_rows.renew(names, using=self._using, clock_ahead_seconds=ahead)
+            self.troubles.note_commit(worker_rows.renew(names, using=self._using, clock_ahead_seconds=ahead))
         for index, name in self._living():
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = totals([self._scoreboard.retries[index]])
@@ -168,7 +168,7 @@ class Housekeeping:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
 
     def report_troubles(self) -> None:
-        """Write what the host is short of, and which children claim nothing although work is due."""
+        """Write what the host is short of, slow commits, and which children claim nothing although work is due."""
         children = [(name, int(self._scoreboard.slots[index].pid)) for index, name in self._living()]
         self.troubles.report(children)
 

@@ -1,9 +1,10 @@
-"""Writes into the rows of workers what their host is short of, and that they claim nothing although work is due."""
+"""Writes into the rows of workers what is wrong: what their host is short of, a stall, commits that take long."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from jobqueue.maintenance import worker_rows
@@ -14,6 +15,8 @@ logger = logging.getLogger("jobqueue.worker")
 
 #: what stays wrong is written again after this long, with the figures of that moment
 AGAIN_SECONDS = 60.0
+#: commits are slow if each of the last IN_A_ROW heartbeats took longer than this
+COMMIT_SECONDS, IN_A_ROW = 0.5, 3
 
 
 class Troubles:
@@ -25,19 +28,26 @@ class Troubles:
         self.stalled: Mapping[str, JSON] = {}
         #: by name of the child: what its row says, and when it was written
         self._written: dict[str, tuple[dict[str, JSON], float]] = {}
+        self._commits: deque[float] = deque(maxlen=IN_A_ROW)
+        self._commits_were_slow = False
+
+    def note_commit(self, seconds: float) -> None:
+        """Note how long the write of a heartbeat took with its commit."""
+        self._commits.append(seconds)
 
     def report(self, children: Sequence[tuple[str, int]]) -> None:
         """Write what has changed. `children`: name and pid of each living one.
 
         Nothing is written for one without troubles.
         """
-        stalled = self.stalled
+        stalled, slow = self.stalled, self._slow_commits()
         kept = {name: self._written[name] for name, _ in children if name in self._written}
         self._written = kept
         for name, pid in children:
             before, at = kept.get(name, ({}, 0.0))
             short = short_of(pid, before)
             found: dict[str, JSON] = {key: _figures(one) for key, one in short.items()}
+            found |= slow
             if name in stalled:
                 found["stalled"] = stalled[name]
             if found.keys() == before.keys() and (not found or time.monotonic() < at + AGAIN_SECONDS):
@@ -46,6 +56,15 @@ class Troubles:
             self._written[name] = found, time.monotonic()
             for key in short.keys() - before.keys():
                 logger.warning("%s is short of %s", name, _words(short[key]))
+
+    def _slow_commits(self) -> dict[str, JSON]:
+        """The fastest of the last commits, if that was slow: a single one may have waited for another session."""
+        fastest = min(self._commits, default=0.0)
+        slow = len(self._commits) == IN_A_ROW and fastest > COMMIT_SECONDS
+        if slow and not self._commits_were_slow:
+            logger.warning("the database takes %.0f ms to write and commit one heartbeat", 1000 * fastest)
+        self._commits_were_slow = slow
+        return {worker_rows.SLOW_COMMIT: {"ms": round(1000 * fastest)}} if slow else {}
 
 
 def _figures(one: Resource) -> JSON:

@@ -371,7 +371,7 @@ TRANSACTIONS = [
     _mutant(
         "publish() does not hold its key until COMMIT",
         "outbox/publishing.py",
-        "    hold_key(OutboxKey, raw, alias)\n",
+        "            hold_key(OutboxKey, raw, alias)\n",
         "",
         "tests/outbox",
         database="mysql",
