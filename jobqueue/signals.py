@@ -7,7 +7,8 @@ caller's transaction a signal is sent before that transaction commits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
@@ -84,3 +85,22 @@ def dispatch_via(dispatch: Dispatch | None) -> None:
     what the job does.
     """
     _delivery.dispatch = dispatch
+
+
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """What this thread sends in the block is kept. Gives the function that delivers it, for after the commit."""
+    kept: list[Callable[[], object]] = []
+    before, _delivery.dispatch = _delivery.dispatch, kept.append
+
+    def deliver() -> None:
+        for delivery in kept:
+            if before is None:
+                delivery()
+            else:
+                before(delivery)
+
+    try:
+        yield deliver
+    finally:
+        _delivery.dispatch = before

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from django.db import Error, connections
 from django.db.models import QuerySet
@@ -23,6 +24,7 @@ from jobqueue.db.retry import count_error, retry_transient
 from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE, reason_of
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import AuditEvent
+from jobqueue.signals import held_back
 
 #: jobs of one chunk
 CHUNK = 100
@@ -43,6 +45,13 @@ class Step:
     error: Exception | None = None
 
 
+class _Done(NamedTuple):
+    """What a try has written, and the signals about that."""
+
+    step: Step
+    deliver: Callable[[], None]
+
+
 def step(*, using: str, chunk: int = CHUNK) -> Step | None:
     """Do the next chunk of the bulk action that has been due for longest. None if there is none, or others do it.
 
@@ -58,9 +67,16 @@ def step(*, using: str, chunk: int = CHUNK) -> Step | None:
     try:
         # Read without locks, and outside the transaction: the verbs look at each job again.
         ids, reached = next_ids(
-            event.verb, event.filters, after_id=event.after_id, until_id=event.until_id, most=chunk, using=using
+            event.verb,
+            event.filters,
+            after_id=event.after_id,
+            until_id=event.until_id,
+            most=chunk,
+            using=using,
+            since=event.created_at,
         )
-        return retry_transient("bulk", lambda: _try(event, ids, reached, using), using=using)
+        last: list[_Done] = []
+        return retry_transient("bulk", lambda: _try(event, ids, reached, using, last), using=using)
     except DatabaseBusy as error:
         _put_off(event, using)
         return Step(event.pk, event.verb, error=error)
@@ -78,16 +94,29 @@ def _next_due(using: str) -> Prepared:
     return prepare_rows(rows.values_list("pk")[:1])
 
 
-def _try(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step | None:
-    """One try of a chunk. Raises DatabaseBusy at the first lock it cannot get: the thread has other duties."""
+def _try(event: AuditEvent, ids: list[int], reached: int, using: str, last: list[_Done]) -> Step | None:
+    """One try of a chunk, which `last` gets. Raises DatabaseBusy at the first lock: the thread has other duties."""
     try:
-        with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
-            return _write(event, ids, reached, using)
+        # The verbs send their signals in this transaction, which may be rolled back.
+        with held_back() as deliver, vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
+            done = _write(event, ids, reached, using)
+            if done is not None:
+                last[:] = [_Done(done, deliver)]
     except Error as error:
         if fault_vendor(using).error_kind(error) in (None, *GONE_KINDS):
             raise
         count_error("bulk", error, using=using)
         raise DatabaseBusy(f"{error}. Nothing was written; the chunk is tried again.") from error
+    if not last or (done is None and not _was_done(event, using)):
+        return None
+    last[0].deliver()
+    return last[0].step
+
+
+def _was_done(event: AuditEvent, using: str) -> bool:
+    """Whether an earlier try was committed without an answer. If it was another process's chunk, no harm is done."""
+    rows = AuditEvent.objects.using(using).filter(pk=event.pk, steps=event.steps + 1)
+    return rows.filter(phase__in=(AuditEvent.State.RUNNING, AuditEvent.State.DONE)).exists()
 
 
 def _write(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step | None:
@@ -95,7 +124,7 @@ def _write(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step 
     mine = _mine(event, using)
     if not vendor(using).lock_rows(mine).values_list("pk", flat=True):
         return None
-    changed = change(event.verb, ids, using=using)
+    changed = change(event.verb, ids, since=event.created_at, using=using)
     ends = reached >= event.until_id
     done = Step(event.pk, event.verb, changed, len(ids) - changed, first=not event.steps)
     done.phase = AuditEvent.State.DONE if ends else AuditEvent.State.RUNNING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from django.db.models import Q
 
@@ -41,6 +42,13 @@ _STATUSES: dict[str, tuple[int, ...]] = {
     AuditEvent.Verb.RELEASE: (Job.Status.PROCESSING,),
     AuditEvent.Verb.PRUNE: (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED),
 }
+#: the columns of which none may be later than the record of a bulk action, so that what nobody has seen stays, and what
+#: another action has brought back is not brought back again
+_QUIET: dict[str, tuple[str, ...]] = {
+    AuditEvent.Verb.RETRY: ("finished_at", "last_started_at"),
+    AuditEvent.Verb.DISCARD: ("finished_at",),
+    AuditEvent.Verb.PRUNE: ("finished_at",),
+}
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
 #: fingerprints of one filter, and jobs that it names
 FINGERPRINTS_MAX, IDS_MAX = 100, 1000
@@ -72,6 +80,23 @@ def changeable(verb: str, filters: Mapping[str, str]) -> Q:
     if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "held"):
         return _READY
     return Q(status__in=_STATUSES[verb])
+
+
+def quiet_since(verb: str, since: datetime) -> Q:
+    """The condition on jobs that `verb`, recorded at `since`, may still change.
+
+    retry, discard and prune leave those alone that have ended later, and retry also those that have begun later.
+    """
+    found = Q()
+    for column in _QUIET.get(verb, ()):
+        found &= Q(**{f"{column}__isnull": True}) | Q(**{f"{column}__lte": since})
+    return found
+
+
+def was_quiet_since(verb: str, since: datetime, job: Job) -> bool:
+    """quiet_since() of a job that has been read."""
+    instants = [getattr(job, column) for column in _QUIET.get(verb, ())]
+    return all(instant is None or instant <= since for instant in instants)
 
 
 def status_of(verb: str, filters: Mapping[str, str]) -> int | None:

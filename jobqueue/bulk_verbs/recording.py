@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from django.db import Error
 from django.db.models import F
 
 from jobqueue.bulk_verbs.filtering import check_filters, check_verb
@@ -12,7 +13,7 @@ from jobqueue.bulk_verbs.preview import count, newest_id
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_reporting, retry_transient
-from jobqueue.exceptions import InvalidValue, OutcomeUnknown
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.failures import storable
 from jobqueue.models import AuditEvent
 from jobqueue.models.audit import PROBLEM_CHARS, PROGRAM_CHARS, REASON_CHARS, USER_CHARS
@@ -62,7 +63,7 @@ def record(
             until_id=until,
         )
         _insert(event, alias)
-        return AuditEvent.objects.using(alias).get(pk=event.pk)
+        return _read_back(event.pk, alias)
 
 
 def _insert(event: AuditEvent, using: str) -> None:
@@ -72,6 +73,19 @@ def _insert(event: AuditEvent, using: str) -> None:
         raise OutcomeUnknown(
             f"whether the bulk action was recorded is unknown: the connection broke ({error.__cause__}) before the "
             "answer. Look at the audit before you repeat it."
+        ) from error
+
+
+def _read_back(event_id: int, using: str) -> AuditEvent:
+    """With the columns that the database has filled in."""
+    rows = AuditEvent.objects.using(using)
+    try:
+        return retry_transient("bulk", lambda: rows.get(pk=event_id), using=using)
+    except (Error, DatabaseBusy) as error:
+        # An error of the database would mean to a caller that nothing was written.
+        raise OutcomeUnknown(
+            f"bulk action {event_id} was recorded, but could not be read again ({error}). Look at the audit before you "
+            "repeat it."
         ) from error
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
-from django.db.models import Min
+from django.db.models import BigIntegerField, Min, Q
+from django.db.models.lookups import GreaterThan
 
-from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, status_of
+from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, quiet_since, status_of
 from jobqueue.db import vendor
+from jobqueue.db.expressions import Unindexed
 from jobqueue.dead_letters.filtering import in_order
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
@@ -20,22 +23,33 @@ SECONDS = 0.1
 
 
 def next_ids(
-    verb: str, filters: Mapping[str, str], *, after_id: int, until_id: int, most: int, using: str
+    verb: str,
+    filters: Mapping[str, str],
+    *,
+    after_id: int,
+    until_id: int,
+    most: int,
+    using: str,
+    since: datetime | None = None,
 ) -> tuple[list[int], int]:
     """Up to `most` ids of jobs that match and that `verb` can change, in order, and the id up to which was looked.
 
-    They are above after_id, and at most until_id. Ends after SECONDS with those that it has found by then.
+    They are above after_id, and at most until_id. `since`: without those that quiet_since() leaves out. Ends after
+    SECONDS with those that it has found by then.
     """
-    if ids_of(filters) is not None:
-        return _of_named(verb, filters, after_id, until_id, most, using)
+    condition = changeable(verb, filters)
+    if since is not None:
+        condition &= quiet_since(verb, since)
+    if (named := ids_of(filters)) is not None:
+        return _of_named(named, filters, condition, after_id, until_id, most, using)
     found: list[int] = []
     ends_at = time.monotonic() + SECONDS
     at = max(after_id, first_id_of(filters) - 1)
     while at < until_id and time.monotonic() < ends_at:
         at = _before_next(status_of(verb, filters), at, until_id, using)
         up_to = min(at + WINDOW, until_id)
-        rows = matching(filters, using, above=at, up_to=up_to).filter(changeable(verb, filters))
-        by_key: JobQuerySet = vendor(using).force_index(rows, "PRIMARY").order_by("pk")
+        rows = matching(filters, using, above=at, up_to=up_to).filter(condition)
+        by_key: JobQuerySet = vendor(using).within_ids(rows, at, up_to).order_by("pk")
         found += by_key.values_list("pk", flat=True)[: most - len(found)]
         if len(found) == most:
             return found, found[-1]
@@ -44,11 +58,12 @@ def next_ids(
 
 
 def _of_named(
-    verb: str, filters: Mapping[str, str], after_id: int, until_id: int, most: int, using: str
+    ids: list[int], filters: Mapping[str, str], condition: Q, after_id: int, until_id: int, most: int, using: str
 ) -> tuple[list[int], int]:
     """The same of filters that name the jobs, which are few."""
-    rows = matching(filters, using, above=after_id, up_to=until_id).filter(changeable(verb, filters))
-    found = list(rows.order_by("pk").values_list("pk", flat=True)[:most])
+    rows = matching(filters, using, above=after_id, up_to=until_id).filter(condition)
+    by_key: JobQuerySet = vendor(using).of_ids(rows, ids).order_by("pk")
+    found = list(by_key.values_list("pk", flat=True)[:most])
     return found, found[-1] if len(found) == most else until_id
 
 
@@ -57,7 +72,9 @@ def _before_next(status: int | None, after_id: int, until_id: int, using: str) -
     jobs: JobQuerySet = Job.objects.using(using)
     if status == Job.Status.PROCESSING:
         running = vendor(using).walk_by(jobs.filter(status=status), "ix_lease")
-        first = running.filter(pk__gt=after_id).aggregate(first=Min("pk"))["first"]
+        # Not by the plain id: PostgreSQL would look for the first one among all jobs above after_id.
+        number = Unindexed("pk", output_field=BigIntegerField())
+        first = running.filter(GreaterThan(number, after_id)).aggregate(first=Min(number))["first"]
     else:
         rows = in_order(using) if status == Job.Status.FAILED else jobs.order_by("pk")
         first = next(iter(rows.filter(pk__gt=after_id).values_list("pk", flat=True)[:1]), None)

@@ -1,4 +1,4 @@
-"""A query that is bound to an index by a hint behind the name of its table."""
+"""A query that is bound to an index by a hint behind the name of its table, or to some ids by a subquery."""
 
 from __future__ import annotations
 
@@ -39,3 +39,29 @@ def bind(queryset: Q, hint: str, index: str) -> Q:
     table.hint, table.index = hint, index
     hinted.query.alias_map[alias] = table
     return hinted
+
+
+class Part(BaseTable):
+    """A FROM entry of the rows whose ids meet a condition. OFFSET 0 keeps all other conditions from choosing a plan."""
+
+    where = ""
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
+        table, alias, key = map(connection.ops.quote_name, (self.table_name, self.table_alias or "", "id"))
+        return f"(SELECT * FROM {table} WHERE {self.where.format(key)} OFFSET 0) {alias}", []
+
+    def relabeled_clone(self, change_map: Mapping[str | None, str]) -> Part:
+        """The same rows when the query becomes a subquery."""
+        clone = Part(self.table_name, change_map.get(self.table_alias, self.table_alias))
+        clone.where = self.where
+        return clone
+
+
+def bind_part(queryset: Q, where: str) -> Q:
+    """The same query of the rows whose ids meet a condition, such as "{0} > 1 AND {0} <= 5"."""
+    bound = queryset.all()
+    alias = bound.query.get_initial_alias()
+    part = Part(bound.model._meta.db_table, alias or "")
+    part.where = where
+    bound.query.alias_map[alias] = part
+    return bound

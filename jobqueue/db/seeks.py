@@ -1,11 +1,15 @@
-"""Statements that find the first row of each group by an index seek each, however many rows a group has."""
+"""Statements that read the rows they need: the first of each group by a seek each, or those between two ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from django.db import models
 
 from jobqueue.db.parameters import Parameter
+
+Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
 
 
 class GroupSeek(NamedTuple):
@@ -20,7 +24,15 @@ class GroupSeek(NamedTuple):
 
 
 class Seeks:
-    """The part of Dialect that finds groups. All names are names in SQL, quoted where that is needed."""
+    """The part of Dialect that finds groups and ranges. All names are names in SQL, quoted where that is needed."""
+
+    def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
+        """The same query, which asks for ids above the one and up to the other: no row outside of these is read."""
+        return queryset
+
+    def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
+        """The same query, which asks for some of these ids (at least one): no other row is read."""
+        return queryset
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
         """The first %s values of the column that leads `index`, in order: one seek each, however many rows have it."""

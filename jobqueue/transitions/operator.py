@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,14 +62,14 @@ def cancel_each(job_ids: Sequence[int], *, using: str) -> int:
     return operate("cancel", job_ids, _cancel, using=using)
 
 
-def discard_each(job_ids: Sequence[int], *, using: str) -> int:
-    """discard() of each, in one transaction; how many were."""
-    return operate("discard", job_ids, _discard, using=using)
+def discard_each(job_ids: Sequence[int], *, using: str, only: Callable[[Job], bool] | None = None) -> int:
+    """discard() of each, in one transaction; how many were. `only`: of those for which it is true, when locked."""
+    return operate("discard", job_ids, _if(only, _discard), using=using)
 
 
-def retry_each(job_ids: Sequence[int], *, using: str) -> int:
-    """retry() of each, in one transaction; how many were."""
-    return operate("retry", job_ids, _retry, using=using)
+def retry_each(job_ids: Sequence[int], *, using: str, only: Callable[[Job], bool] | None = None) -> int:
+    """retry() of each, in one transaction; how many were. `only` as in discard_each()."""
+    return operate("retry", job_ids, _if(only, _retry), using=using)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
@@ -125,6 +125,10 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
 def _operate(verb: Verb, job_id: int | str, using: str | None, change: Change) -> bool:
     """Let `change` write one row; whether it did."""
     return bool(operate(verb, [check_id(job_id)], change, using=alias_of(using)))
+
+
+def _if(only: Callable[[Job], bool] | None, change: Change) -> Change:
+    return change if only is None else lambda job, using: change(job, using) if only(job) else None
 
 
 def _cancel(job: Job, using: str) -> str | None:

@@ -201,6 +201,19 @@ def test_a_database_that_cannot_be_written_to_is_told(monkeypatch):
     assert "Nothing was started" in text_of(start(viewer("retry_job")))
 
 
+def test_an_action_that_is_missing_in_the_history_only_is_not_told_as_not_started(monkeypatch):
+    make_in_state("FAILED")
+
+    def broken(*args, **options):
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(LogEntry, "save", broken)
+    page = text_of(start(viewer("retry_job")))
+    assert "Whether it was started is unknown" in page
+    assert "Nothing was started" not in page
+    assert AuditEvent.objects.count() == 1
+
+
 def test_nothing_is_started_where_no_job_matches():
     client = viewer("retry_job")
     assert 'name="start"' not in text_of(client.get(FAILED))

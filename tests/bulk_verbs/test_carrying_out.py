@@ -4,18 +4,19 @@ import threading
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, connections
+from django.db import OperationalError, connection, connections
 
 from jobqueue import bulk_verbs, enqueue
 from jobqueue.bulk_verbs import Who, carrying_out, walking
 from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.exceptions import DatabaseBusy, InvalidValue
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance import bulk_runner
 from jobqueue.maintenance.cleaner import AUDIT_EVENTS
 from jobqueue.models import AuditEvent, Job
-from tests.factories import claim_one, job, make_in_state, make_job, seconds_from_now, set_columns, state
+from jobqueue.signals import job_canceled
+from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, seconds_from_now, set_columns, state
 from tests.marks import committed
 from tests.matrix import enough_on
 from tests.settings import VENDOR
@@ -132,7 +133,7 @@ def test_a_chunk_whose_commit_was_not_answered_is_not_done_twice(monkeypatch):
 
     monkeypatch.setattr(carrying_out, "_write", lost)
     monkeypatch.setattr(carrying_out, "retry_transient", twice)
-    step(using="default")
+    assert step(using="default").changed == 2
     assert calls[1] is None
     assert [job(job_id).epoch for job_id in ids] == [1, 1]
     assert (read(event).changed, read(event).steps) == (2, 1)
@@ -153,6 +154,41 @@ def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch):
     AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
     finish()
     assert read(event).phase == "done"
+
+
+def test_signals_are_sent_after_the_commit_and_not_for_a_chunk_that_is_undone(monkeypatch):
+    ids, event, told = make_jobs(2), record("cancel"), []
+    change = carrying_out.change
+
+    def receiver(job_id, **facts):
+        told.append((job_id, read(event).changed))
+
+    def undone(*args, **options):
+        change(*args, **options)
+        raise DatabaseBusy("locked")
+
+    job_canceled.connect(receiver)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(carrying_out, "change", undone)
+            step(using="default")
+        assert (told, [state(job_id) for job_id in ids]) == ([], ["READY"] * 2)
+        AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
+        finish()
+    finally:
+        job_canceled.disconnect(receiver)
+    assert told == [(job_id, 2) for job_id in ids]
+
+
+def test_what_was_recorded_and_cannot_be_read_again_is_not_reported_as_an_error_of_the_database():
+    def refuse(execute, sql, *rest):
+        if sql.startswith("SELECT") and "job_audit" in sql:
+            raise OperationalError("gone")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(refuse), pytest.raises(OutcomeUnknown, match="was recorded"):
+        record()
+    assert AuditEvent.objects.count() == 1
 
 
 def test_an_error_of_the_database_is_raised_and_the_chunk_is_put_off(monkeypatch):
@@ -224,6 +260,15 @@ def test_a_wide_gap_of_ids_ends_in_few_steps(monkeypatch):
     event = record(filters={"state": "failed"})
     assert len(finish()) <= 2
     assert read(event).changed == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "filters"), [("release", {}), ("retry", {"state": "failed"}), ("cancel", {"queue": "q"})]
+)
+def test_ids_of_eight_bytes_are_looked_for(verb, filters):
+    wide = 2**40
+    looked = walking.next_ids(verb, filters, after_id=wide, until_id=wide + 7, most=5, using="default")
+    assert looked == ([], wide + 7)
 
 
 def test_delayed_jobs_run_now_only_if_their_state_was_chosen():

@@ -11,10 +11,18 @@ from tests.settings import VENDOR
 
 
 class SlowProxy(CuttingProxy):
-    """A network in which each answer is late."""
+    """A network in which each answer is late: once, however many parts it has."""
+
+    _is_asked = False
+
+    def refuses(self, asked):
+        self._is_asked = True
+        return super().refuses(asked)
 
     def answered(self, data):
-        time.sleep(0.12)
+        if self._is_asked:
+            time.sleep(0.12)
+            self._is_asked = False
         return data
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue import enqueue, enqueue_many, wakeup
+from jobqueue import bulk_verbs, enqueue, enqueue_many, wakeup
+from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import operator
@@ -162,3 +163,16 @@ def test_a_verb_for_events_that_were_set_aside_says_that_it_was_done(verb):
         assert proxy.cuts == 1
     assert done(event(event_id))
     assert act(event_id) is False
+
+
+def test_a_bulk_verb_tells_of_the_jobs_that_its_lost_commit_has_canceled(heard):
+    ids = [make_job(), make_job()]
+    bulk_verbs.record("cancel", {"queue": "q"}, who=bulk_verbs.Who(program="a test"))
+    del heard[:]
+    with cutting_proxy() as proxy:
+        proxy.cut(COMMIT)
+        done = step(using="default")
+    assert proxy.cuts == 1
+    assert (done.changed, done.refused, done.phase) == (2, 0, "done")
+    assert heard == [("canceled", job_id) for job_id in ids]
+    assert step(using="default") is None

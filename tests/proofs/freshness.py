@@ -30,7 +30,8 @@ PROVED = {
     ),
     "docs/proof/dashboard.md": (
         *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
-        *("jobqueue/masking", "jobqueue/cli", "tests/proofs/dashboard"),
+        *("jobqueue/masking", "jobqueue/cli", "jobqueue/bulk_verbs", "tests/proofs/dashboard"),
+        "tests/faults/test_bulk_verbs_walk",
     ),
     "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
     "docs/proof/failures.md": (

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from django.contrib.admin.models import ADDITION, CHANGE
+from django.db import Error
 from django.http import HttpRequest
 
 from jobqueue import bulk_verbs
 from jobqueue.admin.page.history import log_entry
 from jobqueue.conf import load
+from jobqueue.exceptions import OutcomeUnknown
 from jobqueue.models import AuditEvent
 from jobqueue.models.audit import USER_CHARS
 
@@ -39,13 +41,17 @@ def record(
 ) -> AuditEvent:
     """Record a bulk verb in the name of this user, as bulk_verbs.record(), and in the history.
 
-    The caller has checked the permission.
+    The caller has checked the permission. Raises OutcomeUnknown if it was recorded, but not in the history.
     """
     who = bulk_verbs.Who(str(request.user.pk or ""), request.user.get_username()[:USER_CHARS], "admin")
     event = bulk_verbs.record(
         verb, filters, who=who, reason=reason, everything=everything, until_id=until_id, using=load().database
     )
-    log_entry(request, AuditEvent, event.pk, str(event), ADDITION, verb).save()
+    try:
+        log_entry(request, AuditEvent, event.pk, str(event), ADDITION, verb).save()
+    except Error as error:
+        # An error of the database would tell the user that nothing was started.
+        raise OutcomeUnknown(f"bulk action {event.pk} was recorded, but not in the history: {error}") from error
     return event
 
 

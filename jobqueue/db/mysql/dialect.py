@@ -15,7 +15,7 @@ from django.db.utils import DatabaseError
 
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, ErrorKind, Problem
+from jobqueue.db.dialect import Dialect, ErrorKind, Problem, Q
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
@@ -115,6 +115,14 @@ class MySQL(Dialect):
     update_by_key = staticmethod(hints.update_by_key)
     by_key_sql = staticmethod(hints.by_key_sql)
     delete_by_key = staticmethod(hints.delete_by_key)
+
+    def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
+        """By the primary key: another index would lead to all rows that meet its conditions, and to a sort."""
+        return hints.force_index(queryset, "PRIMARY")
+
+    def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
+        """As within_ids()."""
+        return hints.force_index(queryset, "PRIMARY")
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """By a join with the SELECT that locks, which is run first."""

@@ -47,6 +47,14 @@ class SQLite(Dialect):
         """Without statistics a range of the primary key looks cheaper to the planner than any index."""
         return bind(queryset, "INDEXED BY {}", index)
 
+    def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
+        """By the rowid: an index of another condition would lead to all rows that meet it."""
+        return bind(queryset, "NOT INDEXED", "")
+
+    def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
+        """As within_ids()."""
+        return bind(queryset, "NOT INDEXED", "")
+
     def lock_rows(self, queryset: Q) -> Q:
         """Unchanged: the transaction has locked the whole database."""
         return queryset

@@ -1,0 +1,197 @@
+"""A chunk of a bulk verb reads by the primary key, one window after the other, whatever the filter and however rare."""
+
+import math
+
+import pytest
+from django.db import connection
+from django.db.models import Max, Min
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import enqueue_many
+from jobqueue.bulk_verbs import walking
+from jobqueue.bulk_verbs.filtering import VERB_STATES, check_verb
+from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.db.clock import UtcNowPlus, read_now
+from jobqueue.exceptions import InvalidValue
+from jobqueue.models import Job, JobTag
+from jobqueue.transitions import claim
+from tests.marks import committed
+from tests.matrix import FULL, sized
+from tests.plans.test_plans import SCANS, plan
+from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
+from tests.purge import wait_for_purge
+from tests.settings import VENDOR
+
+# ANALYZE commits on MySQL.
+pytestmark = [committed, sized]
+TURNS, SEED = (20, 500) if FULL else (2, 500)
+WINDOW = 250
+STATUSES = (0, 2, 3, 4)
+#: entries of an index that a seek looks at besides those it returns; SQLite also counts what begins a statement
+SEEKS = 60
+#: of SQLite, whose machine has a step for each comparison: how many rows of one comparison a row of several is
+DEEP = 3 if VENDOR == "sqlite" else 1
+RUNNING = 60
+COMMON, RARE = "app.tasks.common", "app.tasks.rare"
+COPY = (
+    "INSERT INTO job_queue (queue, status, priority, run_at, payload, task, cause) "
+    "SELECT 'q', %s, 0, run_at, payload, %s, 'unknown' FROM job_queue WHERE queue = 'seed'"
+)
+#: each in one state with each verb that changes jobs of it, and in any state
+FILTERS = {
+    "all": {},
+    "queue": {"queue": "q"},
+    "rare queue": {"queue": "rare"},
+    "task": {"task": COMMON},
+    "rare task": {"task": RARE},
+    "tag": {"tag": "rare"},
+    "cause": {"cause": "unknown"},
+    "rare cause": {"cause": "timeout"},
+    "worker": {"worker": "w-rare"},
+    "queue and task": {"queue": "q", "task": RARE},
+    "fingerprint": {"fingerprint": "0123456789abcdef,fedcba9876543210"},
+    "ids": {"job_ids": "1,2,3"},
+    "later ids": {"from_id": "1", "queue": "q"},
+}
+CASES = [
+    (verb, name, state)
+    for verb, states in VERB_STATES.items()
+    for name in FILTERS
+    for state in (None, *states)
+    if FULL or state is None or name in ("queue", "rare task")
+    # A cause or a fingerprint is that of an ended job, and a worker that of a running one.
+    if not (
+        ("cause" in name or name == "fingerprint")
+        and (verb not in ("retry", "discard", "prune") or state not in (None, "failed"))
+    )
+    and not (name == "worker" and verb not in ("cancel", "release"))
+]
+
+
+#: InnoDB counts anew by itself soon after the table has grown; SQLite does not before somebody asks for it
+STATISTICS = ["of the table"] + ["of an empty table"] * (not INNODB) + ["none"] * (VENDOR == "sqlite")
+
+
+@pytest.fixture(params=STATISTICS)
+def many(request, transactional_db):
+    """Jobs of four states in turns, and behind them a few rare ones, of which some are running."""
+    enqueue_many("seed", [None] * SEED)
+    Job.objects.update(run_at=UtcNowPlus(-3600))
+    if request.param == "of an empty table":
+        analyze()
+    with connection.cursor() as cursor:
+        for _ in range(TURNS):
+            for status in STATUSES:
+                cursor.execute(COPY, [status, COMMON])
+    rare = enqueue_many("rare", [None] * 20)
+    Job.objects.filter(pk__in=rare).update(task=RARE)
+    Job.objects.filter(pk__in=rare[:5]).update(status=3, cause="timeout")
+    JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="rare") for job_id in rare)
+    enqueue_many("running", [None] * RUNNING)
+    assert len(claim("running", RUNNING - 5, worker="w")) == RUNNING - 5
+    assert len(claim("running", 5, worker="w-rare")) == 5
+    if request.param == "of the table":
+        analyze()
+    wait_for_purge()
+    yield
+    if VENDOR == "sqlite" and request.param != "none":
+        # Other tests have no statistics.
+        run("DELETE FROM sqlite_stat1")
+        run("ANALYZE sqlite_schema")
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(walking, "WINDOW", WINDOW)
+    monkeypatch.setattr(walking, "SECONDS", 600.0)
+
+
+def bounds():
+    found = Job.objects.aggregate(lowest=Min("pk"), highest=Max("pk"))
+    return found["lowest"] - 1, found["highest"]
+
+
+def chunk(verb, filters, after, until, most):
+    return next_ids(
+        verb, filters, after_id=after, until_id=until, most=most, using="default", since=read_now("default")
+    )
+
+
+def filters_of(name, state):
+    found = FILTERS[name] | ({} if state is None else {"state": state})
+    if name == "ids":
+        # Of all states, from one end of the table to the other.
+        ids = [*Job.objects.order_by("pk").values_list("pk", flat=True)]
+        found["job_ids"] = ",".join(map(str, ids[:: max(1, len(ids) // 100)]))
+    elif name == "later ids":
+        found["from_id"] = str(bounds()[0] + SEED)
+    return found
+
+
+def test_a_whole_walk_reads_each_job_once_whatever_is_looked_for(many, small_windows):
+    after, until = bounds()
+    windows = math.ceil((until - after) / WINDOW)
+    # Each row once, the entry that a window begins with, and running jobs by their index.
+    most = 2 * DEEP * (until - after) + (SEEKS + 2 * RUNNING) * windows
+    for verb, name, state in CASES:
+        filters = filters_of(name, state)
+        cost = reads(lambda: chunk(verb, filters, after, until, 10**6))  # noqa: B023
+        assert cost <= most, f"{verb}, {name}, {state}: {cost} reads, at most {most} are allowed"
+
+
+def test_a_chunk_of_what_is_common_ends_with_it(many, small_windows):
+    after, until = bounds()
+    looked_at = 0
+    for verb, name, state in CASES:
+        filters = filters_of(name, state)
+        ids, reached = chunk(verb, filters, after, until, 50)
+        if len(ids) < 50 or reached > after + SEED * len(STATUSES) * 2:
+            continue
+        looked_at += 1
+        cost = reads(lambda: chunk(verb, filters, after, until, 50))  # noqa: B023
+        # The rows up to its last one.
+        most = 2 * DEEP * (reached - after) + (SEEKS + 2 * RUNNING) * (2 + (reached - after) // WINDOW)
+        assert cost <= most, f"{verb}, {name}, {state}: {cost} reads, at most {most} are allowed"
+    assert looked_at > 10
+
+
+def test_a_chunk_begins_where_the_last_one_has_ended(many, small_windows):
+    """And the last chunks cost no more than the first ones."""
+    after, until = bounds()
+    costs, at = [], after
+    while at < until:
+        before = at
+
+        def take(before=before):
+            nonlocal at
+            at = chunk("prune", {"queue": "q"}, before, until, 50)[1]
+
+        costs.append(reads(take))
+    assert max(costs) <= 2 * DEEP * 4 * SEED + (SEEKS + 2 * RUNNING) * 8, costs
+
+
+@pytest.mark.parametrize("verb", VERB_STATES)
+def test_each_look_goes_by_the_key_or_by_an_index_without_a_sort(many, small_windows, verb):
+    after, until = bounds()
+    for name, state in [(name, state) for one, name, state in CASES if one == verb]:
+        filters = filters_of(name, state)
+        with CaptureQueriesContext(connection) as captured:
+            chunk(verb, filters, after, until, 10**6)
+        looks = {query["sql"] for query in captured.captured_queries if "job_queue" in query["sql"]}
+        assert looks
+        # All windows have one plan.
+        for look in sorted(looks, key=len)[:1] + sorted(looks, key=len)[-1:]:
+            found = plan(run, look)
+            where = f"{verb}, {name}, {state}:\n{look}\n{found}"
+            if VENDOR in SCANS:
+                assert SCANS[VENDOR] not in found, where
+            # A window of tags may be read first, and PostgreSQL may sort a window.
+            if name != "tag" and VENDOR != "postgres":
+                assert not [word for word in ("filesort", "temp b-tree", "using temporary") if word in found], where
+
+
+def test_what_the_cases_are_is_allowed():
+    for verb, name, state in CASES:
+        check_verb(verb, FILTERS[name] | ({} if state is None else {"state": state}))
+    with pytest.raises(InvalidValue):
+        check_verb("release", {"state": "failed"})
