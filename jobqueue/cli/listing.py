@@ -22,7 +22,7 @@ from jobqueue.log_format import count_of, one_line
 from jobqueue.models import Job
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
-SEARCHED, LOOK_SECONDS = 20_000, 1.0
+SEARCHED, LOOK_SECONDS = 20_000, 0.7
 _STATES = [status.name.lower() for status in Job.Status]
 _COLUMNS = (
     "id",
@@ -64,7 +64,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         if not found:
             out.write("no job matches")
         if not complete:
-            out.write("only the newest jobs were looked at, for a second; --state failed looks at all dead letters")
+            out.write("only the newest jobs were looked at; --state failed looks at all dead letters")
     return 0
 
 

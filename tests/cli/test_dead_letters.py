@@ -35,7 +35,7 @@ def test_jobs_that_match_are_looked_for_in_parts_of_the_table(monkeypatch):
     assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([made[2], made[0]], True)
 
 
-def test_where_no_job_matches_the_newest_ones_are_looked_at_for_a_second(monkeypatch):
+def test_where_no_job_matches_only_the_newest_ones_are_looked_at(monkeypatch):
     monkeypatch.setattr(listing, "SEARCHED", 2)
     monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
     oldest, *_ = [make_job("a"), make_job("b"), make_job("b"), make_job("b")]
@@ -43,7 +43,7 @@ def test_where_no_job_matches_the_newest_ones_are_looked_at_for_a_second(monkeyp
     assert (said["jobs"], said["complete"]) == ([], False)
     assert run("list", "--queue", "a")[1].splitlines() == [
         "no job matches",
-        "only the newest jobs were looked at, for a second; --state failed looks at all dead letters",
+        "only the newest jobs were looked at; --state failed looks at all dead letters",
     ]
     assert json.loads(run("list", "--json")[1])["complete"] is True
     assert [found["id"] for found in json.loads(run("list", "--json")[1])["jobs"]][-1] == oldest
