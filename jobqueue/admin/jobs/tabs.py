@@ -14,7 +14,7 @@ from jobqueue.admin.page import readonly
 from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Slot
+from jobqueue.db.expressions import Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
 from jobqueue.db.time_limit import TimeLimit, time_limit
@@ -32,6 +32,7 @@ SECONDS = 0.5
 #: waiting jobs of each queue that are counted at least, where there are too many to look at each of them
 OF_A_QUEUE = 250
 QUEUES_COUNTED = 200
+_READY = Unestimated(int(Job.Status.READY))
 
 
 class Tab(NamedTuple):
@@ -92,7 +93,7 @@ def _rows(queue: str | None, using: str) -> JobQuerySet:
     if queue is None:
         return vendor(using).force_index(jobs.order_by("lock_until"), "ix_lease")
     # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
-    rows = jobs.filter(queue=queue).order_by("gate", "priority", "run_at", "id")
+    rows = jobs.filter(queue=Unestimated(queue)).order_by("gate", "priority", "run_at", "id")
     return vendor(using).force_index(rows, "ix_pick")
 
 
@@ -108,19 +109,20 @@ def _of_statuses(queue: str | None, using: str) -> dict[int, Number]:
 
 @cache
 def _counted(of_all: bool, most: int, using: str) -> Prepared:
-    status = Slot("status", Job._meta.get_field("status"))
+    # Unestimated: of a status that was rare, PostgreSQL would read and sort the jobs of all queues.
+    status = UnestimatedSlot("status", Job._meta.get_field("status"))
     jobs = Job.objects.using(using).filter(status=status)
     if of_all:
         rows = vendor(using).force_index(jobs.order_by("lock_until"), "ix_lease")
     else:
-        rows = jobs.filter(queue=Slot("queue", NameField())).order_by("gate", "priority", "run_at", "id")
+        rows = jobs.filter(queue=UnestimatedSlot("queue", NameField())).order_by("gate", "priority", "run_at", "id")
         rows = vendor(using).force_index(rows, "ix_pick")
     return prepare_count(rows.values_list("status")[:most], "status")
 
 
 def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
     """Each of them is looked at."""
-    rows = _rows(queue, using).filter(status=Job.Status.READY).values("run_at", "gate")[: readonly.COUNT_CAP]
+    rows = _rows(queue, using).filter(status=_READY).values("run_at", "gate")[: readonly.COUNT_CAP]
     held, due = Q(gate=HELD_GATE), Q(run_at__lte=UtcNow())
     found = rows.aggregate(
         ready=Count("pk", filter=due & ~held), scheduled=Count("pk", filter=~due & ~held), held=Count("pk", filter=held)
@@ -134,7 +136,7 @@ def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[st
     most = max(OF_A_QUEUE, readonly.COUNT_CAP // max(1, len(names)))
     live = count_live(names[:QUEUES_COUNTED], using, limit.check, most).values()
     limit.check()
-    held_rows = Job.objects.using(using).filter(STATES["held"], queue__in=names[:QUEUES_COUNTED])
+    held_rows = Job.objects.using(using).filter(status=_READY, gate=HELD_GATE, queue__in=names[:QUEUES_COUNTED])
     held = vendor(using).force_index(held_rows, "ix_pick").values("pk")[: readonly.COUNT_CAP].count()
     more = len(names) > QUEUES_COUNTED
     ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
