@@ -53,18 +53,18 @@ def _newest(kinds: list[int], most: int, before: int | None) -> tuple[list[LogEn
     By ranges of the primary key: no index has the entries of some models in order, and those of other apps may be many.
     """
     found: list[LogEntry] = []
-    for _ in range(WINDOWS_MAX):
-        rows = LogEntry.objects.order_by("-pk")
+    rows = LogEntry.objects.order_by("-pk")
+    for turn in range(WINDOWS_MAX + 1):
         top = (rows if before is None else rows.filter(pk__lt=before)).values_list("pk", flat=True).first()
         if top is None:
             return found, None
+        if turn == WINDOWS_MAX:
+            break
         window = rows.filter(pk__lte=top, pk__gt=top - WINDOW, content_type_id__in=kinds).select_related("user")
         found += window[: most - len(found)]
         if len(found) == most:
             return found, None
         before = top - WINDOW + 1
-        if before <= 1:
-            return found, None
     return found, before
 
 
