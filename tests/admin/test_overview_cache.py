@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from django.core.cache import cache
 from django.core.cache.backends.locmem import LocMemCache
 
 from jobqueue.admin.page import keeping
@@ -35,6 +36,8 @@ class ReadOnly(LocMemCache):
 
 @pytest.fixture(autouse=True)
 def never_failed(monkeypatch):
+    # The backends below have the memory of the default one, in which other tests of this process have put figures.
+    cache.clear()
     Down.asked = 0
     monkeypatch.setattr(keeping.safely, "until", None)
 
