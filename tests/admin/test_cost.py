@@ -85,7 +85,9 @@ def test_no_address_can_ask_for_another_order(order):
     statements, _ = queries(root(), JOBS, {"o": order})
     texts = [re.sub(r"[`\"]", "", s) for s in on_jobs(statements)]
     [of_page] = [s for s in texts if s.endswith("LIMIT 51")]
-    assert re.fullmatch(r"SELECT job_queue.id AS \w+ FROM job_queue ORDER BY (1|job_queue.id) DESC LIMIT 51", of_page)
+    hint = r"( FORCE INDEX \(PRIMARY\))?"
+    order = r"ORDER BY (1|job_queue.id) DESC LIMIT 51"
+    assert re.fullmatch(rf"SELECT job_queue.id AS \w+ FROM job_queue{hint} {order}", of_page)
 
 
 OTHER = ["queue__regex=(a%2B)%2B%24", "last_error__contains=x", "id__in=1", "now__gt=1", "a=b", "pk=1", "queue__in=a"]
