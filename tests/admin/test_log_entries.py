@@ -50,7 +50,8 @@ def on_log(work):
 def bounded(statement):
     """By the primary key in numbers, or by its end."""
     # psycopg writes a space in front of a number below 0.
-    return re.search(r"[`\"]id[`\"] (>|<|>=|<=)  ?-?\d+", statement) or re.search(r"ORDER BY .* DESC LIMIT 1$", statement)
+    bound = r"[`\"]id[`\"] (>|<|>=|<=)  ?-?\d+"
+    return re.search(bound, statement) or re.search(r"ORDER BY .* DESC LIMIT 1$", statement)
 
 
 class TestOfOneRow:
