@@ -47,7 +47,7 @@ class Prepared:
         the UNION are no tables of their own, which the server would fill first.
         """
         dialect = vendor(self._using)
-        at_once = at_once or (500 if dialect.joins_laterally else 100)
+        at_once = at_once or (500 if dialect.joins_laterally else 400)
         portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
         if dialect.joins_laterally:
             return [row for portion in portions for row in self._joined(portion)]

@@ -10,6 +10,10 @@ from tests.proxy import CuttingProxy
 from tests.settings import VENDOR
 
 
+#: by so much each answer is late
+LATE_SECONDS = 0.12
+
+
 class SlowProxy(CuttingProxy):
     """A network in which each answer is late: once, however many parts it has."""
 
@@ -21,7 +25,7 @@ class SlowProxy(CuttingProxy):
 
     def answered(self, data):
         if self._is_asked:
-            time.sleep(0.12)
+            time.sleep(LATE_SECONDS)
             self._is_asked = False
         return data
 
