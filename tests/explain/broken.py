@@ -9,7 +9,6 @@ from django.db import connection
 from tests.proxy import CuttingProxy
 from tests.settings import VENDOR
 
-
 #: by so much each answer is late
 LATE_SECONDS = 0.12
 
