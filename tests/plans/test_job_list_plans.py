@@ -39,7 +39,13 @@ CHOICES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["statistics of the table", "statistics of an empty table"])
+STATISTICS = ["statistics of the table", "statistics of an empty table"]
+if VENDOR == "postgres":
+    # Other planners do not ask which values occur.
+    STATISTICS.append("statistics of a table in which no job waits")
+
+
+@pytest.fixture(params=STATISTICS)
 def jobs(request, transactional_db, monkeypatch):
     """Old jobs that are done, failed and canceled, and then as many that wait, all of them of one queue; two run."""
     for module, name, value in (
@@ -48,9 +54,15 @@ def jobs(request, transactional_db, monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     tabs._counted.cache_clear()
+    if INNODB:
+        # Built anew: ANALYZE would take its samples from pages in which earlier tests have left only deleted rows, and
+        # find no row in the table, but 505 in its indexes.
+        run("OPTIMIZE TABLE job_queue")
     enqueue_many("seed", [None] * SEED)
     enqueue_many("rare", [None] * 5)
-    if request.param == "statistics of an empty table":
+    if request.param != "statistics of the table":
+        if request.param != "statistics of an empty table":
+            Job.objects.update(status=Job.Status.DONE)
         analyze()
     with connection.cursor() as cursor:
         for status in (2, 2, 3, 4, 0):
@@ -109,7 +121,10 @@ def test_no_tab_with_this_filter_sorts_jobs_or_reads_all_of_them(jobs, choice):
             assert not [word for word in SORTS if word in text], f"{statement}\n{text}"
             if INNODB:
                 place = 4 if VENDOR == "mysql" else 3
-                assert "ALL" not in [row[place] for row in run(EXPLAIN + inner(statement))], statement
+                # COUNT(*) reads all of a part, <derived2>, which has a limit.
+                read = [row[place] for row in run(EXPLAIN + inner(statement)) if not str(row[2]).startswith("<")]
+                assert read
+                assert "ALL" not in read, statement
 
 
 def inner(statement):
