@@ -121,11 +121,12 @@ class WorkerAdmin(VerbAdmin):
     def title_of(self, row: Any, name: str) -> str:
         return gettext("%(what)s (worker %(id)d)") % {"what": plain(short_worker(row.name), NAME_CHARS), "id": row.pk}
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """None in the list itself: what a worker answers stands on its page."""
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """None in the list itself: what a worker answers stands on its page. Django 6.1 names a location."""
+        place = {} if action_location is None else {"action_location": action_location}
         match = request.resolver_match
         in_list = match is not None and str(match.url_name).endswith("_changelist")
-        return {} if in_list and request.method != "POST" else super().get_actions(request)
+        return {} if in_list and request.method != "POST" else super().get_actions(request, **place)
 
     def verbs_for(self, row: Worker) -> tuple[str, ...]:
         return () if row.stopped_at is not None else ("ask_stacks",)
