@@ -15,14 +15,16 @@ from jobqueue.cli.arguments import add_database, add_json, count
 from jobqueue.cli.dead_letters import add_filter, filter_of, instant, shortened
 from jobqueue.db import vendor
 from jobqueue.db.parts import ids_that_meet, totals
-from jobqueue.dead_letters import fingerprints
-from jobqueue.dead_letters.filtering import check_filter, in_order
+from jobqueue.dead_letters.filtering import check_filter, dead_rows, in_order
+from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
 from jobqueue.models import Job
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
 SEARCHED, LOOK_SECONDS = 20_000, 0.7
+#: dead letters that are put into groups
+GROUPED_MAX = 200_000
 _STATES = [status.name.lower() for status in Job.Status]
 _COLUMNS = (
     "id",
@@ -72,7 +74,8 @@ def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
     """The ids of the newest jobs that match, and whether all jobs were looked at that could be among them."""
     wanted, limit = check_filter(**filter_of(given)), given["limit"]
     if given["state"] == "failed":
-        return list(in_order(using).reverse().filter(**wanted).values_list("pk", flat=True)[:limit]), True
+        rows = dead_rows(using, wanted).order_by("-pk") if "queue" in wanted else in_order(using).reverse()
+        return list(rows.filter(**wanted).values_list("pk", flat=True)[:limit]), True
     conditions = Q(**wanted)
     if given["state"] is not None:
         conditions &= Q(status=Job.Status[given["state"].upper()])
@@ -103,14 +106,14 @@ def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:
 
 
 def _groups(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-    wanted = filter_of(given)
-    kind = wanted.pop("fingerprint", None)
+    wanted = check_filter(**filter_of(given))
     if given["state"] not in (None, "failed"):
         raise InvalidValue("--groups is about dead letters: leave --state out.")
-    groups = [one for one in fingerprints(**wanted, using=using) if kind in (None, one.fingerprint)]
+    rows, are_older = newest_rows(using, wanted, GROUPED_MAX)
+    groups = groups_of(rows, using)
     if given["json"]:
         shown = [{name: instant(value) for name, value in asdict(one).items()} for one in groups[: given["limit"]]]
-        out.write(json.dumps({"version": 1, "groups": shown}))
+        out.write(json.dumps({"version": 1, "groups": shown, "complete": not are_older}))
     elif given["verbosity"] > 0:
         for one in groups[: given["limit"]]:
             parts = [str(one.count), one.cause or "-", one.task or "(handler)", one.error_class or "-"]
@@ -118,5 +121,6 @@ def _groups(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             out.write(one_line("  ".join(parts)))
             if one.note:
                 out.write(f"   note: {shortened(one.note)}")
-        out.write(f"{count_of(sum(one.count for one in groups), 'dead letter')} in {count_of(len(groups), 'group')}")
+        said = f"{count_of(sum(one.count for one in groups), 'dead letter')} in {count_of(len(groups), 'group')}"
+        out.write(f"{said}, among the newest {GROUPED_MAX}" if are_older else said)
     return 0

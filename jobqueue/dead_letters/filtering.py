@@ -70,6 +70,8 @@ def dead_rows(using: str, wanted: Filter) -> JobQuerySet:
     """The FAILED jobs that match."""
     if "job_ids" in wanted:
         rows: JobQuerySet = Job.objects.using(using).dead().filter(pk__in=wanted["job_ids"])
+    elif "queue" in wanted and vendor(using).indexes_end_with_key:
+        rows = vendor(using).walk_by(Job.objects.using(using).dead(), "ix_pick")
     else:
         rows = _all_dead(using)
     return rows.filter(**{column: value for column, value in wanted.items() if column != "job_ids"})

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Count, Max, Min
 
 from jobqueue.db.alias import alias_of
-from jobqueue.dead_letters.filtering import check_filter, dead_rows
+from jobqueue.dead_letters.filtering import Filter, check_filter, dead_rows, in_order
 from jobqueue.dead_letters.noting import Note, notes_on
 from jobqueue.models import JobAttempt
 from jobqueue.models.job import JobQuerySet
@@ -43,6 +43,13 @@ def fingerprints(
     """
     alias = alias_of(using)
     return groups_of(dead_rows(alias, check_filter(queue=queue, task=task, cause=cause)), alias)
+
+
+def newest_rows(using: str, wanted: Filter, most: int) -> tuple[JobQuerySet, bool]:
+    """Those dead letters that match among the `most` newest ones, and whether there are older ones."""
+    rows = dead_rows(using, wanted)
+    part = in_order(using).reverse().values("pk")[:most].aggregate(number=Count("pk"), lowest=Min("pk"))
+    return (rows, False) if part["number"] < most else (rows.filter(pk__gte=part["lowest"]), True)
 
 
 def groups_of(rows: JobQuerySet, using: str, *, most: int | None = None) -> list[DeadLetters]:

@@ -49,6 +49,19 @@ def test_where_no_job_matches_only_the_newest_ones_are_looked_at(monkeypatch):
     assert [found["id"] for found in json.loads(run("list", "--json")[1])["jobs"]][-1] == oldest
 
 
+def test_groups_have_the_newest_dead_letters_and_say_so(monkeypatch):
+    monkeypatch.setattr(listing, "GROUPED_MAX", 2)
+    for _ in range(3):
+        make_in_state("FAILED")
+    assert run("list", "--groups")[1].splitlines()[-1] == "2 dead letters in 1 group, among the newest 2"
+    assert json.loads(run("list", "--groups", "--json")[1])["complete"] is False
+    assert json.loads(run("list", "--groups", "--queue", "nowhere", "--json")[1]) == {
+        "version": 1,
+        "groups": [],
+        "complete": False,
+    }
+
+
 def test_it_lists_jobs_newest_first():
     one, two = make_job(), make_in_state("FAILED", queue="other")
     status, said = run("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -9,6 +10,7 @@ from django.db import Error
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -20,8 +22,8 @@ from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, 
 from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.dead_letters.filtering import Filter, dead_rows
-from jobqueue.dead_letters.listing import groups_of
+from jobqueue.dead_letters.filtering import Filter
+from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Redrive
 
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
     ShownRedrive = WithAnnotations[Redrive, Facts]
 
-GROUPS_SHOWN = 50
+#: dead letters that are put into groups, and groups that are shown
+GROUPED_MAX, GROUPS_SHOWN = 20_000, 50
 _BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "failed"}
 
 
@@ -90,11 +93,11 @@ class RedriveAdmin(ReadOnlyAdmin):
         if request.method == "GET" and request.user.has_perm("jobqueue.view_job"):
             using, new = load().database, may_redrive(request)
             # One more than is shown says whether there are more.
-            found = groups_of(dead_rows(using, Filter()), using, most=GROUPS_SHOWN + 1)
-            more = gettext("Only the %(n)d largest groups are shown.") % {"n": GROUPS_SHOWN}
+            rows, are_older = newest_rows(using, Filter(), GROUPED_MAX)
+            found = groups_of(rows, using, most=GROUPS_SHOWN + 1)
             own = {
                 "groups": rows_of(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),
-                "groups_left": more if len(found) > GROUPS_SHOWN else "",
+                "groups_left": " ".join(_left_out(are_older=are_older, more=len(found) > GROUPS_SHOWN)),
                 "may_redrive": new,
             }
         return super().changelist_view(request, own | (extra_context or {}))
@@ -129,3 +132,11 @@ class RedriveAdmin(ReadOnlyAdmin):
     @admin.display(description=_("recorded"))
     def begun(self, run: ShownRedrive) -> str:
         return relative(run.created_at, run.now)
+
+
+def _left_out(*, are_older: bool, more: bool) -> Iterator[str]:
+    """What the groups do not tell, as sentences."""
+    if are_older:
+        yield gettext("Only the newest %(n)s dead letters are counted.") % {"n": number_format(GROUPED_MAX)}
+    if more:
+        yield gettext("Only the %(n)d largest groups are shown.") % {"n": GROUPS_SHOWN}

@@ -96,7 +96,7 @@ def unbounded(statements):
     return [
         sql
         for sql in jobs
-        if "OFFSET" in sql
+        if re.search(r"OFFSET (?!0\b)", sql)
         or "DISTINCT" in sql
         or ("COUNT(" in sql.upper() and "LIMIT" not in sql and "IN (" not in sql)
     ]
