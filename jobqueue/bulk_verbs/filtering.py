@@ -54,7 +54,9 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
 FINGERPRINTS_MAX, IDS_MAX = 100, 1000
 
 
-def matching(filters: Mapping[str, str], using: str, *, above: int = 0, up_to: int | None = None) -> JobQuerySet:
+def matching(
+    filters: Mapping[str, str], using: str, *, above: int | None = None, up_to: int | None = None
+) -> JobQuerySet:
     """The jobs that match all of `filters`, in no order; without filters all jobs.
 
     Names: state, queue, task, tag, cause, fingerprint, worker, job_ids, from_id. Several fingerprints, or ids, have
@@ -62,13 +64,15 @@ def matching(filters: Mapping[str, str], using: str, *, above: int = 0, up_to: i
     range, which bounds what is read. Raises InvalidValue and InvalidType for unknown names and for values that no job
     can have.
     """
-    rows: JobQuerySet = Job.objects.using(using).filter(pk__gt=above)
-    tags = JobTag.objects.using(using).filter(job_id__gt=above)
+    rows: JobQuerySet = Job.objects.using(using).all()
+    tags = JobTag.objects.using(using).all()
+    if above is not None:
+        rows, tags = rows.filter(pk__gt=above), tags.filter(job_id__gt=above)
     if up_to is not None:
         rows, tags = rows.filter(pk__lte=up_to), tags.filter(job_id__lte=up_to)
     for name, value in check_filters(filters).items():
         if name == "tag":
-            # The range of ids here too, so that not all jobs of the tag are read.
+            # The range of ids here too, so that no other jobs of the tag are read.
             rows = rows.filter(pk__in=tags.filter(tag=value).values("job_id"))
         else:
             rows = rows.filter(_CONDITIONS[name](value))

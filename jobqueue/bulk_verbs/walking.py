@@ -10,6 +10,7 @@ from django.db.models import BigIntegerField, Min, Q
 from django.db.models.lookups import GreaterThan
 
 from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, quiet_since, status_of
+from jobqueue.bulk_verbs.tagged import tagged_ids, with_tag
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unindexed
 from jobqueue.dead_letters.filtering import in_order
@@ -18,6 +19,8 @@ from jobqueue.models.job import JobQuerySet
 
 #: ids of one read: it looks at no more rows than that, however few of them match
 WINDOW = 5000
+#: jobs of a tag that one read looks at; as many as are asked for, if that is between these
+TAGGED_MIN, TAGGED_MAX = 250, 1000
 #: for how long one call reads windows in which nothing matches
 SECONDS = 0.1
 
@@ -44,13 +47,19 @@ def next_ids(
         return _of_named(named, filters, condition, after_id, until_id, most, using)
     found: list[int] = []
     ends_at = time.monotonic() + SECONDS
-    at = max(after_id, first_id_of(filters) - 1)
+    at, status, tag = max(after_id, first_id_of(filters) - 1), status_of(verb, filters), filters.get("tag")
     while at < until_id and time.monotonic() < ends_at:
-        at = _before_next(status_of(verb, filters), at, until_id, using)
-        up_to = min(at + WINDOW, until_id)
-        rows = matching(filters, using, above=at, up_to=up_to).filter(condition)
-        by_key: JobQuerySet = vendor(using).within_ids(rows, at, up_to).order_by("pk")
-        found += by_key.values_list("pk", flat=True)[: most - len(found)]
+        if status is not None or tag is None:
+            at = _before_next(status, at, until_id, using)
+        if tag is None:
+            up_to = min(at + WINDOW, until_id)
+            rows = vendor(using).within_ids(matching(filters, using, above=at, up_to=up_to), at, up_to)
+        else:
+            size = min(max(most, TAGGED_MIN), TAGGED_MAX)
+            ids = tagged_ids(tag, above=at, up_to=until_id, most=size, using=using)
+            up_to = ids[-1] if len(ids) == size else until_id
+            rows = _some(ids, filters, using)
+        found += _ids(rows.filter(condition), most - len(found))
         if len(found) == most:
             return found, found[-1]
         at = up_to
@@ -61,10 +70,24 @@ def _of_named(
     ids: list[int], filters: Mapping[str, str], condition: Q, after_id: int, until_id: int, most: int, using: str
 ) -> tuple[list[int], int]:
     """The same of filters that name the jobs, which are few."""
-    rows = matching(filters, using, above=after_id, up_to=until_id).filter(condition)
-    by_key: JobQuerySet = vendor(using).of_ids(rows, ids).order_by("pk")
-    found = list(by_key.values_list("pk", flat=True)[:most])
+    first = max(after_id + 1, first_id_of(filters))
+    wanted = [one for one in ids if first <= one <= until_id]
+    if "tag" in filters:
+        wanted = with_tag(wanted, filters["tag"], using)
+    found = _ids(_some(wanted, filters, using).filter(condition), most)
     return found, found[-1] if len(found) == most else until_id
+
+
+def _some(ids: list[int], filters: Mapping[str, str], using: str) -> JobQuerySet:
+    """Those of these jobs that match the filters which were not used to find them."""
+    # SQLite would read a whole range of ids rather than a few of them.
+    rest = {name: value for name, value in filters.items() if name not in ("tag", "job_ids", "from_id")}
+    rows = matching(rest, using)
+    return vendor(using).of_ids(rows, [*dict.fromkeys(ids)]) if ids else rows.none()
+
+
+def _ids(rows: JobQuerySet, most: int) -> list[int]:
+    return list(rows.order_by("pk").values_list("pk", flat=True)[:most])
 
 
 def _before_next(status: int | None, after_id: int, until_id: int, using: str) -> int:

@@ -42,26 +42,26 @@ def bind(queryset: Q, hint: str, index: str) -> Q:
 
 
 class Part(BaseTable):
-    """A FROM entry of the rows whose ids meet a condition. OFFSET 0 keeps all other conditions from choosing a plan."""
+    """A FROM entry of some of the table's rows. `select` is a subquery with the names of the table and of its key."""
 
-    where = ""
+    select = ""
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Statement:
         table, alias, key = map(connection.ops.quote_name, (self.table_name, self.table_alias or "", "id"))
-        return f"(SELECT * FROM {table} WHERE {self.where.format(key)} OFFSET 0) {alias}", []
+        return f"({self.select.format(table=table, key=key)}) {alias}", []
 
     def relabeled_clone(self, change_map: Mapping[str | None, str]) -> Part:
         """The same rows when the query becomes a subquery."""
         clone = Part(self.table_name, change_map.get(self.table_alias, self.table_alias))
-        clone.where = self.where
+        clone.select = self.select
         return clone
 
 
-def bind_part(queryset: Q, where: str) -> Q:
-    """The same query of the rows whose ids meet a condition, such as "{0} > 1 AND {0} <= 5"."""
+def bind_part(queryset: Q, select: str) -> Q:
+    """The same query of the rows of a subquery, such as "SELECT * FROM {table} WHERE {key} > 5 OFFSET 0"."""
     bound = queryset.all()
     alias = bound.query.get_initial_alias()
     part = Part(bound.model._meta.db_table, alias or "")
-    part.where = where
+    part.select = select
     bound.query.alias_map[alias] = part
     return bound

@@ -31,7 +31,7 @@ class Seeks:
         return queryset
 
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
-        """The same query, which asks for some of these ids (at least one): no other row is read."""
+        """The query of these rows alone (at least one, each named once): no other row is read."""
         return queryset
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:

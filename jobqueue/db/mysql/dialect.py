@@ -122,7 +122,7 @@ class MySQL(Dialect):
 
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
         """As within_ids()."""
-        return hints.force_index(queryset, "PRIMARY")
+        return hints.force_index(queryset.filter(pk__in=ids), "PRIMARY")
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """By a join with the SELECT that locks, which is run first."""

@@ -98,11 +98,15 @@ class PostgreSQL(Dialect):
 
     def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
         """By a subquery: where the statistics know no job of a queue or state, its index looks cheaper than it is."""
-        return bind_part(queryset, f"{{0}} > {above:d} AND {{0}} <= {up_to:d}")
+        # OFFSET 0 keeps all other conditions from choosing a plan.
+        return bind_part(
+            queryset, f"SELECT * FROM {{table}} WHERE {{key}} > {above:d} AND {{key}} <= {up_to:d} OFFSET 0"
+        )
 
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
         """As within_ids()."""
-        return bind_part(queryset, f"{{0}} IN ({','.join(str(int(one)) for one in ids)})")
+        text = ",".join(str(int(one)) for one in ids)
+        return bind_part(queryset, f"SELECT * FROM {{table}} WHERE {{key}} IN ({text}) OFFSET 0")
 
     def first_ids_after_sql(self, table: str, column: str, index: str) -> str:
         """By the index's own order: MIN(id) of one value could walk along the primary key, over all that is history."""

@@ -1,0 +1,34 @@
+"""The jobs of a tag in the order of their ids: the tag's own index has them, however many other jobs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db.models import Value
+
+from jobqueue.db import vendor
+from jobqueue.db.expressions import Behind
+from jobqueue.db.fields import JobIdField, NameField
+from jobqueue.models import JobTag
+
+
+def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> list[int]:
+    """The first `most` ids above the one and up to the other of jobs with this tag, in order."""
+    rows = JobTag.objects.using(using)
+    if vendor(using).compares_rows:
+        # No index but ix_tag has this order: where the statistics take the tag for common, PostgreSQL would walk by
+        # another one through the tags of all jobs.
+        name = Value(tag, output_field=NameField())
+        first, end = (Value(number, output_field=JobIdField()) for number in (above, up_to + 1))
+        rows = rows.filter(Behind("tag", "job_id", name, first), Behind(name, end, "tag", "job_id"))
+        rows = rows.order_by("tag", "job_id")
+    else:
+        rows = rows.filter(tag=tag, job_id__gt=above, job_id__lte=up_to).order_by("job_id")
+    return list(vendor(using).walk_by(rows, "ix_tag").values_list("job_id", flat=True)[:most])
+
+
+def with_tag(ids: Sequence[int], tag: str, using: str) -> list[int]:
+    """Those of some ids whose jobs have this tag, in order."""
+    # By the jobs, which have few tags each, and not by the tag, which many other jobs may have.
+    rows = vendor(using).walk_by(JobTag.objects.using(using).filter(job_id__in=ids), "ix_tag_job")
+    return sorted({job_id for job_id, one in rows.values_list("job_id", "tag") if one == tag})
