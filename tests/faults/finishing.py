@@ -60,7 +60,15 @@ def lose_connection(wrapper, after):
     kill(session)
     if after:
         with wrapper.wrap_database_errors:
-            wrapper.connection.cursor().execute("SELECT 1")
+            try:
+                wrapper.connection.cursor().execute("SELECT 1")
+            except wrapper.Database.OperationalError:
+                if VENDOR != "postgres":
+                    raise
+                # The server refuses this SELECT with 57P01, which says that it was not done. Of a statement that was
+                # done and whose answer was lost, libpq says this.
+                words = "consuming input failed: server closed the connection unexpectedly"
+                raise wrapper.Database.OperationalError(words) from None
 
 
 def disconnected(number):
