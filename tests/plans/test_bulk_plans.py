@@ -209,7 +209,9 @@ def test_each_look_goes_by_the_key_or_by_an_index_without_a_sort(many, small_win
             found = plan(run, look)
             where = f"{verb}, {name}, {state}:\n{look}\n{found}"
             if VENDOR in SCANS:
-                assert SCANS[VENDOR] not in found, where
+                # SQLite: what a look at ids has read is called job_queue, and the table itself j.
+                of_ids = "co-routine job_queue" in found
+                assert ("scan j\n" if of_ids else SCANS[VENDOR]) not in found, where
             if look in tagged:
                 assert ("ix_tag_job" if "job_ids" in filters else "ix_tag") in found, where
                 assert "sort" not in found, where
