@@ -110,14 +110,14 @@ class UnestimatedSlot(Slot):
 
 
 class Behind(Func):
-    """(a, b) > (x, y), where the dialect says that this is one range of an index which has both columns last."""
+    """(a, b) > (x, y), where the dialect says that this is one range of an index which has two of these last."""
 
     output_field = BooleanField()
     arity = 4
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:  # type: ignore[override]
-        (a, _), (b, _), (x, xs), (y, ys) = (compiler.compile(part) for part in self.get_source_expressions())
-        return f"({a}, {b}) > ({x}, {y})", [*xs, *ys]
+        (a, p), (b, q), (x, r), (y, s) = (compiler.compile(part) for part in self.get_source_expressions())
+        return f"({a}, {b}) > ({x}, {y})", [*p, *q, *r, *s]
 
 
 if TYPE_CHECKING:
