@@ -24,7 +24,7 @@ from jobqueue.models import Job
 #: jobs that are looked at in one statement where no index has those that match, and for how long
 SEARCHED, LOOK_SECONDS = 20_000, 0.7
 #: dead letters that are put into groups
-GROUPED_MAX = 200_000
+GROUPED_MAX = 100_000
 _STATES = [status.name.lower() for status in Job.Status]
 _COLUMNS = (
     "id",
