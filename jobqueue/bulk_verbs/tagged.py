@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from django.db.models import Value
 
 from jobqueue.db import vendor
-from jobqueue.db.expressions import Behind
+from jobqueue.db.expressions import Behind, Slot
 from jobqueue.db.fields import JobIdField, NameField
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import JobTag
+
+#: of one job; it is given far fewer
+TAGS_READ = 1000
 
 
 def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> list[int]:
@@ -29,6 +34,13 @@ def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> li
 
 def with_tag(ids: Sequence[int], tag: str, using: str) -> list[int]:
     """Those of some ids whose jobs have this tag, in order."""
-    # By the jobs, which have few tags each, and not by the tag, which many other jobs may have.
-    rows = vendor(using).walk_by(JobTag.objects.using(using).filter(job_id__in=ids), "ix_tag_job")
-    return sorted({job_id for job_id, one in rows.values_list("job_id", "tag") if one == tag})
+    # By the jobs, which have few tags each, and not by the tag, which many other jobs may have; with a seek for each,
+    # because of a small table, or what it takes for one, PostgreSQL would read all rows for a long IN.
+    rows = _tags(using).seek_each([{"job": job_id} for job_id in ids]) if ids else []
+    return sorted({int(job_id) for job_id, one in rows if one == tag})
+
+
+@cache
+def _tags(using: str) -> Prepared:
+    rows = JobTag.objects.using(using).filter(job_id=Slot("job", JobIdField()))
+    return prepare_rows(vendor(using).walk_by(rows, "ix_tag_job").values_list("job_id", "tag")[:TAGS_READ])
