@@ -89,7 +89,7 @@ def dispatch_via(dispatch: Dispatch | None) -> None:
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """What this thread sends in the block is kept. Gives the function that delivers it, for after the commit."""
+    """Keep the signals that this thread sends in the block. Call the function that it yields after the commit."""
     kept: list[Callable[[], object]] = []
     before, _delivery.dispatch = _delivery.dispatch, kept.append
 

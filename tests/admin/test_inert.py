@@ -1,4 +1,4 @@
-"""What programs write is text on every page that shows it, however long it is."""
+"""Every page shows values that programs have written as plain text, however long they are."""
 
 import pytest
 

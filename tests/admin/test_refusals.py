@@ -1,4 +1,4 @@
-"""Nobody gets a page or carries out a form without the permission for it: all pages and forms there are."""
+"""Every page and every form of the admin refuses users without its permission."""
 
 import pytest
 

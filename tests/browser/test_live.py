@@ -6,6 +6,7 @@ import pytest
 
 from tests.factories import make_jobs
 from tests.matrix import enough_on
+from tests.patience import patient
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -55,7 +56,7 @@ def said(page):
 
 
 def until(condition, seconds=6.0):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patient(seconds)
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

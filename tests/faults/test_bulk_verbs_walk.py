@@ -180,7 +180,7 @@ def test_wherever_it_is_cut_each_job_is_changed_and_counted_exactly_once(verb, c
 
 @each_cut
 def test_wherever_the_record_is_cut_the_action_is_recorded_once_or_not_at_all(cut):
-    """Who is told that it is recorded, or nothing, finds it; who is told that it is not, does not."""
+    """An id that record() returns is that of a row. An error other than OutcomeUnknown says that there is none."""
     number, stopped = 0, True
     while stopped:
         number += 1

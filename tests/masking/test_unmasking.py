@@ -1,4 +1,4 @@
-"""What somebody edits is shown masked, and keeps its secrets where it was left as it was shown."""
+"""A form shows secrets masked. A masked value that the user does not change keeps its secret."""
 
 import pytest
 

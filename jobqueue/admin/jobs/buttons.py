@@ -28,8 +28,8 @@ _NOTES: dict[str, StrOrPromise] = {
         "sets the end anew."
     ),
     "release": _(
-        "The job is taken from its worker and may start elsewhere at once. If the first run still works, both runs "
-        "may do their work; the first one cannot end the job any more."
+        "The job is taken from its worker, and another one may start it at once. If the first run still works, both "
+        "runs may do their work; the first one cannot end the job any more."
     ),
 }
 #: (verb, state) -> where something else holds

@@ -35,8 +35,8 @@ SEARCHED = 20_000
 WINDOWS_MAX, LOOK_SECONDS = 8, 0.08
 #: jobs of a tag that one page looks at
 TAGGED = 2000
-#: where indexes end with the key, ix_lease has their jobs in the order of ids: they have no lease; FAILED jobs have
-#: ix_dead elsewhere
+#: Where indexes end with the key, ix_lease has these jobs in the order of ids, as they have no lease. FAILED jobs are
+#: read by in_order().
 _IN_ORDER = (Job.Status.READY, Job.Status.CANCELED, Job.Status.DONE)
 
 Rows = TypeVar("Rows", bound=QuerySet[Any])

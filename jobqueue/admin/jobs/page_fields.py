@@ -70,7 +70,7 @@ def _since(job: ShownJob) -> str:
 
 
 def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
-    """What the job is, with links to those that share it; its group as this user may see it; and its times."""
+    """Task, queue, keys, tags, group and times. The group is shown as this user may see it."""
     reason = reason_in_words(job.wait_reason, job.gate) if job.wait_reason != SCHEDULED else ""
     return facts(
         (_("Task"), _linked(job.task, "task", plain(job.task)) if job.task else gettext("(handler)")),

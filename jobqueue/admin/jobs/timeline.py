@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: runs that are shown, the last ones
 RUNS_SHOWN = 10
 NAME_CHARS = 100
-#: instants that are nearer to each other than this are told as one
+#: two instants with less time between them are shown as one
 _SAME = timedelta(milliseconds=500)
 _KINDS = {FailureCause.LOST: "lost", JobAttempt.SNOOZED: "back", JobAttempt.DISCARDED: "canceled"}
 _ENDS = {Job.Status.DONE: "done", Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled"}

@@ -28,7 +28,7 @@ from jobqueue.stats.summary import KINDS_MAX
 
 
 def metrics_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
-    """The page. What takes too long is left out, and the page says so."""
+    """The page. It leaves out a part whose read takes too long, and says so."""
     settings = load()
     ranges = offered(settings.stat_retention_seconds)
     filters = chosen(request.GET, ranges)

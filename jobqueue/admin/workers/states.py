@@ -32,7 +32,7 @@ _SHORT: dict[str, StrOrPromise] = {
     "stalled": _("claims nothing although jobs are due"),
 }
 REASON_CHARS = 200
-#: a clock that is further away from the database's than this is told
+#: a larger difference to the clock of the database is shown
 CLOCK_SECONDS = 0.5
 
 
@@ -62,7 +62,7 @@ def clock(worker: ShownWorker) -> str:
 
 
 def what_next(worker: ShownWorker) -> str:
-    """What becomes of the jobs of a worker that is not heard of; "" of one that runs."""
+    """What happens to the jobs of a worker that is silent or has stopped; "" if it runs."""
     if worker.stopped_at is not None:
         return gettext("It has stopped. Its jobs run again when their leases have ended.") if worker.jobs else ""
     if state_of(worker, worker.now) != "silent":

@@ -92,7 +92,7 @@ class WorkerAdmin(VerbAdmin):
     button_labels = {"ask_stacks": _("Ask for stacks")}
     state_words = {"running": _("running"), "stopped": _("stopped")}
     served, release = name_of(Worker, "queues"), name_of(Worker, "version")
-    # Who may take a job from a worker needs to see where it stands.
+    # A stack helps to decide whether to release a job, so the same permission shows it.
     has_ask_permission = needs("release_job")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
