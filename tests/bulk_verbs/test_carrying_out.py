@@ -14,7 +14,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance import bulk_runner
 from jobqueue.maintenance.cleaner import AUDIT_EVENTS
-from jobqueue.models import AuditEvent, Job
+from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.signals import job_canceled
 from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, seconds_from_now, set_columns, state
 from tests.marks import committed
@@ -45,6 +45,16 @@ def finish(chunk=100):
         found.append(done)
         assert done.error is None, done.error
     return found
+
+
+def test_of_named_jobs_those_with_the_tag_are_changed():
+    """A job has other tags than the one that is asked for, and a job with that tag is not named."""
+    named, other, unnamed = failed(3)
+    for job_id, tags in ((named, ("a", "b")), (other, ("b",)), (unnamed, ("a",))):
+        JobTag.objects.bulk_create(JobTag(job_id=job_id, tag=tag) for tag in tags)
+    record(filters={"job_ids": f"{named},{other}", "tag": "a", "state": "failed"})
+    finish()
+    assert [state(job_id) for job_id in (named, other, unnamed)] == ["READY", "FAILED", "FAILED"]
 
 
 @pytest.mark.parametrize(
