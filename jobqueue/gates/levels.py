@@ -14,7 +14,8 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 
 INDEX = "ix_pick"
-_QUEUE, _STATUS = UnestimatedSlot("queue", NameField()), Slot("status", Job._meta.get_field("status"))
+_QUEUE = UnestimatedSlot("queue", NameField())
+_STATUS = UnestimatedSlot("status", Job._meta.get_field("status"))
 _GATE, _LEVEL = Slot("gate", Job._meta.get_field("gate")), Slot("level", Job._meta.get_field("priority"))
 
 

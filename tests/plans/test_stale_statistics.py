@@ -8,6 +8,7 @@ from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.gates.levels import levels_below, top_levels
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, held_by
 from jobqueue.transitions.claiming import aging, candidates
@@ -39,8 +40,10 @@ def prepared(cursor, sql, params):
     cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
     pieces = sql.split("%s")
     text = "".join(f"{piece}${next(number)}" for piece in pieces[:-1]) + pieces[-1]
-    cursor.execute(f"PREPARE looked_at AS {text}".replace("%%", "%"))
-    run_with = f"({', '.join(['%s'] * len(params))})" if params else ""
+    # The driver tells the type of a number, and lets the server find the types of other values.
+    types = ", ".join("bigint" if isinstance(value, int) else "unknown" for value in params or ())
+    cursor.execute(f"PREPARE looked_at{f' ({types})' if types else ''} AS {text}".replace("%%", "%"))
+    run_with = f"({', '.join(['%s'] * len(params or ()))})" if params else ""
     cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE looked_at {run_with}", params)
 
 
@@ -89,6 +92,7 @@ LOOKS = {
     "names": lambda: candidates.waiting_names(using="default"),
     "levels": lambda: list(candidates.due_levels("q", using="default")),
     "starved": starved,
+    "priorities": lambda: levels_below(top_levels([("q", Job.Status.READY, 0)], "default"), "default"),
 }
 
 
