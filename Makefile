@@ -44,4 +44,4 @@ release-check: ## the same, and fail if a page is stale or missing
 	@sh scripts/proofs.sh --fail
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-6 .python .upstream .venv-bench .venv-import .servers .site build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*
+	rm -rf .venv .venv-6 .python .upstream .venv-bench .venv-import .venv-rivals .servers .site build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*

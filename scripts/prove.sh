@@ -79,12 +79,9 @@ failures | flow | schedules | operations | dashboard)
         base=
         parts="pages rivals safety clicks walk"
         walk=tests/faults/test_bulk_verbs_walk.py
-        # The packages whose pages are measured beside ours need Python 3.12 or later, as Django 6 does.
-        if [ ! -x .venv-rivals/bin/python ]; then
-            sh scripts/django6.sh
-            .venv-6/bin/python -m venv .venv-rivals
-        fi
-        .venv-rivals/bin/python -m pip install --quiet --disable-pip-version-check -r tests/proofs/dashboard/rivals_requirements.txt
+        # The packages whose pages are measured beside ours.
+        sh scripts/django6.sh
+        sh scripts/other_packages.sh
         ;;
     operations)
         base=
@@ -96,9 +93,8 @@ failures | flow | schedules | operations | dashboard)
         parts="cron unique importing firing server_clock groups dag bulk pruning partitions walk"
         walk="tests/faults/test_retention_walk.py tests/faults/test_schedules_walk.py"
         walk="$walk tests/faults/test_groups_walk.py tests/faults/test_workflows_walk.py"
-        # The packages whose tables are imported, beside ours.
-        [ -x .venv-import/bin/python ] || "$PY" -m venv .venv-import
-        .venv-import/bin/python -m pip install --quiet --disable-pip-version-check -r tests/proofs/schedules/foreign_requirements.txt
+        # The packages whose tables are imported.
+        sh scripts/other_packages.sh
         ;;
     esac
     export JOBQUEUE_PROVE=1 JOBQUEUE_TEST_FULL=1

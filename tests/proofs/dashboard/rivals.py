@@ -65,6 +65,8 @@ def set_up(asked: dict[str, Any]) -> None:
         TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
                     "OPTIONS": {"context_processors": PROCESSORS}}],
         STATIC_URL="static/",
+        # As the time zone of the connection: for another one MySQL needs tables of time zones.
+        TIME_ZONE="UTC",
         USE_TZ=True,
         **rival.settings,
     )  # fmt: skip
@@ -164,13 +166,15 @@ def _with_row(address: str) -> str:
 @contextmanager
 def _until(end: float) -> Iterator[None]:
     """Let the server end each statement that still runs at `end`."""
+    # On MySQL and MariaDB the name is asked of the server, so it must be known before there is a wrapper.
+    statement = LIMITS.get(connection.display_name)
 
     def execute(run: Any, sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
         left = round(1000 * (end - time.perf_counter()))
         if left <= 0:
             raise Late("no time is left")
         # Not through Django's cursor, which would ask again.
-        if statement := LIMITS.get(connection.display_name):
+        if statement:
             with connection.connection.cursor() as cursor:
                 cursor.execute(statement.format(left))
         return run(sql, params, many, context)

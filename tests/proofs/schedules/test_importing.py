@@ -22,7 +22,7 @@ PYTHON = Path(os.environ.get("JOBQUEUE_PROVE_IMPORT_PYTHON", ROOT / ".venv-impor
 USING = "default"
 pytestmark = [
     committed,
-    pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-import: make prove ISSUE=schedules makes it"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-import: make test makes it"),
 ]
 
 
