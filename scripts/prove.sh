@@ -77,7 +77,7 @@ failures | flow | schedules | operations | dashboard)
         ;;
     dashboard)
         base=
-        parts="pages rivals safety clicks walk"
+        parts="pages rivals own safety clicks walk"
         walk=tests/faults/test_bulk_verbs_walk.py
         # The packages whose pages are measured beside ours.
         sh scripts/django6.sh
