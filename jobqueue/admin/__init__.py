@@ -3,6 +3,7 @@
 `page` holds what all pages share; each list with its pages has a room or a file named after what it shows.
 """
 
+from django.apps import apps
 from django.contrib import admin
 
 from jobqueue.admin.audit.audit_admin import AuditEventAdmin
@@ -35,7 +36,21 @@ __all__ = [
     "RedriveAdmin",
     "ScheduleAdmin",
     "WorkerAdmin",
+    "add_to",
 ]
+_PAGES = (METRICS_PAGE, SETTINGS_PAGE)
 
-METRICS_PAGE.add_to(admin.site)
-SETTINGS_PAGE.add_to(admin.site)
+for _page in _PAGES:
+    _page.add_to(admin.site)
+
+
+def add_to(site: admin.AdminSite) -> None:
+    """Serve all pages of the dashboard on another admin site, too. Call it once for a site, in an admin.py.
+
+    The pages of a site link to pages of the same site. Raises AlreadyRegistered if it has one of the models.
+    """
+    for model in apps.get_app_config("jobqueue").get_models():
+        if admin.site.is_registered(model):
+            site.register(model, type(admin.site.get_model_admin(model)))
+    for page in _PAGES:
+        page.add_to(site)

@@ -6,7 +6,7 @@ import pytest
 from django.contrib import admin
 from django.urls import path
 
-from jobqueue.admin.settings.page import PAGE
+from jobqueue.admin import add_to
 from jobqueue.flow import pause
 from jobqueue.models import FailureNote, Job, Worker
 from jobqueue.transitions import claim, fail
@@ -17,10 +17,7 @@ from tests.matrix import enough_on
 pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="no SQL is in it")]
 
 ops, few = admin.AdminSite("ops"), admin.AdminSite("few")
-for model, kind in admin.site._registry.items():
-    if model._meta.app_label == "jobqueue":
-        ops.register(model, type(kind))
-PAGE.add_to(ops)
+add_to(ops)
 few.register(Job, type(admin.site._registry[Job]))
 
 BOTH = (path("admin/", admin.site.urls), path("ops/", ops.urls))
@@ -57,6 +54,7 @@ def _links(page):
 LISTS = [
     "",
     "settings/",
+    "metrics/",
     "job/",
     "job/?state=failed",
     "worker/",
