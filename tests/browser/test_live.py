@@ -19,7 +19,16 @@ window.asked = [];
 window.fetch = (address) => new Promise((resolve, reject) => window.asked.push({
     address: String(address), answer: text => resolve(new Response(text)), fail: () => reject(new Error("down")),
 }));
+window.timers = new Map();
+window.setTimeout = (work, milliseconds) => {
+    window.timers.set(++window.lastTimer, {work, milliseconds});
+    return window.lastTimer;
+};
+window.lastTimer = 1e6;
+window.clearTimeout = timer => window.timers.delete(timer);
 """
+#: of a request that has not been read whole; all other timers are for the next request
+LIMIT_MILLISECONDS = 30_000
 ANSWER = """
 window.asked[arguments[0]].answer('<div data-jobqueue-live="overview"><p id="fresh">' + arguments[1] + '</p></div>');
 """
@@ -55,6 +64,19 @@ def said(page):
     return page.run("return document.querySelector('[data-jobqueue-status]').textContent")
 
 
+def timers(page):
+    """The milliseconds of all timers that are set. None ends by itself: the test calls what they are for."""
+    return page.run("return [...window.timers.values()].map(one => one.milliseconds)")
+
+
+def end_timer(page, milliseconds):
+    page.run(
+        "for (const [timer, one] of [...window.timers]) {"
+        "if (one.milliseconds === arguments[0]) { window.timers.delete(timer); one.work(); } }",
+        milliseconds,
+    )
+
+
 def until(condition, seconds=6.0):
     end = time.monotonic() + patient(seconds)
     while not condition():
@@ -81,18 +103,23 @@ def test_who_comes_back_again_and_again_starts_one_refresh(page):
 def test_the_timer_starts_none_while_one_is_under_way(page):
     page.run(LOOK)
     every(page, "2")
-    time.sleep(2.5)
-    assert len(asked(page)) == 1
+    assert timers(page) == [LIMIT_MILLISECONDS]
     answered(page, 0, "late")
-    until(lambda: len(asked(page)) == 2)
+    until(lambda: timers(page) == [2000])
+    end_timer(page, 2000)
+    assert len(asked(page)) == 2
 
 
 def test_a_failure_does_not_stop_it(page):
     page.run(LOOK)
     page.run("window.asked[0].fail()")
     until(lambda: said(page) == "No answer; trying again")
+    # Later than usual, until another interval is chosen.
+    assert timers(page) == [120_000]
     every(page, "2")
-    until(lambda: len(asked(page)) == 2)
+    assert timers(page) == [2000]
+    end_timer(page, 2000)
+    assert len(asked(page)) == 2
     answered(page, 1, "again")
 
 
@@ -100,7 +127,7 @@ def test_turned_off_while_one_is_under_way_it_shows_nothing_more(page):
     page.run(LOOK)
     every(page, "0")
     page.run(ANSWER, 0, "late")
-    time.sleep(0.3)
+    until(lambda: timers(page) == [])
     assert (fresh(page), said(page)) == ("", "")
     page.run(LOOK)
     assert len(asked(page)) == 1
