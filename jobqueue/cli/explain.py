@@ -35,6 +35,9 @@ def declare(parser: ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", default=None, metavar="ID", help="the id of a job; without it: all due jobs")
     parser.add_argument("--queue", default=None, metavar="NAME", help="the jobs of this queue")
     parser.add_argument("--no-stacks", action="store_true", help="do not ask busy workers where their threads are")
+    parser.add_argument(
+        "--all-causes", action="store_true", help="look at all causes, also if the database answers slowly"
+    )
     add_watch(parser)
     add_json(parser)
     add_database(parser)
@@ -48,10 +51,10 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     list(registry.discover())
 
     def show(out: OutputWrapper) -> int:
-        found = _explain(job_id, given["queue"], using)
+        found = _explain(job_id, given, using)
         # Not within the limit of time, which may be a transaction.
         if not given["no_stacks"] and ask_workers(found, job_id=job_id, queue=given["queue"], using=using):
-            found = _explain(job_id, given["queue"], using)
+            found = _explain(job_id, given, using)
         if given["json"]:
             reasons = [asdict(one) for one in found]
             out.write(json.dumps({"version": 1, "job_id": job_id, "queue": given["queue"], "reasons": reasons}))
@@ -64,13 +67,16 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     return repeat(show, out, using, given, words=f"what holds jobs of {using} up")
 
 
-def _explain(job_id: int | None, queue: str | None, using: str) -> list[Explanation]:
+def _explain(job_id: int | None, given: dict[str, Any], using: str) -> list[Explanation]:
     """[] for an id that no job has. In English, as everything on the command line."""
+    queue, every = given["queue"], given["all_causes"]
     with translation.override(None), time_limit(READ_SECONDS, using=using):
+        if job_id is None and queue is None:
+            return explain_backlog(using=using, all_causes=every)
         if job_id is None:
-            return explain_backlog(using=using) if queue is None else explain_queue(queue, using=using)
+            return explain_queue(queue, using=using, all_causes=every)
         try:
-            return explain_job(job_id, using=using)
+            return explain_job(job_id, using=using, all_causes=every)
         except InvalidValue:
             if Job.objects.using(using).filter(pk=job_id).exists():
                 raise

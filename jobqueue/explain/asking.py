@@ -28,9 +28,12 @@ def ask_workers(found: Sequence[Explanation], *, job_id: int | None, queue: str 
     """Ask the workers that `found` is about, and wait for their answers, at most WAIT_SECONDS; whether any has come.
 
     `found` explains a job, a queue or, without either, the backlog. Nobody is asked if it names no running job and no
-    busy worker; in an open transaction, which workers do not see; or by an account that may not write.
+    busy worker; if the database answers so slowly that it does not name all causes; in an open transaction, which
+    workers do not see; or by an account that may not write.
     """
     codes = {one.code for one in found}
+    if any(one.evidence.get("looked_at_all") is False for one in found):
+        return False
     if connections[using].in_atomic_block or not codes & {"running", "workers_busy"}:
         return False
     names = _of_job(job_id, using) if job_id is not None else []

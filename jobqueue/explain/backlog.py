@@ -14,6 +14,7 @@ from jobqueue.explain.delayed import Delays, read_delays
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank
 from jobqueue.explain.idle import nothing_waits
+from jobqueue.explain.in_short import backlog_in_short
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.monitors import monitor_dead
@@ -35,16 +36,20 @@ from jobqueue.models.job import HELD_GATE
 SPOTS_MAX, SPOTS_OF_GATE = 50, 10
 
 
-def explain_backlog(*, using: str | None = None) -> list[Explanation]:
+def explain_backlog(*, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
     """Why due jobs do not start, in all queues: each cause once, that of most due jobs first. Never empty.
 
-    In the caller's transaction, by index seeks whose number has a limit, however many jobs and queues there are. The
-    evidence also has `waiting_jobs`, `waiting_capped`, `queues`, `queues_total` and `queues_cut`.
+    In the caller's transaction, by index seeks whose number has a limit, however many jobs and queues there are. If the
+    database answers slowly, only what fits into a second is looked at, unless `all_causes`. The evidence also has
+    `waiting_jobs`, `waiting_capped`, `queues`, `queues_total` and `queues_cut`.
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
-        watch = Stopwatch(alias)
-        seen = survey(watch.first(lambda: read_now(alias)), alias)
+        watch = Stopwatch(alias, all_causes=all_causes)
+        now = watch.first(lambda: read_now(alias))
+        if watch.is_short_of_time:
+            return backlog_in_short(alias, watch)
+        seen = survey(now, alias)
         findings = Findings(cut=seen.cut or sum(spot.due > 0 for spot in seen.spots) > SPOTS_MAX)
         crews = Crews(alias)
         if seen.spots:

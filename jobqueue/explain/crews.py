@@ -65,6 +65,14 @@ class Crews:
         """Commits that take long. No statement."""
         return slow_commits(self._workers)
 
+    def nobody(self) -> list[Explanation]:
+        """no_worker, if no worker runs at all. No statement."""
+        return [] if self._workers else [_no_worker([], self._workers)]
+
+    def short(self) -> list[Explanation]:
+        """host_exhausted. No statement."""
+        return host_exhausted([each for worker in self._workers for each in worker.short])
+
     def skew(self) -> list[Explanation]:
         """clock_skew. No statement."""
         return clock_skew(self._workers)
@@ -72,7 +80,7 @@ class Crews:
     def _tell_short(self, findings: Findings) -> None:
         """Add host_exhausted, also where no job waits; before the others if jobs wait for such workers alone."""
         short = {worker.name for worker in self._workers if worker.short}
-        for one in host_exhausted([each for worker in self._workers for each in worker.short]):
+        for one in self.short():
             named = {worker.name for worker in self._workers for each in worker.short if _is_of(each, one)}
             crews = [(crew, waiting) for crew, waiting in self._free.items() if crew & named]
             rank = Rank.HOLDS_UP if any(crew <= short for crew, _ in crews) else Rank.MOVES

@@ -87,6 +87,13 @@ class Findings:
         return replace(finding.one, text=text % facts, evidence=evidence)
 
 
+def uncounted(one: Explanation) -> Explanation:
+    """An explanation of the backlog of which neither jobs nor queues were counted."""
+    evidence: dict[str, JSON] = {"waiting_jobs": None, "waiting_capped": True}
+    evidence |= {"queues": [], "queues_total": None, "queues_cut": True}
+    return replace(one, evidence=one.evidence | evidence)
+
+
 def counted(number: int, *, capped: bool) -> str:
     """A number of jobs as text."""
     return f"{number}{'+' if capped else ''}"

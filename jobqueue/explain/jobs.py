@@ -9,6 +9,7 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.breakers import breaker_of_job
 from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
 from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.in_short import job_in_short
 from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
 from jobqueue.explain.monitors import nobody_reaps
 from jobqueue.explain.ordering_keys import ordering_key_of
@@ -24,15 +25,16 @@ from jobqueue.models.job import HELD_GATE
 from jobqueue.validation import check_id
 
 
-def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanation]:
+def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
     """Why a job does not run, likeliest first; of one that runs or has ended, what became of it. Never empty.
 
-    In the caller's transaction, by index seeks: at most eleven statements, whatever the table holds. Raises
-    InvalidValue for an id that no job has, InvalidType for what is no id.
+    In the caller's transaction, by index seeks: at most eleven statements, whatever the table holds. If the database
+    answers slowly, only those that fit into a second, unless `all_causes`. Raises InvalidValue for an id that no job
+    has, InvalidType for what is no id.
     """
     number, alias = check_id(job_id), alias_of(using)
     with explain_missing_table(alias):
-        watch = Stopwatch(alias)
+        watch = Stopwatch(alias, all_causes=all_causes)
         found = watch.first(lambda: read_jobs([number], alias))
         if not found:
             raise InvalidValue(
@@ -41,6 +43,8 @@ def explain_job(job_id: int | str, *, using: str | None = None) -> list[Explanat
             )
         (job,) = found
         lives = job.status in (Job.Status.READY, Job.Status.PROCESSING)
+        if lives and watch.is_short_of_time:
+            return job_in_short(job, alias, watch)
         return explain_row(job, alias, refusal=read_only(alias) if lives else [], watch=watch)
 
 

@@ -9,6 +9,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.explain.controls import drain_of, pause_of_queue
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, seconds_until, span
 from jobqueue.explain.first_jobs import first_jobs
+from jobqueue.explain.in_short import queue_in_short
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
@@ -27,16 +28,20 @@ from jobqueue.validation import check_queue
 COUNT_MAX = 1000
 
 
-def explain_queue(queue: str, *, using: str | None = None) -> list[Explanation]:
+def explain_queue(queue: str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
     """Why the jobs of a queue do not start, likeliest first; of one without waiting jobs, that. Never empty.
 
     In the caller's transaction, by index seeks whose number does not grow with the jobs. Of the jobs behind each gate,
-    the first one is looked at. Raises InvalidValue and InvalidType for what is no name of a queue.
+    the first one is looked at. If the database answers slowly, only what fits into a second is, unless `all_causes`.
+    Raises InvalidValue and InvalidType for what is no name of a queue.
     """
     name, alias = check_queue(queue), alias_of(using)
     with explain_missing_table(alias):
-        watch = Stopwatch(alias)
-        place = read_place(name, watch.first(lambda: read_now(alias)), alias)
+        watch = Stopwatch(alias, all_causes=all_causes)
+        now = watch.first(lambda: read_now(alias))
+        if watch.is_short_of_time:
+            return queue_in_short(name, now, alias, watch)
+        place = read_place(name, now, alias)
         firsts = first_jobs(name, place.now, alias)
         wanted = {**firsts.later, **firsts.due}
         jobs = {job.pk: job for job in read_jobs(list(wanted.values()), alias)} if wanted else {}

@@ -1,4 +1,7 @@
-"""database_slow: the database takes long for a trivial statement, for the read of a claim, or for a commit."""
+"""database_slow: the database takes long for a trivial statement, for the read of a claim, or for a commit.
+
+Where it takes long for each statement, the Stopwatch also says what an explanation has time for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from django.utils.translation import gettext
 
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sockets import ping
-from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.explanation import CODES, Explanation
 from jobqueue.maintenance.worker_rows import SLOW_COMMIT
 from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
@@ -21,6 +24,8 @@ from jobqueue.transitions.claiming import candidates
 ROUND_TRIP_SECONDS, CLAIM_SECONDS = 0.1, 0.5
 #: how often a slow statement is tried; the fastest counts, because a busy process may be slow by itself
 TRIES = 3
+#: if round trips are slow, a statement is sent only if it can end by then: so the answer comes within a second
+ANSWER_SECONDS = 0.8
 #: jobs that a claim is taken to ask for
 CLAIM_SIZE = 10
 T = TypeVar("T")
@@ -44,21 +49,43 @@ def slow_commit_ms(troubles: JSON) -> int | None:
 class Stopwatch:
     """Measures statements of one database that are sent anyway."""
 
-    def __init__(self, using: str) -> None:
-        self._using = using
-        self._round_trip: float | None = None
+    def __init__(self, using: str, *, all_causes: bool) -> None:
+        """`all_causes`: they are looked at however long it takes, so `is_short_of_time` is False."""
+        self._using, self._all_causes = using, all_causes
+        self._begun = time.perf_counter()
+        self._round_trip = 0.0
         self._claim: tuple[str, float] | None = None
         self._commit: SlowCommit | None = None
+        self._not_looked_at = set[str]()
 
     def first(self, statement: Callable[[], T]) -> T:
         """Send a statement that reads a row at most, and measure it. If it is slow, trivial ones are measured."""
         # What may have to connect first must not count.
         connections[self._using].ensure_connection()
+        self._begun = time.perf_counter()
         found, seconds = _timed(statement)
-        if seconds > ROUND_TRIP_SECONDS:
-            seconds = min(_timed(lambda: ping(connections[self._using]))[1] for _ in range(TRIES))
+        for _ in range(TRIES - 1):
+            if seconds > ROUND_TRIP_SECONDS:
+                seconds = min(seconds, _timed(lambda: ping(connections[self._using]))[1])
         self._round_trip = seconds
         return found
+
+    @property
+    def is_short_of_time(self) -> bool:
+        """Whether round trips are so slow that not all causes can be looked at within ANSWER_SECONDS."""
+        return self._round_trip > ROUND_TRIP_SECONDS and not self._all_causes
+
+    def has_time(self, *codes: str, statements: int = 1) -> bool:
+        """Whether there is time for so many statements that look for these codes; if not, told() names them."""
+        spent = time.perf_counter() - self._begun
+        has = not self.is_short_of_time or spent + statements * self._round_trip <= ANSWER_SECONDS
+        if not has:
+            self.leave_out(*codes)
+        return has
+
+    def leave_out(self, *codes: str) -> None:
+        """Note that these are not looked at: told() names them."""
+        self._not_looked_at.update(codes)
 
     def claim(self, queue: str, priority: int) -> None:
         """Measure the read of a claim of due jobs of `queue`, without locks. One statement, TRIES if it is slow."""
@@ -78,7 +105,7 @@ class Stopwatch:
 
     def told(self) -> list[Explanation]:
         """database_slow, if one of the three was slow."""
-        trip, (queue, claim) = self._round_trip or 0.0, self._claim or (None, 0.0)
+        trip, (queue, claim) = self._round_trip, self._claim or (None, 0.0)
         if trip <= ROUND_TRIP_SECONDS and claim <= CLAIM_SECONDS and self._commit is None:
             return []
         # Rounded once, so that the text and the evidence tell the same figure.
@@ -92,6 +119,8 @@ class Stopwatch:
             "claim_queue": queue,
             "commit_ms": None if self._commit is None else self._commit.ms,
             "commit_worker": None if self._commit is None else self._commit.worker,
+            "looked_at_all": not self._not_looked_at,
+            "not_looked_at": [code for code in CODES if code in self._not_looked_at],
         }
         facts: dict[str, object] = {"queue": queue}
         if trip > ROUND_TRIP_SECONDS:
@@ -103,7 +132,16 @@ class Stopwatch:
         else:
             text, step = _slow_commit()
             facts |= self._commit._asdict()
-        return [Explanation("database_slow", text % facts, evidence, step)]
+        text = text % facts
+        if self._not_looked_at:
+            text, step = _in_short(text, step)
+        return [Explanation("database_slow", text, evidence, step)]
+
+
+def _in_short(text: str, step: str) -> tuple[str, str]:
+    more = gettext("Other causes were not looked at, so that this answer comes within a second.")
+    how = gettext("To look at all causes, however long that takes: jobs explain with --all-causes.")
+    return f"{text} {more}", f"{step} {how}"
 
 
 def _far() -> tuple[str, str]:

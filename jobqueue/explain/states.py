@@ -132,12 +132,18 @@ def not_due(job: ReadJob) -> list[Explanation]:
     return [Explanation("not_due", text, evidence, step)]
 
 
-def at_a_gate(job: ReadJob) -> Explanation:
-    """Of a job whose gate is closed, although nothing is found that it waits for: by the code of its wait_reason."""
+def at_a_gate(job: ReadJob, *, looked: bool = True) -> Explanation:
+    """Of a job whose gate is closed, by the code of its wait_reason: nothing is found that it waits for.
+
+    If not `looked`, that was not looked at.
+    """
     code = (job.wait_reason or "").partition(" ")[0]
     known = job.gate in (KEY_GATE, FLOW_GATE, PARENTS_GATE)
     facts = {"id": job.pk, "gate": job.gate, "reason": reason_in_words(job.wait_reason, job.gate) or "-"}
-    if known:
+    if known and not looked:
+        text = gettext("Job %(id)d waits at a gate (%(reason)s). What holds it there now was not looked at.")
+        step = gettext("Wait until the gate is opened. To see what holds it: jobs explain %(id)d --all-causes.")
+    elif known:
         text = gettext("Job %(id)d waits at a gate (%(reason)s), but nothing holds it there any more.")
         step = gettext("Wait: workers open such gates within a minute.")
     else:
@@ -150,7 +156,7 @@ def at_a_gate(job: ReadJob) -> Explanation:
         "gate": job.gate,
         "wait_reason": mask_text(job.wait_reason or "") or None,
     }
-    return Explanation(code, text % facts, evidence, step)
+    return Explanation(code, text % facts, evidence, step % facts)
 
 
 def unknown_here(job: ReadJob) -> list[Explanation]:

@@ -5,7 +5,7 @@ import time
 import pytest
 from django.db import connections
 
-from jobqueue.explain import explain_backlog, slowness
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, slowness
 from tests.explain.broken import SlowProxy
 from tests.explain.helpers import checked, codes, codes_here, first, of_job, of_queue
 from tests.factories import claim_one, make_job
@@ -21,14 +21,21 @@ def test_a_database_far_away_is_the_first_reason_of_jobs_queues_and_the_backlog(
     running = claim_one(worker="w").job_id
     due = make_job()
     with cutting_proxy(kind=SlowProxy):
-        answers = [of_job(due), of_queue(), checked(explain_backlog())]
+        short = [of_job(due), of_queue(), checked(explain_backlog())]
+        whole = [
+            explain_job(due, all_causes=True),
+            explain_queue("q", all_causes=True),
+            explain_backlog(all_causes=True),
+        ]
         assert codes(of_job(running)) == ["running", "database_slow"]
-    for found in answers:
-        one = first(found, "database_slow")
+        assert codes(explain_job(running, all_causes=True)) == ["running", "database_slow"]
+    for found in short + whole:
+        one = first(checked(found), "database_slow")
         assert one.evidence["round_trip_ms"] > one.evidence["round_trip_limit_ms"] == 100
-        assert one.evidence["claim_ms"] > 100
-        assert one.evidence["claim_queue"] == "q"
         assert f"{one.evidence['round_trip_ms']:.0f} ms" in one.text
+    for found in whole:
+        assert found[0].evidence["claim_ms"] > 100
+        assert found[0].evidence["claim_queue"] == "q"
         assert "workers_busy" in codes(found)
     for found in (of_job(due), of_queue(), checked(explain_backlog())):
         assert "database_slow" not in codes(found)

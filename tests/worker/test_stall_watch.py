@@ -8,7 +8,8 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.flow import pause
+from jobqueue.explain import explain_queue, slowness
+from jobqueue.flow import pause, set_limit
 from jobqueue.maintenance import worker_rows
 from jobqueue.worker.monitor import stall_watch
 from jobqueue.worker.monitor.stall_watch import StallWatch
@@ -16,7 +17,7 @@ from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.queue_choice import parse
 from jobqueue.worker.shared.scoreboard import Scoreboard, Stop
 from jobqueue.worker.shared.worker_options import Options
-from tests.factories import make_job, make_jobs, now, set_columns
+from tests.factories import claim_one, make_job, make_jobs, now, set_columns
 
 pytestmark = pytest.mark.django_db
 LIMIT = 30.0
@@ -93,6 +94,18 @@ def test_due_work_that_nobody_claims_is_told_once_with_the_likeliest_reason(watc
     (over,) = looks(watched, passes, caplog, 2)
     assert over.startswith("the jobs that nobody claimed are gone")
     assert watched.troubles.stalled == {}
+
+
+def test_through_a_slow_network_all_causes_are_looked_at(watched, passes, caplog, monkeypatch):
+    late()
+    set_limit("q", concurrency=1)
+    claim_one(worker="w")
+    late()
+    monkeypatch.setattr(slowness, "ROUND_TRIP_SECONDS", 0.0)
+    monkeypatch.setattr(slowness, "ANSWER_SECONDS", 0.0)
+    assert explain_queue("q", all_causes=True)[0].code == "slot"
+    assert explain_queue("q")[0].code == "database_slow"
+    assert looks(watched, passes, caplog, 10) == [], "the limit lets nothing start, as somebody has meant it"
 
 
 def test_one_incident_after_another_is_told_again(watched, passes, caplog):

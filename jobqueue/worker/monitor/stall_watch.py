@@ -142,7 +142,9 @@ class StallWatch:
         using = self._options.database
         # As all lines of the log; a monitor has no request whose language it could take.
         with translation.override("en"):
-            found = [one for one in explain_queue(queue, using=using) if one.code not in ("no_worker", "running")]
+            # Nobody waits for it: the likeliest reason counts, also where each statement takes long.
+            reasons = explain_queue(queue, using=using, all_causes=True)
+            found = [one for one in reasons if one.code not in ("no_worker", "running")]
             surely = bool(found) and found[0].code != "workers_busy"
             return found if surely else row_locks(using) + found
 
