@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
 
 from django.db.models import Count, Max, QuerySet, Sum
 
+from jobqueue.db.stat_expressions import Addend, PartNumber, as_text
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat
 from jobqueue.stats.ends import MOST, SUMS, Ends, buckets
@@ -17,7 +20,7 @@ READ_SECONDS = 2.0
 #: rows whose histograms are added up; of more of them the averages alone are told
 ROWS_MAX = 10_000
 #: each of SUMS and MOST over the rows of a group, in this order
-AGGREGATES = {f"all_{name}": Sum(name) for name in SUMS} | {f"all_{name}": Max(name) for name in MOST}
+AGGREGATES = {f"all_{name}": Sum(Addend(name)) for name in SUMS} | {f"all_{name}": Max(name) for name in MOST}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,19 +53,18 @@ def read_history(
     return [*parts.values()]
 
 
-def empty_parts(now: datetime, length: timedelta, part: timedelta) -> dict[datetime, Part]:
-    """The parts of read_history() without ends, by their beginning."""
-    first = begin_of(now - length, part)
-    number = (begin_of(now, part) - first) // part + 1
-    return {begins_at: Part(begins_at=begins_at) for begins_at in (first + place * part for place in range(number))}
+def empty_parts(now: datetime, length: timedelta, part: timedelta) -> dict[int, Part]:
+    """The parts of read_history() without ends, by their PartNumber."""
+    first, last = ((instant - _EPOCH) // part for instant in (now - length, now))
+    return {number: Part(begins_at=_EPOCH + number * part) for number in range(first, last + 1)}
 
 
 def rows_of(
-    parts: Mapping[datetime, Part], now: datetime, using: str, queue: str | None, task: str | None
+    parts: Mapping[int, Part], now: datetime, using: str, queue: str | None, task: str | None
 ) -> QuerySet[JobStat]:
     """The rows that begin in one of `parts`."""
     rows = JobStat.objects.using(using).filter(
-        span__in=JobStat.Span.values, begins_at__gte=min(parts), begins_at__lte=now
+        span__in=JobStat.Span.values, begins_at__gte=parts[min(parts)].begins_at, begins_at__lte=now
     )
     if queue is not None:
         rows = rows.filter(queue=queue)
@@ -71,21 +73,22 @@ def rows_of(
     return rows.order_by()
 
 
-def begin_of(instant: datetime, part: timedelta) -> datetime:
-    """The beginning of the part that contains `instant`."""
-    return instant - (instant - _EPOCH) % part
-
-
-def add_sums(parts: Mapping[datetime, Part], rows: QuerySet[JobStat], length: timedelta) -> int:
+def add_sums(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedelta) -> int:
     """Add the sums of `rows` to their parts; the number of rows. One statement."""
-    groups = rows.values("begins_at").annotate(rows=Count("pk"), **AGGREGATES)
+    groups = rows.values(part=PartNumber("begins_at", length)).annotate(rows=Count("pk"), **AGGREGATES)
     total = 0
-    for begins_at, number, *values in groups.values_list("begins_at", "rows", *AGGREGATES):
-        parts[begin_of(begins_at, length)].add_sums(values)
+    for part, number, *values in groups.values_list("part", "rows", *AGGREGATES):
+        parts[part].add_sums(values)
         total += int(number)
     return total
 
 
-def _add_times(parts: Mapping[datetime, Part], rows: QuerySet[JobStat], length: timedelta) -> None:
-    for begins_at, waits, run_times in rows.values_list("begins_at", "wait_times", "run_times")[: ROWS_MAX + 1]:
-        parts[begin_of(begins_at, length)].add_times(buckets(waits), buckets(run_times))
+def histograms(rows: QuerySet[JobStat], length: timedelta, *columns: str) -> QuerySet[JobStat, tuple[Any, ...]]:
+    """(PartNumber, `columns`, text of the waits, text of the run times) of each row."""
+    return rows.values_list(PartNumber("begins_at", length), *columns, as_text("wait_times"), as_text("run_times"))
+
+
+def _add_times(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedelta) -> None:
+    known = cache(buckets)
+    for part, waits, run_times in histograms(rows, length)[: ROWS_MAX + 1]:
+        parts[part].add_times(known(waits), known(run_times))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 from django.db.models import Count
 
+from jobqueue.db.stat_expressions import PartNumber
 from jobqueue.db.time_limit import time_limit
 from jobqueue.stats import history
 from jobqueue.stats.ends import SUMS, Ends, buckets
-from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, begin_of, empty_parts, rows_of
+from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, empty_parts, histograms, rows_of
 
 _DONE, _DEAD = SUMS.index("done"), SUMS.index("dead")
 
@@ -34,12 +36,12 @@ def read_histories(
     first, rows, count = min(parts), rows_of(parts, now, using, None, None), 0
     with time_limit(READ_SECONDS, using=using) as limit:
         limit.check()
-        groups = rows.values("queue", "begins_at").annotate(rows=Count("pk"), **AGGREGATES)
-        for queue, begins_at, number, *values in groups.values_list("queue", "begins_at", "rows", *AGGREGATES):
+        groups = rows.values("queue", part=PartNumber("begins_at", part)).annotate(rows=Count("pk"), **AGGREGATES)
+        for queue, place, number, *values in groups.values_list("queue", "part", "rows", *AGGREGATES):
             if queue not in queues:
                 queues[queue] = QueueHistory(Ends(), [0] * len(parts))
-            own, place = queues[queue], begin_of(begins_at, part)
-            own.ended[(place - first) // part] += int(values[_DONE]) + int(values[_DEAD])
+            own = queues[queue]
+            own.ended[place - first] += int(values[_DONE]) + int(values[_DEAD])
             own.whole.add_sums(values)
             parts[place].add_sums(values)
             count += int(number)
@@ -49,10 +51,10 @@ def read_histories(
             for one in wholes:
                 one.waits = one.run_times = None
             return [*parts.values()], queues
-        columns = ("queue", "begins_at", "wait_times", "run_times")
-        for queue, begins_at, *histograms in rows.values_list(*columns)[: history.ROWS_MAX + 1] if count else ():
-            waits, run_times = (tuple(buckets(one)) for one in histograms)
-            parts[begin_of(begins_at, part)].add_times(waits, run_times)
+        known = cache(buckets)
+        for place, queue, *times in histograms(rows, part, "queue")[: history.ROWS_MAX + 1] if count else ():
+            waits, run_times = map(known, times)
+            parts[place].add_times(waits, run_times)
             # Rows may have come since the sums were read.
             if queue in queues:
                 queues[queue].whole.add_times(waits, run_times)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, Sum
 
+from jobqueue.db.stat_expressions import Addend
 from jobqueue.models import JobStat
 
 #: throughput and error rate are those of the last minutes, the present one included
@@ -38,10 +39,10 @@ def read_recent(now: datetime, using: str, queues: Sequence[str] | None = None) 
         rows = rows.filter(queue__in=queues)
     lately = Q(begins_at__gte=since)
     sums = rows.values("queue").annotate(
-        done_lately=Sum("done", filter=lately, default=0),
-        retried_lately=Sum("retried", filter=lately, default=0),
-        dead_lately=Sum("dead", filter=lately, default=0),
-        dead_in_hour=Sum("dead"),
+        done_lately=Sum(Addend("done"), filter=lately, default=0),
+        retried_lately=Sum(Addend("retried"), filter=lately, default=0),
+        dead_lately=Sum(Addend("dead"), filter=lately, default=0),
+        dead_in_hour=Sum(Addend("dead")),
     )
     minutes = (now - since) / timedelta(minutes=1)
     found = sums.order_by().values_list("queue", "done_lately", "retried_lately", "dead_lately", "dead_in_hour")

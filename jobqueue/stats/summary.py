@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 from django.db.models import F, QuerySet, Sum
 
+from jobqueue.db.stat_expressions import Addend
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat
 from jobqueue.stats.counts import Kind
 from jobqueue.stats.ends import Ends, buckets
-from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, add_sums, begin_of, empty_parts, rows_of
+from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, add_sums, empty_parts, histograms, rows_of
 
 #: rows whose histograms are all added up; of more of them about ROWS_SAMPLED are
 ROWS_MAX, ROWS_SAMPLED = 10_000, 5_000
@@ -54,7 +56,7 @@ def read_summary(
 
 def _kinds(rows: QuerySet[JobStat]) -> tuple[dict[Kind, Ends], bool]:
     """The sums of each kind, and whether there are more kinds."""
-    sums = rows.values("queue", "task").annotate(all_ends=Sum(F("done") + F("dead")), **AGGREGATES)
+    sums = rows.values("queue", "task").annotate(all_ends=Sum(Addend(F("done") + F("dead"))), **AGGREGATES)
     ordered = sums.order_by("-all_ends", "queue", "task").values_list("queue", "task", *AGGREGATES)
     found: dict[Kind, Ends] = {}
     for queue, task, *values in ordered[: KINDS_MAX + 1]:
@@ -67,7 +69,7 @@ def _kinds(rows: QuerySet[JobStat]) -> tuple[dict[Kind, Ends], bool]:
 
 
 def _add_times(
-    parts: Mapping[datetime, Part],
+    parts: Mapping[int, Part],
     kinds: Mapping[Kind, Ends],
     rows: QuerySet[JobStat],
     share: float,
@@ -76,9 +78,9 @@ def _add_times(
     """Add histograms of that share of the rows. Ids are random, so each row is in it with the same chance."""
     if share < 1:
         rows = rows.filter(pk__lt=int(share * _IDS).to_bytes(16, "big"))
-    columns = ("begins_at", "queue", "task", "wait_times", "run_times")
-    for begins_at, queue, task, *histograms in rows.values_list(*columns)[: 2 * ROWS_MAX]:
-        waits, run_times = (tuple(buckets(one)) for one in histograms)
-        parts[begin_of(begins_at, length)].add_times(waits, run_times)
+    known = cache(buckets)
+    for part, queue, task, *times in histograms(rows, length, "queue", "task")[: 2 * ROWS_MAX]:
+        waits, run_times = map(known, times)
+        parts[part].add_times(waits, run_times)
         if of_kind := kinds.get(Kind(queue, task)):
             of_kind.add_times(waits, run_times)

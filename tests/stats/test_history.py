@@ -65,6 +65,18 @@ def test_one_queue_or_one_task_can_be_asked_for():
     assert (total(), total(queue="a"), total(task="x"), total(queue="a", task="x")) == (7, 3, 5, 1)
 
 
+def test_sums_of_large_numbers_are_exact():
+    for number in range(3):
+        add(Span.MINUTE, **minute(7), wait_us=2**50 + number, run_us=2**51 + 1, task=f"t{number}")
+    (part,) = [part for part in read() if part.runs]
+    assert (part.wait_us, part.run_us) == (3 * 2**50 + 3, 3 * 2**51 + 3)
+
+
+def test_rows_of_plain_sql_that_begin_within_a_minute_are_those_of_this_minute():
+    add(Span.MINUTE, NOW.replace(minute=30, second=59, microsecond=999_999), done=3)
+    assert {part.begins_at.minute: part.done for part in read() if part.done} == {30: 3}
+
+
 def test_times_are_told_by_shares_of_the_runs():
     times = {"runs": 100, "wait_us": 50_000_000, "wait_us_max": 9_000_000}
     add(Span.MINUTE, **minute(7), wait_times={"4": 50, "9": 50}, run_times={"2": 100}, **times)
