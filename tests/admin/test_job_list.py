@@ -3,12 +3,15 @@
 import re
 
 import pytest
+from django.contrib import admin
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils.translation import override
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.admin.jobs import ages, controls, finding, searching, tabs
 from jobqueue.admin.page import readonly
+from jobqueue.admin.page.formatting import plain
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobTag, LaneEntry, Worker
@@ -413,3 +416,13 @@ def test_job_pages_are_linked_from_the_list():
     job_id = make_job()
     assert job_page(job_id) in text_of(viewer().get(JOBS))
     assert searching.QUEUES_SEARCHED == 1000
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("text", ["mail.send", "{0} {x} <b>\"&'", "a\u202eb"])
+def test_the_checkbox_of_a_row_is_that_of_django(language, text):
+    job = Job.objects.get(pk=make_job(task=text))
+    of_jobs = admin.site._registry[Job]
+    with override(language):
+        theirs = admin.ModelAdmin.action_checkbox(of_jobs, readonly._Named(job.pk, plain(job)))
+        assert of_jobs.action_checkbox(job) == theirs
