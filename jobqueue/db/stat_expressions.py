@@ -39,20 +39,20 @@ class PartNumber(Func):
     """
 
     # A day has 86,400 seconds in UTC.
-    template = "(FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint / %(seconds)s)"
+    template = "(FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint / %(size)s)"
     arity = 1
 
     def __init__(self, instant: str, length: timedelta) -> None:
-        super().__init__(instant, output_field=BigIntegerField(), seconds=int(length.total_seconds()))
+        super().__init__(instant, output_field=BigIntegerField(), size=int(length.total_seconds()))
 
     def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:
         """TO_SECONDS() counts from the year 0."""
-        template = "((TO_SECONDS(%(expressions)s) - 62167219200) DIV %(seconds)s)"
+        template = "((TO_SECONDS(%(expressions)s) - 62167219200) DIV %(size)s)"
         return self.as_sql(compiler, connection, template=template, **context)
 
     def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:
         """Without fractions of a second, which it rounds; %%%%s is %s once Django and its driver have read it."""
-        template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) / %(seconds)s)"
+        template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) / %(size)s)"
         return self.as_sql(compiler, connection, template=template, **context)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from jobqueue.stats.histogram import BUCKETS, quantile
 
 #: columns of the rows of which the sum is taken, and those of which the largest value is
 SUMS = ("done", "retried", "dead", "canceled", "runs", "wait_us", "run_us")
 MOST = ("wait_us_max", "run_us_max")
+
+
+#: pairs of the number of a bucket and the count of its runs
+Buckets: TypeAlias = Iterable[tuple[int, int]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,22 +77,19 @@ class Ends:
         self.wait_us, self.run_us = self.wait_us + wait_us, self.run_us + run_us
         self.wait_us_max, self.run_us_max = max(self.wait_us_max, wait_us_max), max(self.run_us_max, run_us_max)
 
-    def add_times(self, waits: Iterable[tuple[int, int]], run_times: Iterable[tuple[int, int]]) -> None:
-        """Add counts of runs, as pairs of a bucket and a count."""
+    def add_times(self, waits: Buckets, run_times: Buckets, times: int = 1) -> None:
+        """Add counts of runs, so many times."""
         for mine, more in ((self.waits, waits), (self.run_times, run_times)):
             assert mine is not None
             for number, count in more:
-                mine[number] += count
+                mine[number] += times * count
 
 
 def buckets(histogram: str) -> tuple[tuple[int, int], ...]:
-    """The buckets of a stored histogram, a text of JSON, and their counts; plain SQL may have written anything.
-
-    Many rows have the same: who reads rows keeps what this gives while it reads.
-    """
+    """Those of a stored histogram, a text of JSON; plain SQL may have written anything."""
     found = json.loads(histogram)
     return tuple(
         (int(number), count)
         for number, count in (found.items() if isinstance(found, dict) else ())
-        if number.isdigit() and int(number) < BUCKETS and type(count) is int
+        if number.isdecimal() and int(number) < BUCKETS and type(count) is int
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -83,12 +84,17 @@ def add_sums(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedel
     return total
 
 
-def histograms(rows: QuerySet[JobStat], length: timedelta, *columns: str) -> QuerySet[JobStat, tuple[Any, ...]]:
-    """(PartNumber, `columns`, text of the waits, text of the run times) of each row."""
-    return rows.values_list(PartNumber("begins_at", length), *columns, as_text("wait_times"), as_text("run_times"))
+def histograms(rows: QuerySet[JobStat], length: timedelta, most: int, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """(Number of rows, Buckets of their waits, those of their run times, PartNumber, `columns`), of up to `most` rows.
+
+    Rows of few runs are often equal: these are counted first, and each histogram is read once.
+    """
+    times, known = (as_text("wait_times"), as_text("run_times")), cache(buckets)
+    found = Counter(rows.values_list(*times, PartNumber("begins_at", length), *columns)[:most])
+    for (waits, run_times, *values), number in found.items():
+        yield number, known(waits), known(run_times), *values
 
 
 def _add_times(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedelta) -> None:
-    known = cache(buckets)
-    for part, waits, run_times in histograms(rows, length)[: ROWS_MAX + 1]:
-        parts[part].add_times(known(waits), known(run_times))
+    for number, waits, run_times, part in histograms(rows, length, ROWS_MAX + 1):
+        parts[part].add_times(waits, run_times, number)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 
 from django.db.models import Count
 
 from jobqueue.db.stat_expressions import PartNumber
 from jobqueue.db.time_limit import time_limit
 from jobqueue.stats import history
-from jobqueue.stats.ends import SUMS, Ends, buckets
+from jobqueue.stats.ends import SUMS, Ends
 from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, empty_parts, histograms, rows_of
 
 _DONE, _DEAD = SUMS.index("done"), SUMS.index("dead")
@@ -51,11 +50,10 @@ def read_histories(
             for one in wholes:
                 one.waits = one.run_times = None
             return [*parts.values()], queues
-        known = cache(buckets)
-        for place, queue, *times in histograms(rows, part, "queue")[: history.ROWS_MAX + 1] if count else ():
-            waits, run_times = map(known, times)
-            parts[place].add_times(waits, run_times)
+        found = histograms(rows, part, history.ROWS_MAX + 1, "queue") if count else ()
+        for number, waits, run_times, place, queue in found:
+            parts[place].add_times(waits, run_times, number)
             # Rows may have come since the sums were read.
             if queue in queues:
-                queues[queue].whole.add_times(waits, run_times)
+                queues[queue].whole.add_times(waits, run_times, number)
     return [*parts.values()], queues

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 
 from django.db.models import F, QuerySet, Sum
 
@@ -13,7 +12,7 @@ from jobqueue.db.stat_expressions import Addend
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat
 from jobqueue.stats.counts import Kind
-from jobqueue.stats.ends import Ends, buckets
+from jobqueue.stats.ends import Ends
 from jobqueue.stats.history import AGGREGATES, READ_SECONDS, Part, add_sums, empty_parts, histograms, rows_of
 
 #: rows whose histograms are all added up; of more of them about ROWS_SAMPLED are
@@ -78,9 +77,7 @@ def _add_times(
     """Add histograms of that share of the rows. Ids are random, so each row is in it with the same chance."""
     if share < 1:
         rows = rows.filter(pk__lt=int(share * _IDS).to_bytes(16, "big"))
-    known = cache(buckets)
-    for part, queue, task, *times in histograms(rows, length, "queue", "task")[: 2 * ROWS_MAX]:
-        waits, run_times = map(known, times)
-        parts[part].add_times(waits, run_times)
+    for number, waits, run_times, part, queue, task in histograms(rows, length, 2 * ROWS_MAX, "queue", "task"):
+        parts[part].add_times(waits, run_times, number)
         if of_kind := kinds.get(Kind(queue, task)):
-            of_kind.add_times(waits, run_times)
+            of_kind.add_times(waits, run_times, number)
