@@ -36,23 +36,22 @@ class Prepared:
         return self._fetch(*self._bound(values, connections[self._using]))
 
     def rows_of_each(self, runs: Sequence[Mapping[str, object]], at_once: int = 100) -> list[tuple[Any, ...]]:
-        """Run it for each of `runs`, `at_once` in one statement; all rows together."""
+        """Run it for each of `runs`, `at_once` in one statement; all rows together.
+
+        Where the database can, the parts of the UNION are no tables of their own, which the server would fill first.
+        """
         portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
         return [row for portion in portions for row in self._union(portion)]
 
     def seek_each(self, runs: Sequence[Mapping[str, object]], at_once: int | None = None) -> list[tuple[Any, ...]]:
         """As rows_of_each(), for hundreds of `runs` of a read of a few rows each, where planning is most of the cost.
 
-        Where the database can, the values are a table, so that one plan serves all runs of a statement; or the parts of
-        the UNION are no tables of their own, which the server would fill first.
+        Where the database can, the values are a table, so that one plan serves all runs of a statement.
         """
-        dialect = vendor(self._using)
-        at_once = at_once or (500 if dialect.joins_laterally else 400)
-        portions = (runs[start : start + at_once] for start in range(0, len(runs), at_once))
-        if dialect.joins_laterally:
-            return [row for portion in portions for row in self._joined(portion)]
-        part = "({text})" if dialect.has_parentheses_in_union else _PART
-        return [row for portion in portions for row in self._union(portion, part)]
+        if not vendor(self._using).joins_laterally:
+            return self.rows_of_each(runs, at_once or 400)
+        portions = (runs[start : start + (at_once or 500)] for start in range(0, len(runs), at_once or 500))
+        return [row for portion in portions for row in self._joined(portion)]
 
     def _joined(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
         if len(runs) == 1:
@@ -85,9 +84,10 @@ class Prepared:
                 whole = whole.replace(vendor(self._using).unestimated_sql % f"v.{param.name}", f"v.{param.name}")
         return whole, params
 
-    def _union(self, runs: Sequence[Mapping[str, object]], part: str = _PART) -> list[tuple[Any, ...]]:
+    def _union(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
         if len(runs) == 1:
             return self.rows(**runs[0])
+        part = "({text})" if vendor(self._using).has_parentheses_in_union else _PART
         texts: list[str] = []
         params: list[Parameter] = []
         for values in runs:
