@@ -26,6 +26,9 @@ class GroupSeek(NamedTuple):
 class Seeks:
     """The part of Dialect that finds groups and ranges. All names are names in SQL, quoted where that is needed."""
 
+    #: distinct_sql() takes several columns that lead the index ("a, b"), and is cheaper than a seek for each of a few
+    scans_loosely = False
+
     def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
         """The same query, which asks for ids above the one and up to the other: no row outside of these is read."""
         return queryset

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
+
+from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot, UnestimatedSlot
@@ -17,6 +20,10 @@ INDEX = "ix_pick"
 _QUEUE = UnestimatedSlot("queue", NameField())
 _STATUS = UnestimatedSlot("status", Job._meta.get_field("status"))
 _GATE, _LEVEL = Slot("gate", Job._meta.get_field("gate")), Slot("level", Job._meta.get_field("priority"))
+
+
+#: from so many places on all levels of the table are read, up to so many for each place
+MANY_PLACES, LEVELS_OF_A_PLACE = 10, 10
 
 
 class Level(NamedTuple):
@@ -37,6 +44,36 @@ def top_levels(places: Sequence[tuple[str, int, int]], using: str) -> list[Level
 def levels_below(levels: Sequence[Level], using: str) -> list[Level]:
     """For each of `levels` the next lower priority of the same queue, status and gate, where there is one."""
     return list(map(Level._make, _below(using).seek_each([level._asdict() for level in levels])))
+
+
+def ranks(places: Sequence[tuple[str, int, int]], using: str) -> Iterator[list[Level]]:
+    """top_levels() of `places`, then the levels_below() these, and so on. No list is empty.
+
+    Of many places one statement reads all, where the database does that at less cost.
+    """
+    found = _of_all(places, using) if len(places) >= MANY_PLACES and vendor(using).scans_loosely else None
+    if found is None:
+        levels = top_levels(places, using)
+        while levels:
+            yield levels
+            levels = levels_below(levels, using)
+        return
+    while levels := [of_place.pop() for of_place in found if of_place]:
+        yield levels
+
+
+def _of_all(places: Sequence[tuple[str, int, int]], using: str) -> list[list[Level]] | None:
+    """The levels of each of `places`, the highest one last; None if the table has too many levels."""
+    quote = connections[using].ops.quote_name
+    columns = ", ".join(map(quote, ("queue", "status", "gate", "priority")))
+    sql, most = vendor(using).distinct_sql(quote(Job._meta.db_table), columns, INDEX), LEVELS_OF_A_PLACE * len(places)
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, [most])
+        found = list(map(Level._make, cursor.fetchall()))
+    if len(found) >= most:
+        return None
+    wanted = set(places)
+    return [list(levels) for place, levels in groupby(found, lambda level: level[:3]) if place in wanted]
 
 
 def _rows(using: str) -> JobQuerySet:

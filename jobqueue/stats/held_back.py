@@ -9,7 +9,7 @@ from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
-from jobqueue.gates.levels import INDEX, top_levels
+from jobqueue.gates.levels import INDEX, ranks
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
@@ -29,7 +29,7 @@ def count_held_back(
     each job that is counted.
     """
     check()
-    tops = top_levels([(queue, Job.Status.READY, gate) for queue in queues for gate in GATES], using)
+    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in GATES], using), [])
     check()
     found: dict[str, dict[int, int]] = {}
     runs = [{"queue": top.queue, "gate": top.gate} for top in tops]

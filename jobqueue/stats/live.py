@@ -12,7 +12,7 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
-from jobqueue.gates.levels import INDEX, Level, levels_below, top_levels
+from jobqueue.gates.levels import INDEX, Level, ranks
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
@@ -64,17 +64,17 @@ def count_live(
     most = COUNT_MAX if most is None else most
     check()
     gates = (*READY_GATES, *LATER_GATES) if "scheduled" in only else READY_GATES
-    levels = top_levels([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using)
-    for _ in range(LEVELS_MAX):
-        if not levels:
+    for rank, levels in enumerate(
+        ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using)
+    ):
+        if rank == LEVELS_MAX:
+            for level in levels:
+                found[level.queue].capped = True
             break
         _count_waiting(found, levels, using, check, most)
         if "scheduled" in only:
             _count_later(found, levels, using, check, most)
         check()
-        levels = levels_below(levels, using)
-    for level in levels:
-        found[level.queue].capped = True
     for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
         if name not in only:
             continue

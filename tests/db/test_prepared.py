@@ -4,7 +4,8 @@ import pytest
 
 from jobqueue import enqueue
 from jobqueue.explain.ready_jobs import due_of_level, first_due_of_level
-from jobqueue.gates.levels import levels_below, top_levels
+from jobqueue.gates import levels
+from jobqueue.gates.levels import levels_below, ranks, top_levels
 
 pytestmark = pytest.mark.django_db
 NAMES = ["a", "b'b", "c%s", "d\\d", "ü"]
@@ -36,3 +37,15 @@ def test_levels_are_walked_downwards(jobs):
     assert {level.queue: level.level for level in found} == dict(zip(NAMES, range(10, 15), strict=True))
     found = levels_below(found, "default")
     assert {level.queue: level.level for level in found} == dict(zip(NAMES, range(5, 10), strict=True))
+
+
+@pytest.mark.parametrize("many", [1, 1000])
+@pytest.mark.parametrize("each", [10, 1])
+def test_ranks_are_the_levels_of_each_place_from_the_highest_down(jobs, monkeypatch, many, each):
+    monkeypatch.setattr(levels, "MANY_PLACES", many)
+    monkeypatch.setattr(levels, "LEVELS_OF_A_PLACE", each)
+    enqueue("other", 1, priority=3)
+    places = [(name, 0, gate) for name in [*NAMES, "none"] for gate in (0, 1)]
+    found = [{level.queue: level.level for level in rank} for rank in ranks(places, "default")]
+    assert found == [dict(zip(NAMES, range(first, first + 5), strict=True)) for first in (10, 5, 0)]
+    assert list(ranks([], "default")) == []

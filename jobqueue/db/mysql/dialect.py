@@ -73,6 +73,7 @@ class MySQL(Dialect):
     set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
     has_parentheses_in_union = True
+    scans_loosely = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
