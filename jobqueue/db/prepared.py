@@ -200,18 +200,23 @@ def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
     return Prepared(queryset.db, sql, params, converters)
 
 
-def prepare_count(queryset: QuerySet[Any, Any], *columns: str) -> Prepared:
-    """One row about a queryset of the values `columns`, which may have a LIMIT.
+def prepare_count(queryset: QuerySet[Any, Any], *columns: str, given: Sequence[Slot] = ()) -> Prepared:
+    """One row about a queryset of the values `columns`, or of any others, which may have a LIMIT.
 
-    The number of its rows, and the lowest value of each column; (0, None, ...) if there are none.
+    The number of its rows, the values `given` by the run, and the lowest value of each column, None if there are none.
+    A value that all rows have, because the run asks for it, costs less as a given one: the server writes a table of the
+    columns.
     """
     compiler = queryset.query.get_compiler(queryset.db)
     sql, params = compiler.as_sql()
     converters = compiler.get_converters([entry[0] for entry in compiler.select])
     quote = connections[queryset.db].ops.quote_name
-    lowest = ", ".join(f"MIN(c.{quote(column)}) AS lowest{place}" for place, column in enumerate(columns))
-    text = f"SELECT COUNT(*) AS found, {lowest} FROM ({sql}) AS c"
-    return Prepared(queryset.db, text, params, {1 + position: each for position, each in converters.items()})
+    known = [f"%s AS given{place}" for place in range(len(given))]
+    lowest = [f"MIN(c.{quote(column)}) AS lowest{place}" for place, column in enumerate(columns)]
+    text = f"SELECT {', '.join(('COUNT(*) AS found', *known, *lowest))} FROM ({sql}) AS c"
+    before = 1 + len(given)
+    of_columns = {before + position: each for position, each in converters.items() if position < len(columns)}
+    return Prepared(queryset.db, text, [*given, *params], of_columns)
 
 
 def prepare_delete(queryset: QuerySet[Any, Any]) -> Prepared:

@@ -80,7 +80,7 @@ def count_live(
             continue
         check()
         runs = [{"queue": queue, "status": status} for queue in queues]
-        for count, queue, _ in _of_status(using, most).rows_of_each(runs, 20):
+        for count, queue in _of_status(using, most).rows_of_each(runs, 20):
             if count:
                 setattr(found[queue], name, count)
     for live in found.values():
@@ -114,12 +114,12 @@ def _count_later(
     for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
         check()
         runs = [level._asdict() for level in later if level.gate in gates]
-        for count, queue, _ in counter(using, most).rows_of_each(runs, 20):
+        for count, queue in counter(using, most).rows_of_each(runs, 20):
             if count:
                 found[queue].scheduled += count
 
 
-_QUEUE = UnestimatedSlot("queue", NameField())
+_QUEUE, _GIVEN = UnestimatedSlot("queue", NameField()), Slot("queue", NameField())
 
 
 def _waiting(using: str) -> JobQuerySet:
@@ -135,7 +135,9 @@ def _waiting(using: str) -> JobQuerySet:
 
 @cache
 def _due(using: str, rows: int) -> Prepared:
-    return _counted(_waiting(using).filter(run_at__lte=UtcNow()), rows)
+    """The lowest run_at, too; None if there are none."""
+    due = _waiting(using).filter(run_at__lte=UtcNow()).annotate(at=Selected("run_at"))
+    return prepare_count(_by_index(due).values_list("at")[:rows], "at", given=[_GIVEN])
 
 
 @cache
@@ -157,6 +159,9 @@ def _of_status(using: str, most: int) -> Prepared:
 
 
 def _counted(rows: JobQuerySet, limit: int) -> Prepared:
-    """(number of rows, queue, lowest run_at) of the first `limit` rows; (0, None, None) if there are none."""
-    found = vendor(rows.db).force_index(rows, INDEX).annotate(at=Selected("run_at"))
-    return prepare_count(found.values_list("queue", "at")[:limit], "queue", "at")
+    """(number of the first `limit` rows, queue)."""
+    return prepare_count(_by_index(rows).values_list("pk")[:limit], given=[_GIVEN])
+
+
+def _by_index(rows: JobQuerySet) -> JobQuerySet:
+    return vendor(rows.db).force_index(rows, INDEX)

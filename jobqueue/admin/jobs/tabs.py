@@ -14,7 +14,7 @@ from jobqueue.admin.page import readonly
 from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Unestimated, UnestimatedSlot
+from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
 from jobqueue.db.time_limit import TimeLimit, time_limit
@@ -117,7 +117,7 @@ def _counted(of_all: bool, most: int, using: str) -> Prepared:
     else:
         rows = jobs.filter(queue=UnestimatedSlot("queue", NameField())).order_by("gate", "priority", "run_at", "id")
         rows = vendor(using).force_index(rows, "ix_pick")
-    return prepare_count(rows.values_list("status")[:most], "status")
+    return prepare_count(rows.values_list("pk")[:most], given=[Slot("status", Job._meta.get_field("status"))])
 
 
 def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
