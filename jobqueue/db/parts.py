@@ -11,6 +11,8 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
+from jobqueue.db import vendor
+
 
 class Totals(NamedTuple):
     """The number of rows of a part, the lowest and the highest id, and how many meet the conditions."""
@@ -38,12 +40,16 @@ def _fetch(part: QuerySet[Any], rest: Q, text: str) -> list[tuple[Any, ...]]:
     """The rows of a statement over those of the part, each with its id and, as `meets`, 1 or 0."""
     assert part.query.is_sliced, "a part has a limit"
     assert rest, "without conditions all of them meet"
+    assert not part.query.low_mark, "a part begins with the first row"
     query = part.query.chain()
+    query.clear_limits()
     query.add_annotation(Case(When(rest, then=Value(1)), default=Value(0), output_field=IntegerField()), "meets")
     try:
         sql, params = query.get_compiler(part.db).as_sql()
     except EmptyResultSet:
         return []
+    # PostgreSQL could expect fewer rows than the limit, and read and sort all of them instead of following the index.
+    sql += f" LIMIT {vendor(part.db).unestimated_sql % part.query.high_mark}"
     with connections[part.db].cursor() as cursor:
         cursor.execute(text.format(sql), params)
         return list(cursor.fetchall())
