@@ -10,7 +10,7 @@ from datetime import datetime
 from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from jobqueue.admin.charts.scales import Scale, time_ticks
@@ -148,7 +148,10 @@ def _time_axis(instants: Sequence[datetime]) -> str:
 
 def _table(instants: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
     head = format_html_join("", '<th scope="col">{}</th>', ((plain(one.name),) for one in series))
-    body = mark_safe("".join(_row(place, instant, series, unit) for place, instant in enumerate(instants)))
+    template = f'<tr><th scope="row">{{}}</th>{"<td>{}</td>" * len(series)}</tr>'
+    body = format_html_join(
+        "", template, (_row(place, instant, series, unit) for place, instant in enumerate(instants))
+    )
     return format_html(
         '<details class="jobqueue-chart-data"><summary>{}</summary><div class="jobqueue-wide"><table '
         'class="jobqueue-figures"><thead><tr><th scope="col">{}</th>{}</tr></thead><tbody>{}</tbody></table></div>'
@@ -160,10 +163,6 @@ def _table(instants: Sequence[datetime], series: Sequence[Series], unit: str) ->
     )
 
 
-def _row(place: int, instant: datetime, series: Sequence[Series], unit: str) -> str:
+def _row(place: int, instant: datetime, series: Sequence[Series], unit: str) -> tuple[str, ...]:
     cells = ("-" if (value := one.values[place]) is None else value_text(value, unit) for one in series)
-    return format_html(
-        '<tr><th scope="row">{}</th>{}</tr>',
-        instant_text(instant),
-        format_html_join("", "<td>{}</td>", ((cell,) for cell in cells)),
-    )
+    return instant_text(instant), *cells

@@ -32,8 +32,10 @@ class Table(NamedTuple):
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of rows that have a text for each column."""
+    """A table of rows that have a text for each column, in the active language."""
+    # Each title is translated once, not for each row.
+    titled = [Column(str(column.title), column.is_number) for column in columns]
     cells = [
-        [Cell(text, column.title, column.is_number) for text, column in zip(row, columns, strict=True)] for row in rows
+        [Cell(text, column.title, column.is_number) for text, column in zip(row, titled, strict=True)] for row in rows
     ]
-    return Table(columns, cells)
+    return Table(titled, cells)
