@@ -20,6 +20,7 @@ from tests.factories import claim_one, make_in_state, make_job, now
 from tests.marks import committed, on_a_wire
 from tests.proxy import cutting_proxy
 
+MEASURES_ROUND_TRIPS = True
 HOUR = timedelta(hours=1)
 #: first, two more that are trivial, and then so many as fit at 0.12 s each
 STATEMENTS_MAX = 6

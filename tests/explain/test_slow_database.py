@@ -12,6 +12,8 @@ from tests.factories import claim_one, make_job
 from tests.marks import committed, on_a_wire
 from tests.proxy import cutting_proxy
 
+MEASURES_ROUND_TRIPS = True
+
 
 @committed
 @on_a_wire

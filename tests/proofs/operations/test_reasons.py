@@ -26,6 +26,7 @@ from tests.proofs.operations.crowded import crowded
 from tests.proofs.operations.provoked import LAST, NOT_IN_SQLITE, OF_ALL, OF_BACKLOG, OF_QUEUES, PROVOKED, QUEUE, Stage
 from tests.settings import VENDOR
 
+MEASURES_ROUND_TRIPS = True
 pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", "postgres", why="see make prove")]
 #: reasons of jobs with which all is well
 HEALTHY = {"running", "ended", "workers_busy"}
