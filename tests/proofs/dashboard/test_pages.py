@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 import re
 import time
@@ -104,6 +106,9 @@ def unbounded(statements):
 
 def measured(client, times):
     """(95th percentile of the seconds, number of statements) by name of the page."""
+    # A server does not have the objects of a test session, which the collector walks in a request now and then.
+    gc.collect()
+    gc.freeze()
     found = {}
     for name, address in addresses():
         seconds_of(client, address, 1)
@@ -111,13 +116,14 @@ def measured(client, times):
         assert not unbounded(statements), (name, unbounded(statements))
         assert len(statements) <= STATEMENTS_MAX, (name, len(statements))
         seconds = sorted(seconds_of(client, address, times))
-        found[name] = seconds[-max(1, round(len(seconds) * 0.05))], len(statements)
+        # By the nearest rank.
+        found[name] = seconds[math.ceil(0.95 * len(seconds)) - 1], len(statements)
     return found
 
 
 def test_every_page_is_fast_among_ten_million_jobs(full, row):
     """10,000,000 jobs, 2,000,000 of them alive, 37 queues, 400 tasks: 95th percentile of the ms of a server."""
-    sizes, times, limit = ((10_000, 10_000_000), 20, 0.2) if full else ((2_000, 4_000), 2, patient(2))
+    sizes, times, limit = ((10_000, 10_000_000), 40, 0.2) if full else ((2_000, 4_000), 2, patient(2))
     user = User.objects.create_superuser("root", password="x")
     client = Client()
     client.force_login(user)
@@ -127,6 +133,7 @@ def test_every_page_is_fast_among_ten_million_jobs(full, row):
             statistics(190 if full else 3)
             others()
             found.append(measured(client, times))
+            gc.unfreeze()
         JobStat.objects.all().delete()
         Worker.objects.all().delete()
     few, many = found
