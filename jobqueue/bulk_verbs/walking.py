@@ -45,11 +45,12 @@ def next_ids(
         condition &= quiet_since(verb, since)
     if (named := ids_of(filters)) is not None:
         return _of_named(named, filters, condition, after_id, until_id, most, using)
-    found: list[int] = []
+    found, is_gap = list[int](), True
     ends_at = time.monotonic() + SECONDS
     at, status, tag = max(after_id, first_id_of(filters) - 1), status_of(verb, filters), filters.get("tag")
     while at < until_id and time.monotonic() < ends_at:
-        if status is not None or tag is None:
+        # Behind a window with matching jobs the next ones follow at once, as a rule.
+        if is_gap and (status is not None or tag is None):
             at = _before_next(status, at, until_id, using)
         if tag is None:
             up_to = min(at + WINDOW, until_id)
@@ -59,10 +60,10 @@ def next_ids(
             ids = tagged_ids(tag, above=at, up_to=until_id, most=size, using=using)
             up_to = ids[-1] if len(ids) == size else until_id
             rows = _some(ids, filters, using)
-        found += _ids(rows.filter(condition), most - len(found))
+        found += (more := _ids(rows.filter(condition), most - len(found)))
         if len(found) == most:
             return found, found[-1]
-        at = up_to
+        at, is_gap = up_to, not more
     return found, at
 
 

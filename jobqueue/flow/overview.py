@@ -28,7 +28,7 @@ class QueueState:
 
     queue: str
     task: str | None
-    ready: int | None  # due, counted up to COUNT_MAX; None for a task
+    ready: int | None  # due, counted up to a bound; None for a task
     running: int | None
     mode: str  # "", "paused" or "draining"
     reason: str
@@ -62,13 +62,13 @@ def known_names(*, using: str) -> list[str]:
     return sorted(names | {*load().queues})[:QUEUES_MAX]
 
 
-def queue_states(*, using: str, names: Collection[str] | None = None) -> list[QueueState]:
+def queue_states(*, using: str, names: Collection[str] | None = None, most: int | None = None) -> list[QueueState]:
     """`names`, or all of known_names(), each followed by its tasks for which something is set.
 
-    A few statements, with some index seeks and up to COUNT_MAX index entries for each queue.
+    A few statements, with some index seeks and up to `most` (default COUNT_MAX) index entries for each count.
     """
     chosen = known_names(using=using) if names is None else sorted({*names})
-    places = _Places(using, chosen)
+    places = _Places(using, chosen, most)
     return [places.state(queue, task) for queue in chosen for task in [None, *places.tasks_of(queue)]]
 
 
@@ -80,9 +80,9 @@ def place_state(queue: str, task: str | None, *, using: str) -> QueueState:
 class _Places:
     """What is set at the moment, how many jobs of `queues` wait and run, and which workers know limits."""
 
-    def __init__(self, using: str, queues: Sequence[str]) -> None:
+    def __init__(self, using: str, queues: Sequence[str], most: int | None = None) -> None:
         self._using = using
-        self._live = count_live(queues, using, lambda: None, COUNT_MAX, only=("ready", "running"))
+        self._live = count_live(queues, using, lambda: None, most or COUNT_MAX, only=("ready", "running"))
         self._pauses = {(one.queue, one.task): one for one in paused(using=using)}
         self._limits = {(one.queue, one.task): one for one in limits(using=using)}
         self._workers = running_workers(using)

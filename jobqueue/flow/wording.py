@@ -11,9 +11,9 @@ from django.utils.translation import gettext, ngettext
 from jobqueue.flow.overview import COUNT_MAX, QueueState
 
 
-def count_text(count: int) -> str:
-    """A count as text; "10000+" if it stopped there."""
-    return f"{count}+" if count >= COUNT_MAX else str(count)
+def count_text(count: int, most: int | None = None) -> str:
+    """A count as text; "10000+" if it stopped at `most` (default COUNT_MAX)."""
+    return f"{count}+" if count >= (most or COUNT_MAX) else str(count)
 
 
 def concurrency_text(state: QueueState) -> str:

@@ -7,6 +7,7 @@ from django.utils.html import strip_tags
 
 from jobqueue import enqueue_many
 from jobqueue.admin.queues import queue_admin as queues
+from jobqueue.admin.queues import rows as queue_rows
 from jobqueue.flow import drain, pause, set_limit
 from jobqueue.flow.overview import COUNT_MAX, queue_states
 from jobqueue.maintenance.worker_rows import register
@@ -111,12 +112,14 @@ def test_more_queues_than_are_looked_at_and_counts_that_stop_are_told(monkeypatc
 
 
 def test_a_count_stops_and_says_so(monkeypatch):
-    for module in ("jobqueue.flow.overview", "jobqueue.flow.wording", "jobqueue.admin.queues.queue_admin"):
-        monkeypatch.setattr(f"{module}.COUNT_MAX", 3)
+    monkeypatch.setattr(queue_rows, "COUNT_MAX", 3)
     enqueue_many("mail", range(5))
-    page = text_of(root().get(QUEUES))
+    client = root()
+    page = text_of(client.get(QUEUES))
     assert rows_of(page)["mail"][1] == "3+"
     assert "Counts stop at 3." in page
+    # Its own page counts more of them.
+    assert "5" in text_of(client.get(f"{QUEUES}queue/", {"queue": "mail"}))
     assert COUNT_MAX == 10_000
 
 

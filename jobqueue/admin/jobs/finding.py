@@ -30,9 +30,9 @@ from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: jobs that are looked at in one go, where no index has those that match
-SEARCHED = 20_000
+SEARCHED = 10_000
 #: how often, and for how long, a page that is not full looks at more
-WINDOWS_MAX, LOOK_SECONDS = 8, 0.08
+WINDOWS_MAX, LOOK_SECONDS = 16, 0.08
 #: jobs of a tag that one page looks at
 TAGGED = 2000
 #: Where indexes end with the key, ix_lease has these jobs in the order of ids, as they have no lease. FAILED jobs are

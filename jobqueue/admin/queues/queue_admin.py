@@ -15,13 +15,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.readonly import ReadOnlyAdmin
+from jobqueue.admin.queues import rows
 from jobqueue.admin.queues.breaker import breaker_view
 from jobqueue.admin.queues.page import place_view
 from jobqueue.admin.queues.rows import breaker_cells, queue_cells, queue_page
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.flow.breaker_list import breaker_facts
-from jobqueue.flow.overview import COUNT_MAX, QUEUES_MAX, known_names, queue_states
+from jobqueue.flow.overview import QUEUES_MAX, known_names, queue_states
 from jobqueue.models import FlowRule
 
 QUEUES_SHOWN = 50
@@ -55,7 +56,7 @@ class QueueAdmin(ReadOnlyAdmin):
         known = known_names(using=using)
         names = [name for name in known if query.casefold() in name.casefold()]
         page = Paginator(names, QUEUES_SHOWN).get_page(request.GET.get("p"))
-        states = queue_states(using=using, names=list(page.object_list))
+        states = queue_states(using=using, names=list(page.object_list), most=rows.COUNT_MAX)
         now = read_now(using)
         context = {
             **self.admin_site.each_context(request),
@@ -114,11 +115,11 @@ class QueueAdmin(ReadOnlyAdmin):
 
 
 def _is_capped(*counts: int | None) -> bool:
-    return any(count is not None and count >= COUNT_MAX for count in counts)
+    return any(count is not None and count >= rows.COUNT_MAX for count in counts)
 
 
 def _notes(known: int, capped: bool) -> Any:
     if known >= QUEUES_MAX:
         yield gettext("Only the first %(n)d queues are listed.") % {"n": QUEUES_MAX}
     if capped:
-        yield gettext("Counts stop at %(n)d.") % {"n": COUNT_MAX}
+        yield gettext("Counts stop at %(n)d.") % {"n": rows.COUNT_MAX}

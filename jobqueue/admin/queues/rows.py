@@ -20,6 +20,8 @@ from jobqueue.models import BreakerState, FlowRule
 from jobqueue.validation import check_queue
 
 NAME_CHARS, REASON_CHARS = 120, 200
+#: jobs of a queue that the list counts; its own page counts more of them
+COUNT_MAX = 1000
 _MODES = {"": "running", "paused": "expired", "draining": "scheduled"}
 _BREAKERS = {"closed": "done", "open": "failed", "half-open": "expired"}
 
@@ -129,7 +131,7 @@ def _link(name: str, page: Callable[[str], str], check: Callable[[object], objec
 def _count(count: int | None, most: int | None) -> str:
     if count is None:
         return ""
-    return stacked(count_text(count), gettext("of at most %(n)d") % {"n": most} if most is not None else "")
+    return stacked(count_text(count, COUNT_MAX), gettext("of at most %(n)d") % {"n": most} if most is not None else "")
 
 
 def limit_texts(state: QueueState, name: str) -> tuple[str, str]:
