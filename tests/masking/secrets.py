@@ -25,5 +25,5 @@ SECRETS = [
     (f"-----BEGIN RSA PRIVATE KEY-----\n{A40}\n{A40}\n-----END RSA PRIVATE KEY-----", A40),
     (f"-----BEGIN PRIVATE KEY-----\n{A40}\n{A40}", A40), (f"private_key={HEX}{HEX}", HEX),
     ("paid with 4111 1111 1111 1111", "1111 1111"), ("card 5555555555554444.", "5555555555554444"),
-    ("resident 900101-1234567", "1234567"), ("ssn 123-45-6789", "45-6789"), (f"비밀번호: {S}", S),
+    ("resident 900101-4870934", "4870934"), ("ssn 123-45-6789", "45-6789"), (f"비밀번호: {S}", S),
 ]  # fmt: skip
