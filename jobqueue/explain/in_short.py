@@ -1,4 +1,4 @@
-"""What is told of a database that answers slowly: database_slow, and what surely stops jobs, in a few statements.
+"""Explanations through a slow connection: a few statements find database_slow and the causes that surely stop jobs.
 
 Each look is made only if the Stopwatch has time for it, the most certain cause first: whether the database refuses
 writes, what operators have set for the queue, which workers run. What limits, breakers and busy workers hold up would

@@ -62,7 +62,7 @@ def clock(worker: ShownWorker) -> str:
 
 
 def what_next(worker: ShownWorker) -> str:
-    """What happens to the jobs of a worker that is silent or has stopped; "" if it runs."""
+    """A sentence about the jobs of a silent or stopped worker: what happens to them next. "" for one that runs."""
     if worker.stopped_at is not None:
         return gettext("It has stopped. Its jobs run again when their leases have ended.") if worker.jobs else ""
     if state_of(worker, worker.now) != "silent":

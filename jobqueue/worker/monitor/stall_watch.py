@@ -142,7 +142,7 @@ class StallWatch:
         using = self._options.database
         # As all lines of the log; a monitor has no request whose language it could take.
         with translation.override("en"):
-            # Nobody waits for it: the likeliest reason counts, also where each statement takes long.
+            # All causes, however long that takes: nobody waits for this answer.
             reasons = explain_queue(queue, using=using, all_causes=True)
             found = [one for one in reasons if one.code not in ("no_worker", "running")]
             surely = bool(found) and found[0].code != "workers_busy"
