@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -50,17 +50,23 @@ def snapshot(*, queue: str | None = None, using: str | None = None) -> list[Queu
 
 
 def figures(
-    queues: Iterable[str], *, everywhere: bool, using: str, most: int | None = None, seconds: float | None = None
+    queues: Iterable[str],
+    *,
+    everywhere: bool,
+    using: str,
+    most: Callable[[int], int] | None = None,
+    seconds: float | None = None,
 ) -> list[QueueStats]:
     """As snapshot(): the figures of `queues`, which may have no jobs, and with `everywhere` of those that have some.
 
-    Counts are exact to `most`, or COUNT_MAX. Raises StatementTimeout after `seconds`, or READ_SECONDS.
+    Counts are exact to COUNT_MAX, or to what most() gives for the number of queues. Raises StatementTimeout after
+    `seconds`, or READ_SECONDS.
     """
     named = {*queues}
     with explain_missing_table(using), time_limit(seconds or READ_SECONDS, using=using) as limit:
         chosen = named | {*queue_names(using=using, limit=QUEUES_MAX)} if everywhere else named
         now = read_now(using)
-        live = count_live(sorted(chosen), using, limit.check, most)
+        live = count_live(sorted(chosen), using, limit.check, most(len(chosen)) if most else None)
         recent = read_recent(now, using, None if everywhere else sorted(named))
     return [_stats(name, live[name], recent.get(name, Recent()), now) for name in sorted(chosen)]
 

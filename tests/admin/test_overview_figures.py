@@ -126,7 +126,7 @@ class TestHeldBack:
         assert '<li class="jobqueue-tile-warn"><a href="/admin/jobqueue/job/?state=held"' in page
 
     def test_a_count_above_the_cap_says_so(self, monkeypatch):
-        monkeypatch.setattr(reading, "COUNT_MAX", 2)
+        monkeypatch.setattr(reading, "COUNTS_MAX", (2,))
         for job_id in make_jobs(3, "mail"):
             set_columns(job_id, gate=KEY_GATE)
         assert tile(show(), "Held back")[0] == "2+ by keys 2"

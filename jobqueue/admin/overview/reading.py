@@ -24,8 +24,9 @@ from jobqueue.stats.queues import QueueStats, figures
 T = TypeVar("T")
 #: how long a section may take, and how long what it has read is shown to everybody
 READ_SECONDS, KEPT_SECONDS = 2.0, 2
-#: jobs of a queue and state are counted up to this: a page that is looked at all day counts less than a command
-COUNT_MAX = 1000
+#: jobs of a queue and state are counted up to the first of these by which all queues have no more than ENTRIES_MAX of
+#: a state, or else the last: a page that is looked at all day counts less than a command
+COUNTS_MAX, ENTRIES_MAX = (1000, 500, 250), 10_000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
 #: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
@@ -82,9 +83,14 @@ def kept(section: str, using: str, read: Callable[[], T], seconds: int = KEPT_SE
     return keeping.kept(f"overview-{using}-{section}", read, seconds)
 
 
+def count_max(queues: int) -> int:
+    """Up to how many jobs of a state are counted in each of so many queues."""
+    return next((most for most in COUNTS_MAX if most * queues <= ENTRIES_MAX), COUNTS_MAX[-1])
+
+
 def queues(using: str) -> list[QueueStats]:
-    """The figures of each queue. Raises StatementTimeout, as all of these."""
-    return figures((), everywhere=True, using=using, most=COUNT_MAX, seconds=READ_SECONDS)
+    """The figures of each queue, up to count_max(). Raises StatementTimeout, as all of these."""
+    return figures((), everywhere=True, using=using, most=count_max, seconds=READ_SECONDS)
 
 
 def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part], dict[str, QueueHistory]]:
@@ -94,13 +100,14 @@ def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part],
 
 def held_back(using: str, names: Sequence[str]) -> HeldBack:
     """The jobs behind gates in the first QUEUES_MAX of these queues."""
+    most = count_max(len(names))
     with time_limit(READ_SECONDS, using=using) as limit:
-        of_queues = count_held_back(names[:QUEUES_MAX], using, limit.check, COUNT_MAX)
+        of_queues = count_held_back(names[:QUEUES_MAX], using, limit.check, most)
     found = dict.fromkeys(GATES, 0)
     for of_gates in of_queues.values():
         for gate, count in of_gates.items():
             found[gate] += count
-    capped = len(names) > QUEUES_MAX or any(COUNT_MAX in of_gates.values() for of_gates in of_queues.values())
+    capped = len(names) > QUEUES_MAX or any(most in of_gates.values() for of_gates in of_queues.values())
     return HeldBack({gate: count for gate, count in found.items() if count}, capped)
 
 

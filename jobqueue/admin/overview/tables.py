@@ -10,7 +10,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.charts import sparkline
-from jobqueue.admin.overview.reading import COUNT_MAX, Failing
+from jobqueue.admin.overview.reading import Failing, count_max
 from jobqueue.admin.page.addresses import address_of, link, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, relative, short_class, short_task, span
@@ -56,12 +56,13 @@ def queue_table(
     """
     ordered = sorted(stats, key=lambda one: (-one.oldest_age_seconds, -one.ready, one.queue))[:QUEUES_SHOWN]
     averages = any(found.whole.waits is None for found in histories.values())
-    rows = [_queue(one, histories.get(one.queue), modes.get(one.queue), may, label) for one in ordered]
+    most = count_max(len(stats))
+    rows = [_queue(one, most, histories.get(one.queue), modes.get(one.queue), may, label) for one in ordered]
     return table_of((*_QUEUE, *(_AVERAGES if averages else _TIMES)), rows)
 
 
 def _queue(
-    one: QueueStats, history: QueueHistory | None, mode: str | None, may: Mapping[str, bool], label: str
+    one: QueueStats, most: int, history: QueueHistory | None, mode: str | None, may: Mapping[str, bool], label: str
 ) -> list[str]:
     name = plain(one.queue, NAME_CHARS)
     if may["view_flowrule"]:
@@ -73,11 +74,11 @@ def _queue(
     ended = number(round(one.throughput_per_minute, 1)) if one.throughput_per_minute else NOTHING
     return [
         name,
-        _count(one, "ready"),
+        _count(one, "ready", most),
         span(one.oldest_age_seconds) if one.oldest_age_seconds else NOTHING,
-        _count(one, "scheduled"),
-        _count(one, "running"),
-        _count(one, "failed"),
+        _count(one, "scheduled", most),
+        _count(one, "running", most),
+        _count(one, "failed", most),
         format_html("{} {}", ended, sparkline(course, label=label)) if any(course) else ended,
         *(_of_runs(history.whole) if history else (NOTHING, NOTHING, NOTHING)),
     ]
@@ -99,12 +100,12 @@ def _of_runs(whole: Ends) -> tuple[str, str, str]:
     return rate, waits, runs
 
 
-def _count(one: QueueStats, state: str) -> str:
-    """A count as a link to its jobs."""
+def _count(one: QueueStats, state: str, most: int) -> str:
+    """A count as a link to its jobs; counting stopped at `most`."""
     count = getattr(one, state)
     if not count:
         return NOTHING
-    text = number(count) + ("+" if count >= COUNT_MAX else "")
+    text = number(count) + ("+" if count >= most else "")
     return link(list_address("job", state=state, queue=one.queue), text)
 
 

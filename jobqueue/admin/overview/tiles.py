@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.overview.reading import COUNT_MAX, HeldBack, Workers
+from jobqueue.admin.overview.reading import HeldBack, Workers, count_max
 from jobqueue.admin.page.addresses import list_address
 from jobqueue.admin.page.formatting import number, span
 from jobqueue.gates.waiting import FLOW_GATE
@@ -66,8 +66,8 @@ def _of_jobs(stats: Sequence[QueueStats], workers: Workers | None) -> list[Tile]
 
 def _sum(stats: Sequence[QueueStats], name: str) -> str:
     """The jobs of all queues, with "+" if one of them has more than are counted."""
-    values = [getattr(one, name) for one in stats]
-    return number(sum(values)) + ("+" if any(value >= COUNT_MAX for value in values) else "")
+    values, most = [getattr(one, name) for one in stats], count_max(len(stats))
+    return number(sum(values)) + ("+" if any(value >= most for value in values) else "")
 
 
 def _of_held_back(held: HeldBack) -> Tile:
