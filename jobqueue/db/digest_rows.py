@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import groupby
 
 from django.db import connections
 from django.db.models import Model
@@ -18,8 +19,11 @@ def digest(source: bytes, *parts: str) -> bytes:
     return hashlib.sha256(text).digest()[:16]
 
 
-def write_rows(model: type[Model], rows: Sequence[Model], changing: Sequence[str], *, using: str) -> None:
-    """Insert `rows`; of those that exist, write the columns `changing`. One transaction; none for no rows."""
+def write_rows(rows: Sequence[Model], changing: Sequence[str], *, using: str) -> None:
+    """Insert `rows`; of those that exist, write the columns `changing`. One transaction; none for no rows.
+
+    Rows of one model come one after the other.
+    """
     if not rows:
         return
     connection = connections[using]
@@ -28,8 +32,9 @@ def write_rows(model: type[Model], rows: Sequence[Model], changing: Sequence[str
 
     def write() -> None:
         with vendor(using).transaction(connection):
-            model._base_manager.using(using).bulk_create(
-                rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique
-            )
+            for model, of_model in groupby(rows, lambda row: type(row)):
+                model._base_manager.using(using).bulk_create(
+                    list(of_model), update_conflicts=True, update_fields=list(changing), unique_fields=unique
+                )
 
     retry_transient("housekeeping", write, using=using)

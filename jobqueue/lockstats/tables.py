@@ -39,7 +39,7 @@ def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *
         # In order of the key: two processes never write one row, but their index entries are neighbours.
         for (kind, key), counters in sorted(totals.items())
     ]
-    write_rows(LockStat, rows, COUNTER_NAMES, using=using)
+    write_rows(rows, COUNTER_NAMES, using=using)
 
 
 def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Refused], *, using: str) -> None:
@@ -54,7 +54,7 @@ def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Re
         )
         for (verb, error), counters in sorted(refused.items())
     ]
-    write_rows(RedoneStat, rows, ("last_seen_at", "redone", "given_up"), using=using)
+    write_rows(rows, ("last_seen_at", "redone", "given_up"), using=using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
@@ -71,4 +71,4 @@ def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
         )
         for key, found in sorted(by_id.items())
     ]
-    write_rows(LockFinding, rows, ("last_seen_at", "seconds", "detail"), using=using)
+    write_rows(rows, ("last_seen_at", "seconds", "detail"), using=using)

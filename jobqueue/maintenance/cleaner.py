@@ -26,6 +26,7 @@ from jobqueue.models import (
     OrderingKey,
     OutboxEvent,
     OutboxKey,
+    QueueStat,
     RedoneStat,
     Redrive,
     Schedule,
@@ -144,6 +145,13 @@ SCHEDULES = Cleaner(
 JOB_STATS = Cleaner(
     "statistics", JobStat, "begins_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
+QUEUE_STATS = Cleaner(
+    "queue_statistics",
+    QueueStat,
+    "begins_at",
+    "ix_queue_stat_age",
+    lambda settings: settings.stat_retention_seconds,
+)
 JOB_STAT_TOTALS = Cleaner(
     "statistics_totals",
     JobStatTotal,
@@ -163,6 +171,7 @@ CLEANERS = (
     LOCK_FINDINGS,
     REDONE_STATS,
     JOB_STATS,
+    QUEUE_STATS,
     JOB_STAT_TOTALS,
     JOB_ALARMS,
     ORDERING_KEYS,

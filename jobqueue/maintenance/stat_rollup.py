@@ -1,6 +1,6 @@
 """Adds the rows of statistics up: those of processes to minutes, minutes to hours, hours to days.
 
-The rows of processes are also added to the totals, in the same transaction: each end is in a total exactly once.
+Rows of processes by task are also added to the totals, in the same transaction: each end is in a total exactly once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from django.db import connections
+from django.db.models import QuerySet
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
-from jobqueue.maintenance.stat_totals import add_to_totals, sums_by_kind
-from jobqueue.models import JobStat
-from jobqueue.stats.counts import Counts, Kind
+from jobqueue.maintenance.stat_totals import Name, add_to_totals, name_of, sums_by_name
+from jobqueue.models import JobStat, QueueStat
+from jobqueue.stats.counts import Counts
 
 #: rows of one transaction
 BATCH = 500
@@ -44,6 +45,10 @@ RULES = (
     Rule(JobStat.Span.MINUTE, JobStat.Span.HOUR, 3600, timedelta(hours=3)),
     Rule(JobStat.Span.HOUR, JobStat.Span.DAY, 86_400, timedelta(days=8)),
 )
+
+
+#: the tables, and the columns whose values have rows of their own
+TABLES: dict[type[JobStat | QueueStat], tuple[str, ...]] = {JobStat: ("queue", "task"), QueueStat: ("queue",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +86,19 @@ def roll_up(*, using: str) -> RolledUp:
 
 
 def roll_up_some(*, using: str) -> RolledUp:
-    """One step: one transaction, by the first rule that finds rows."""
+    """One step: one transaction, by the first table and rule that find rows."""
     now = read_now(using)
-    for rule in RULES:
-        until = _begin(now - rule.age, rule)
-        rows = JobStat.objects.using(using).filter(span=rule.source, begins_at__lt=until)
-        # The usual case: no transaction.
-        oldest = rows.order_by("begins_at").values_list("begins_at", flat=True).first()
-        if oldest is not None:
-            begins_at = _begin(oldest, rule)
-            done = retry_transient("housekeeping", partial(_merge, rule, begins_at, now, using), using=using)
-            if done.rows_read:
-                return done
+    for model in TABLES:
+        for rule in RULES:
+            until = _begin(now - rule.age, rule)
+            rows = model._default_manager.using(using).filter(span=rule.source, begins_at__lt=until)
+            # The usual case: no transaction.
+            oldest = rows.order_by("begins_at").values_list("begins_at", flat=True).first()
+            if oldest is not None:
+                merge = partial(_merge, model, rule, _begin(oldest, rule), now, using)
+                done = retry_transient("housekeeping", merge, using=using)
+                if done.rows_read:
+                    return done
     return RolledUp()
 
 
@@ -102,30 +108,34 @@ def _begin(instant: datetime, rule: Rule) -> datetime:
     return datetime.fromtimestamp(seconds - seconds % rule.seconds, tz=instant.tzinfo)
 
 
-def _merge(rule: Rule, begins_at: datetime, now: datetime, using: str) -> RolledUp:
+def _merge(model: type[JobStat | QueueStat], rule: Rule, begins_at: datetime, now: datetime, using: str) -> RolledUp:
     """Replace rows of `source` in one target span, and those of `target` that they belong to, by their sums.
 
-    In the order of queue and task, so that the rows of one kind come together however many kinds there are.
+    In the order of their names, so that rows of one name come together however many names there are.
     """
-    server, stats = vendor(using), JobStat.objects.using(using)
+    server, columns = vendor(using), TABLES[model]
+    stats: QuerySet[JobStat | QueueStat] = model._default_manager.using(using)
     end = begins_at + timedelta(seconds=rule.seconds)
     with server.transaction(connections[using]):
         rows = stats.filter(span=rule.source, begins_at__gte=begins_at, begins_at__lt=end)
-        found = list(server.lock_rows(rows.order_by("queue", "task", "id"))[:BATCH])
+        found = list(server.lock_rows(rows.order_by(*columns, "id"))[:BATCH])
         if not found:
             return RolledUp()
-        kinds = {Kind(row.queue, row.task) for row in found}
-        there = stats.filter(span=rule.target, begins_at=begins_at, queue__in={kind.queue for kind in kinds})
-        earlier = [row for row in server.lock_rows(there.order_by("id")) if Kind(row.queue, row.task) in kinds]
-        sums = sums_by_kind([*earlier, *found])
+        names = {name_of(row, columns) for row in found}
+        there = stats.filter(span=rule.target, begins_at=begins_at, queue__in={row.queue for row in found})
+        earlier = [row for row in server.lock_rows(there.order_by("id")) if name_of(row, columns) in names]
+        sums = sums_by_name([*earlier, *found], columns)
         stats.filter(pk__in=[row.pk for row in (*earlier, *found)]).delete()
-        new = [_row(rule.target, begins_at, kind, counts) for kind, counts in sorted(sums.items())]
+        new = [_row(model, rule.target, begins_at, name, counts) for name, counts in sorted(sums.items())]
         stats.bulk_create(new, batch_size=BATCH)
-        if rule.source == JobStat.Span.PROCESS:
-            add_to_totals(found, now, using=using)
+        of_tasks = [row for row in found if isinstance(row, JobStat)]
+        if of_tasks and rule.source == JobStat.Span.PROCESS:
+            add_to_totals(of_tasks, now, using=using)
     return RolledUp(len(found), len(new))
 
 
-def _row(span: JobStat.Span, begins_at: datetime, kind: Kind, counts: Counts) -> JobStat:
-    names = {"span": span, "begins_at": begins_at, "queue": kind.queue, "task": kind.task}
-    return JobStat(id=os.urandom(16), **names, **counts.columns())
+def _row(
+    model: type[JobStat | QueueStat], span: JobStat.Span, begins_at: datetime, name: Name, counts: Counts
+) -> JobStat | QueueStat:
+    names = dict(zip(TABLES[model], name, strict=True))
+    return model(id=os.urandom(16), span=span, begins_at=begins_at, **names, **counts.columns())

@@ -30,7 +30,7 @@ from jobqueue.models.outbox import OutboxEvent, OutboxKey
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
-from jobqueue.models.stat import JobStat, JobStatTotal
+from jobqueue.models.stat import JobStat, JobStatTotal, QueueStat
 from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
@@ -64,6 +64,7 @@ __all__ = [
     "OrderingKey",
     "OutboxEvent",
     "OutboxKey",
+    "QueueStat",
     "RedoneStat",
     "Redrive",
     "ResultExpiry",

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Literal, NamedTuple, TypeAlias
 
 from jobqueue.models.stat import CountedEnds
-from jobqueue.stats.histogram import BUCKETS, bucket_of
+from jobqueue.stats.histogram import BUCKETS, bucket_of, known
 
 #: the columns of CountedEnds that count ends; each end is in one of the first four
 End: TypeAlias = Literal["done", "retried", "dead", "canceled"]
@@ -95,11 +95,10 @@ def _sparse(counts: Iterable[int]) -> dict[str, int]:
     return {str(number): count for number, count in enumerate(counts) if count}
 
 
-def _dense(counts: Mapping[str, int]) -> list[int]:
+def _dense(histogram: object) -> list[int]:
     found = _empty()
-    for number, count in counts.items():
-        if number.isdecimal() and int(number) < BUCKETS:
-            found[int(number)] += count
+    for number, count in known(histogram):
+        found[number] += count
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jobqueue.stats.histogram import BUCKETS, quantile
+from jobqueue.stats.histogram import BUCKETS, known, quantile
 
 #: columns of the rows of which the sum is taken, and those of which the largest value is
 SUMS = ("done", "retried", "dead", "canceled", "runs", "wait_us", "run_us")
@@ -86,10 +86,5 @@ class Ends:
 
 
 def buckets(histogram: str) -> tuple[tuple[int, int], ...]:
-    """Those of a stored histogram, a text of JSON; plain SQL may have written anything."""
-    found = json.loads(histogram)
-    return tuple(
-        (int(number), count)
-        for number, count in (found.items() if isinstance(found, dict) else ())
-        if number.isdecimal() and int(number) < BUCKETS and type(count) is int
-    )
+    """Those of a stored histogram, a text of JSON."""
+    return tuple(known(json.loads(histogram)))

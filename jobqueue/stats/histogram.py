@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 #: upper bound of each bucket in seconds; one more bucket has what is longer
 BOUNDS_SECONDS = (
@@ -15,6 +15,13 @@ BUCKETS = len(BOUNDS_SECONDS) + 1
 def bucket_of(seconds: float) -> int:
     """The number of the bucket that counts `seconds`."""
     return bisect_left(BOUNDS_SECONDS, seconds)
+
+
+def known(histogram: object) -> Iterator[tuple[int, int]]:
+    """(Number of a bucket, count) of a stored histogram, without what a later version or plain SQL has written."""
+    for number, count in histogram.items() if isinstance(histogram, dict) else ():
+        if number.isdecimal() and int(number) < BUCKETS and type(count) is int:
+            yield int(number), count
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:

@@ -13,7 +13,7 @@ from django.db.models import Count, Max, QuerySet, Sum
 
 from jobqueue.db.stat_expressions import Addend, PartNumber, as_text
 from jobqueue.db.time_limit import time_limit
-from jobqueue.models import JobStat
+from jobqueue.models import JobStat, QueueStat
 from jobqueue.stats.ends import MOST, SUMS, Ends, buckets
 
 #: how long a read may take
@@ -60,21 +60,29 @@ def empty_parts(now: datetime, length: timedelta, part: timedelta) -> dict[int, 
     return {number: Part(begins_at=_EPOCH + number * part) for number in range(first, last + 1)}
 
 
-def rows_of(
+def rows_of(parts: Mapping[int, Part], now: datetime, using: str, queue: str | None, task: str | None) -> QuerySet[Any]:
+    """The rows that begin in one of `parts`: those of queues, which are fewer, unless a task is given."""
+    if task is not None:
+        return rows_of_tasks(parts, now, using, queue, task)
+    return _rows(QueueStat, parts, now, using, queue)
+
+
+def rows_of_tasks(
     parts: Mapping[int, Part], now: datetime, using: str, queue: str | None, task: str | None
 ) -> QuerySet[JobStat]:
-    """The rows that begin in one of `parts`."""
-    rows = JobStat.objects.using(using).filter(
+    """The rows of tasks that begin in one of `parts`."""
+    rows = _rows(JobStat, parts, now, using, queue)
+    return rows if task is None else rows.filter(task=task)
+
+
+def _rows(model: type[Any], parts: Mapping[int, Part], now: datetime, using: str, queue: str | None) -> QuerySet[Any]:
+    rows: QuerySet[Any] = model._default_manager.using(using).filter(
         span__in=JobStat.Span.values, begins_at__gte=parts[min(parts)].begins_at, begins_at__lte=now
     )
-    if queue is not None:
-        rows = rows.filter(queue=queue)
-    if task is not None:
-        rows = rows.filter(task=task)
-    return rows.order_by()
+    return (rows if queue is None else rows.filter(queue=queue)).order_by()
 
 
-def add_sums(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedelta) -> int:
+def add_sums(parts: Mapping[int, Part], rows: QuerySet[Any], length: timedelta) -> int:
     """Add the sums of `rows` to their parts; the number of rows. One statement."""
     groups = rows.values(part=PartNumber("begins_at", length)).annotate(rows=Count("pk"), **AGGREGATES)
     total = 0
@@ -84,7 +92,7 @@ def add_sums(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedel
     return total
 
 
-def histograms(rows: QuerySet[JobStat], length: timedelta, most: int, *columns: str) -> Iterator[tuple[Any, ...]]:
+def histograms(rows: QuerySet[Any], length: timedelta, most: int, *columns: str) -> Iterator[tuple[Any, ...]]:
     """(Number of rows, Buckets of their waits, those of their run times, PartNumber, `columns`), of up to `most` rows.
 
     Rows of few runs are often equal: these are counted first, and each histogram is read once.
@@ -95,6 +103,6 @@ def histograms(rows: QuerySet[JobStat], length: timedelta, most: int, *columns: 
         yield number, known(waits), known(run_times), *values
 
 
-def _add_times(parts: Mapping[int, Part], rows: QuerySet[JobStat], length: timedelta) -> None:
+def _add_times(parts: Mapping[int, Part], rows: QuerySet[Any], length: timedelta) -> None:
     for number, waits, run_times, part in histograms(rows, length, ROWS_MAX + 1):
         parts[part].add_times(waits, run_times, number)

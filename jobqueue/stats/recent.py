@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from django.db.models import Q, Sum
 
 from jobqueue.db.stat_expressions import Addend
-from jobqueue.models import JobStat
+from jobqueue.models import QueueStat
 
 #: throughput and error rate are those of the last minutes, the present one included
 RATE_MINUTES = 5
 DEAD_MINUTES = 60
 #: rows that are not older than an hour
-_FINE = (JobStat.Span.PROCESS, JobStat.Span.MINUTE)
+_FINE = (QueueStat.Span.PROCESS, QueueStat.Span.MINUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def read_recent(now: datetime, using: str, queues: Sequence[str] | None = None) 
     """
     minute = now.replace(second=0, microsecond=0)
     since, hour = minute - timedelta(minutes=RATE_MINUTES - 1), minute - timedelta(minutes=DEAD_MINUTES - 1)
-    rows = JobStat.objects.using(using).filter(span__in=_FINE, begins_at__gte=hour, begins_at__lte=now)
+    rows = QueueStat.objects.using(using).filter(span__in=_FINE, begins_at__gte=hour, begins_at__lte=now)
     if queues is not None:
         rows = rows.filter(queue__in=queues)
     lately = Q(begins_at__gte=since)

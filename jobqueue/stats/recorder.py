@@ -26,7 +26,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.digest_rows import digest, write_rows
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
-from jobqueue.models import Job, JobStat
+from jobqueue.models import Job, JobStat, QueueStat
 from jobqueue.stats.counts import COLUMNS, Buffer, Counts, End, Kind
 from jobqueue.transitions import verb as verbs
 from jobqueue.transitions.leases import Lease
@@ -52,6 +52,7 @@ class _Window:
     def __init__(self, number: int, begins_at: datetime) -> None:
         self.number, self.begins_at, self.begun = number, begins_at, time.monotonic()
         self.sums: dict[Kind, Counts] = {}
+        self.of_queues: dict[str, Counts] = {}
         #: what the last write contained, until it is surely written
         self.unwritten: dict[Kind, Counts] = {}
 
@@ -60,6 +61,7 @@ class _Window:
         self.unwritten = taken
         for kind, counts in taken.items():
             self.sums.setdefault(kind, Counts()).add(counts)
+            self.of_queues.setdefault(kind.queue, Counts()).add(counts)
 
 
 class Recorder:
@@ -140,19 +142,21 @@ class Recorder:
         self._write_rows(window)
 
     def _write_rows(self, window: _Window) -> None:
-        rows = [
-            JobStat(
-                id=digest(self._source, str(window.number), *kind),
-                span=JobStat.Span.PROCESS,
-                begins_at=window.begins_at,
-                queue=kind.queue,
-                task=kind.task,
-                **window.sums[kind].columns(),
-            )
+        names = {"span": JobStat.Span.PROCESS, "begins_at": window.begins_at}
+        of_tasks = [
+            JobStat(id=self._id(window, *kind), **names, **kind._asdict(), **window.sums[kind].columns())
             for kind in sorted(window.unwritten)
         ]
-        write_rows(JobStat, rows, COLUMNS, using=self.using)
+        of_queues = [
+            QueueStat(id=self._id(window, queue), **names, queue=queue, **window.of_queues[queue].columns())
+            for queue in sorted({kind.queue for kind in window.unwritten})
+        ]
+        # In one transaction, so that both tables count the same ends.
+        write_rows([*of_tasks, *of_queues], COLUMNS, using=self.using)
         window.unwritten = {}
+
+    def _id(self, window: _Window, *names: str) -> bytes:
+        return digest(self._source, str(window.number), *names)
 
     def _complain(self, level: int, error: BaseException) -> None:
         logger.log(level, "job statistics could not be written: %s. They are kept and written later", error)

@@ -1,6 +1,5 @@
 """The overview: what it shows to whom, in how many statements, and what it does when a read is slow."""
 
-import os
 import re
 from datetime import timedelta
 
@@ -21,6 +20,7 @@ from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of, viewer
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
 from tests.matrix import enough_on
+from tests.stats.helpers import add
 
 pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="the figures are tested everywhere")]
 PAGE = "/admin/jobqueue/"
@@ -39,9 +39,7 @@ def worker(name="web-1:211:b/1.1", **columns):
 def ended(queue="mail", minutes=1, **counts):
     begins_at = now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
     times = {"runs": 9, "wait_times": {"3": 9}, "run_times": {"2": 9}}
-    return JobStat.objects.create(
-        id=os.urandom(16), queue=queue, task="t", span=JobStat.Span.MINUTE, begins_at=begins_at, **(times | counts)
-    )
+    return add(JobStat.Span.MINUTE, begins_at, queue, **(times | counts))
 
 
 def failed(queue="mail", error="boom", task="shop.mail.tasks.send"):
@@ -82,11 +80,25 @@ def test_the_tiles_count_jobs_and_workers_and_lead_to_them():
 
 
 def test_a_count_above_the_cap_says_so(monkeypatch):
-    monkeypatch.setattr(reading, "COUNT_MAX", 2)
-    for module in ("tiles", "tables"):
-        monkeypatch.setattr(f"jobqueue.admin.overview.{module}.COUNT_MAX", 2)
+    monkeypatch.setattr(reading, "COUNTS_MAX", (2,))
     make_jobs(3, "mail")
-    assert "Ready 2+" in plain_text(show())
+    page = show()
+    assert "Ready 2+" in plain_text(page)
+    assert 'queue=mail">2+</a>' in page
+
+
+def test_of_more_queues_fewer_jobs_of_each_are_counted(monkeypatch):
+    assert [reading.count_max(queues) for queues in (0, 1, 10, 11, 20, 21, 500)] == [1000] * 3 + [500] * 2 + [250] * 2
+    monkeypatch.setattr(reading, "COUNTS_MAX", (3, 2))
+    monkeypatch.setattr(reading, "ENTRIES_MAX", 3)
+    make_jobs(4, "mail")
+    client = root()
+    assert "Ready 3+" in plain_text(show(client))
+    make_job("web")
+    cache.clear()
+    page = show(client)
+    assert "Ready 3+" in plain_text(page)
+    assert 'queue=mail">2+</a>' in page
 
 
 def test_the_queue_with_the_longest_wait_comes_first():

@@ -18,6 +18,7 @@ from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare
 from jobqueue.stats.histogram import bucket_of
 from jobqueue.transitions import ack, claim, fail
+from tests.stats.helpers import write
 
 VERSION = "0.1"
 #: task -> runs per minute at noon, seconds waited and run, shares of runs that failed and of jobs that died
@@ -102,7 +103,7 @@ def _statistics(now):
         for number, (task, rate) in enumerate(RATES.items()):
             outage = task is tasks.send_receipt and 35 <= ago <= 55
             rows.append(_minute(task, begins_at, busy, rate, outage, dice, f"{ago}-{number}"))
-    JobStat.objects.bulk_create(rows, batch_size=500)
+    write(rows)
 
 
 def _minute(task, begins_at, busy, rate, outage, dice, name):

@@ -25,6 +25,7 @@ from jobqueue.transitions import ack, cancel, claim, fail, reap
 from tests.app import tasks
 from tests.factories import job, make_job, set_columns
 from tests.lockstats.test_lock_activity import count_keys, keep
+from tests.stats.helpers import add
 
 LONG = "a-very-long-name-without-a-single-space-" * 7
 #: of a queue: Latin without a place to break, and Korean, with what a page must not run
@@ -116,10 +117,10 @@ def _figures():
     )  # fmt: skip
     minute = now.replace(second=0, microsecond=0)
     for ago in range(10):
-        JobStat.objects.create(
-            id=bytes([ago]) * 16, span=JobStat.Span.MINUTE, begins_at=minute - timedelta(minutes=ago), queue=QUEUE,
-            task=TASK, done=90, retried=7, dead=3, canceled=1, runs=100, wait_us=10**8, wait_us_max=10**7, run_us=10**9,
-            run_us_max=10**8, wait_times={"6": 100}, run_times={"8": 90, "11": 10},
+        add(
+            JobStat.Span.MINUTE, minute - timedelta(minutes=ago), QUEUE, TASK, done=90, retried=7, dead=3, canceled=1,
+            runs=100, wait_us=10**8, wait_us_max=10**7, run_us=10**9, run_us_max=10**8, wait_times={"6": 100},
+            run_times={"8": 90, "11": 10},
         )  # fmt: skip
 
 

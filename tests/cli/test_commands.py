@@ -109,7 +109,12 @@ class TestReapLeases:
         expected |= {"schedule_ticks_deleted": 0, "schedule_versions_deleted": 0, "schedules_deleted": 0}
         expected |= {"groups_members_ended": 0, "groups_ended": 0, "groups_deleted": 0}
         expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
-        expected |= {"statistics_deleted": 0, "statistics_totals_deleted": 0, "statistics_added_up": 0}
+        expected |= {
+            "statistics_deleted": 0,
+            "queue_statistics_deleted": 0,
+            "statistics_totals_deleted": 0,
+            "statistics_added_up": 0,
+        }
         expected |= {"alarms_deleted": 0, "audit_events_deleted": 0}
         expected |= {"bulk_jobs_changed": 0, "bulk_jobs_refused": 0}
         assert json.loads(reap("--json", "--verbosity", "0")) == expected

@@ -40,6 +40,11 @@ def test_a_row_has_the_counts_that_were_written_to_it():
     assert sum(Counts.of(row).wait_times) == 0
 
 
+@pytest.mark.parametrize("odd", [None, [1], "1", {"3": "7"}, {"3": 0.5}, {"3": None}, {"-1": 1}])
+def test_what_plain_sql_wrote_into_a_histogram_is_not_counted(odd):
+    assert sum(Counts.of(JobStat(done=1, wait_times=odd)).wait_times) == 0
+
+
 def test_the_sums_of_two_counts_are_those_of_all_runs():
     first, second, both = Counts(done=1), Counts(done=2, lost=1), Counts(done=3, lost=1)
     for counts, run in ((first, (0.1, 3.0)), (second, (9.0, 0.01))):

@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, transaction
 
 from jobqueue import transitions
 from jobqueue.db import background_writer
-from jobqueue.models import Job, JobStat
+from jobqueue.models import Job, JobStat, QueueStat
 from jobqueue.stats import recorder
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, reap, release, snooze
 from tests.factories import claim_one, expire, make_job, make_jobs, set_columns, wait_until
@@ -92,6 +92,14 @@ def test_queue_and_task_have_rows_of_their_own_and_raw_rows_have_no_task():
         for queue in ("a", "b"):
             ack(claim_one(queue))
     assert sorted(JobStat.objects.values_list("queue", "task", "done")) == [("a", "", 1), ("b", "app.tasks.f", 1)]
+
+
+def test_a_queue_has_one_row_for_all_its_tasks():
+    with counted():
+        for task in ("app.tasks.f", "app.tasks.g"):
+            make_job("a", task=task)
+            ack(claim_one("a"))
+    assert list(QueueStat.objects.values_list("queue", "done")) == [("a", 2)]
 
 
 def test_a_row_is_of_a_minute_and_two_writes_of_one_minute_are_one_row(monkeypatch):

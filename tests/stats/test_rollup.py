@@ -1,5 +1,6 @@
 """Rows of statistics become fewer, and their sums stay."""
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.maintenance import cleaner, stat_rollup
-from jobqueue.maintenance.stat_rollup import RULES, StatRollup, roll_up
-from jobqueue.models import JobStat
+from jobqueue.maintenance.stat_rollup import RULES, RolledUp, StatRollup, roll_up
+from jobqueue.models import JobStat, QueueStat
 from tests.stats.helpers import add, sums
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +39,8 @@ def test_rows_of_processes_become_one_of_a_minute(now):
     # Their writers may still repeat a write.
     add(SPAN.PROCESS, begin(now, 60, 2), done=50)
     before = sums()
-    assert roll_up(using="default").rows_read == 6
+    # Of six rows by task, and six by queue.
+    assert roll_up(using="default").rows_read == 12
     first, second = rows(SPAN.MINUTE)
     assert (first.task, first.dead, first.runs, first.wait_us) == ("other", 3, 3, 0)
     assert (second.task, second.done, second.runs, second.wait_us) == ("t", 6, 3, 15)
@@ -63,6 +65,25 @@ def test_minutes_become_hours_and_hours_days(now):
     assert [(row.begins_at, row.dead) for row in rows(SPAN.DAY)] == [(day, 60)]
     assert [row.done for row in rows(SPAN.MINUTE)] == [7]
     assert sums() == before
+
+
+def test_a_histogram_that_plain_sql_wrote_stops_no_roll_up(now):
+    minute = begin(now, 60, 10)
+    odd = JobStat(id=os.urandom(16), span=SPAN.PROCESS, begins_at=minute, queue="q", done=1, wait_times={"3": "x"})
+    odd.save(force_insert=True)
+    roll_up(using="default")
+    assert [(row.done, row.wait_times) for row in rows(SPAN.MINUTE)] == [(1, {})]
+
+
+def test_queues_have_rows_of_their_own_in_which_tasks_are_added_up(now):
+    minute = begin(now, 60, 10)
+    for task in range(3):
+        add(SPAN.PROCESS, minute, queue="a", task=f"t{task}", done=1, wait_us_max=task)
+        add(SPAN.PROCESS, minute, queue="b", task=f"t{task}", dead=2)
+    assert roll_up(using="default") == RolledUp(rows_read=12, rows_written=8)
+    found = QueueStat.objects.filter(span=SPAN.MINUTE, begins_at=minute).order_by("queue")
+    assert [(row.queue, row.done, row.dead, row.wait_us_max) for row in found] == [("a", 3, 0, 2), ("b", 0, 6, 0)]
+    assert [row.wait_times for row in found] == [{"1": 3}, {"1": 3}]
 
 
 def test_a_row_that_comes_late_is_added_to_the_one_that_is_there(now):
@@ -101,8 +122,9 @@ def test_the_writers_of_rows_have_given_up_before_they_are_added_up():
 def test_old_rows_are_deleted(now, settings):
     add(SPAN.DAY, now - timedelta(days=401), done=1)
     add(SPAN.DAY, now - timedelta(days=399), done=2)
-    assert cleaner.JOB_STATS.run_once(load(), using="default").rows == 1
-    assert [row.done for row in rows(SPAN.DAY)] == [2]
+    both = (cleaner.JOB_STATS, cleaner.QUEUE_STATS)
+    assert [one.run_once(load(), using="default").rows for one in both] == [1, 1]
+    assert sums()[0] == 2
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": None}
     add(SPAN.DAY, now - timedelta(days=4000), done=1)
-    assert cleaner.JOB_STATS.run_once(load(), using="default").rows == 0
+    assert [one.run_once(load(), using="default").rows for one in both] == [0, 0]

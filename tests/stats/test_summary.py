@@ -1,5 +1,6 @@
 """read_summary(): the parts of a long span of time, and the sums of each kind, in bounded reads."""
 
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from jobqueue.stats import summary
 from jobqueue.stats.counts import Kind
 from jobqueue.stats.history import read_history
 from jobqueue.stats.summary import read_summary
-from tests.stats.helpers import add
+from tests.stats.helpers import add, write
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 27, 12, 34, 56, tzinfo=UTC)
@@ -67,9 +68,23 @@ def test_of_many_rows_counts_are_exact_and_times_are_those_of_some(monkeypatch):
     assert sum(part.done for part in found.parts) == 240
     assert [ends.done for ends in found.kinds.values()] == [80, 80, 80]
     # Random ids: 60 are expected, and 20 would be six times the usual distance from it.
-    sampled = sum(sum(part.waits) for part in found.parts) / 2
-    assert 20 < sampled < 100
-    assert sum(sum(ends.waits) for ends in found.kinds.values()) == 2 * sampled
+    for sampled in (found.parts, found.kinds.values()):
+        assert 20 < sum(sum(ends.waits) for ends in sampled) / 2 < 100
+
+
+def test_of_many_tasks_in_few_queues_the_times_of_the_parts_are_exact(monkeypatch):
+    monkeypatch.setattr(summary, "ROWS_MAX", 100)
+    monkeypatch.setattr(summary, "ROWS_SAMPLED", 60)
+    rows = [
+        JobStat(id=os.urandom(16), span=Span.MINUTE, begins_at=NOW - ago * MINUTE, queue="q", task=f"t{task}", done=1,
+                wait_times={"4": 1})
+        for task in range(80) for ago in range(3)
+    ]  # fmt: skip
+    write(rows)
+    found = read(HOUR, MINUTE)
+    assert found.share == 0.25
+    assert sum(sum(part.waits) for part in found.parts) == 240
+    assert 20 < sum(sum(ends.waits) for ends in found.kinds.values()) < 100
 
 
 def test_kinds_beyond_the_limit_are_left_out_and_that_is_told(monkeypatch):
@@ -89,4 +104,4 @@ def test_the_number_of_statements_does_not_grow_with_the_rows():
         with CaptureQueriesContext(connection) as captured:
             read()
         counts.append(len([one for one in captured.captured_queries if "job_stat" in one["sql"]]))
-    assert counts == [3, 3]
+    assert counts == [4, 4]

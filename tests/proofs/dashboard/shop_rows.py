@@ -11,6 +11,7 @@ from jobqueue.models import JobStat, Worker
 from jobqueue.stats.histogram import bucket_of
 from jobqueue.transitions import ack, claim, fail
 from tests.factories import make_job
+from tests.stats.helpers import write
 
 QUEUE, TASK = "payments", "shop.orders.tasks.charge_card"
 #: task and queue -> runs per minute, seconds waited and run, share that died
@@ -80,4 +81,4 @@ def _statistics(now):
                 run_us=round(count * ran * 1e6), run_us_max=round(3 * ran * 1e6),
                 wait_times={str(bucket_of(waited)): count}, run_times={str(bucket_of(ran)): count},
             ))  # fmt: skip
-    JobStat.objects.bulk_create(rows)
+    write(rows)

@@ -17,7 +17,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.models import Job, JobStat, Worker
+from jobqueue.models import Job, JobStat, QueueStat, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import sent
 from tests.factories import make_job, now
@@ -25,6 +25,7 @@ from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.dashboard.pages import addresses
 from tests.proofs.operations.crowded import crowded
+from tests.stats.helpers import write
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -45,18 +46,20 @@ def statistics(minutes):
     times = {"runs": 20, "wait_us": 10**6, "run_us": 10**6, "wait_times": {"3": 15, "7": 5}, "run_times": {"4": 20}}
     for minute in range(minutes):
         begins_at = latest - timedelta(minutes=minute)
-        JobStat.objects.bulk_create(
-            JobStat(
-                id=os.urandom(16),
-                span=JobStat.Span.MINUTE,
-                begins_at=begins_at,
-                queue=f"crowd{task % QUEUES:03}",
-                task=f"crowd.tasks.work{task}",
-                done=19,
-                dead=1,
-                **times,
-            )
-            for task in range(TASKS)
+        write(
+            [
+                JobStat(
+                    id=os.urandom(16),
+                    span=JobStat.Span.MINUTE,
+                    begins_at=begins_at,
+                    queue=f"crowd{task % QUEUES:03}",
+                    task=f"crowd.tasks.work{task}",
+                    done=19,
+                    dead=1,
+                    **times,
+                )
+                for task in range(TASKS)
+            ]
         )
 
 
@@ -135,6 +138,7 @@ def test_every_page_is_fast_among_ten_million_jobs(full, row):
             found.append(measured(client, times))
             gc.unfreeze()
         JobStat.objects.all().delete()
+        QueueStat.objects.all().delete()
         Worker.objects.all().delete()
     few, many = found
     slow = {}

@@ -18,7 +18,7 @@ from jobqueue.conf.alarms import FIGURES
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.maintenance.worker_rows import SILENT
-from jobqueue.models import Job, JobAlarm, JobStat, RedoneStat, Worker
+from jobqueue.models import Job, JobAlarm, JobStat, QueueStat, RedoneStat, Worker
 from jobqueue.transitions import claim, fail_many
 from tests.alarms.helpers import look_again
 from tests.alarms.receivers import http_receiver, smtp_sink
@@ -85,7 +85,7 @@ def rising(share):
 
 
 def ends(queue, **counts):
-    JobStat.objects.filter(queue=queue).delete()
+    QueueStat.objects.filter(queue=queue).delete()
     add(JobStat.Span.MINUTE, read_now("default").replace(second=0, microsecond=0), queue, **counts)
 
 

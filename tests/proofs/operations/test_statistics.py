@@ -13,7 +13,7 @@ import pytest
 
 from jobqueue.db.background_writer import FLUSH_SECONDS
 from jobqueue.maintenance.stat_rollup import roll_up
-from jobqueue.models import JobAttempt, JobStat
+from jobqueue.models import JobAttempt, JobStat, QueueStat
 from tests.app.tasks import observed_by_process
 from tests.marks import committed
 from tests.matrix import enough_on
@@ -119,7 +119,8 @@ def test_a_killed_process_loses_less_than_one_write(run_worker, observer, full, 
     missing = seen[1, 2] - done + seen[1, 3] - dead
     assert missing <= possible
     before = sums()
-    JobStat.objects.update(begins_at="2001-01-01T00:00:00Z")
+    for model in (JobStat, QueueStat):
+        model.objects.update(begins_at="2001-01-01T00:00:00Z")
     roll_up(using="default")
     assert sums() == before
     assert canceled == 0
