@@ -21,15 +21,15 @@ GATES = (KEY_GATE, FLOW_GATE, HELD_GATE, PARENTS_GATE)
 
 
 def count_held_back(
-    queues: Sequence[str], using: str, check: Callable[[], None], most: int
+    queues: Sequence[str], using: str, check: Callable[[], None], most: int, gates: Sequence[int] = GATES
 ) -> dict[str, dict[int, int]]:
-    """By queue and gate, how many jobs wait behind it, up to `most`; what has none is not in it.
+    """By queue and gate, of these gates, how many jobs wait behind it, up to `most`; what has none is not in it.
 
     check() is called between statements; it may raise. An index seek for each queue and gate, and an index entry for
     each job that is counted.
     """
     check()
-    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in GATES], using), [])
+    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using), [])
     check()
     found: dict[str, dict[int, int]] = {}
     runs = [{"queue": top.queue, "gate": top.gate} for top in tops]

@@ -22,7 +22,8 @@ from tests.settings import VENDOR
 
 # ANALYZE commits on MySQL.
 pytestmark = [committed, sized]
-TURNS = 60 if FULL else 6
+# Of fewer jobs PostgreSQL may take the right index although its statistics are wrong.
+TURNS = 60 if FULL else 12 if VENDOR == "postgres" else 6
 SEED, CAP, WINDOW, TAGGED, PAGE = 500, 50, 100, 40, 20
 #: index entries, the rows of a part for its totals and again for its ids, and what names the queues
 READS_MAX = 3 * CAP + 2 * 2 * 2 * (2 * WINDOW) + 200

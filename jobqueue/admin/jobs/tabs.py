@@ -21,6 +21,7 @@ from jobqueue.db.time_limit import TimeLimit, time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.stats.held_back import count_held_back
 from jobqueue.stats.live import count_live
 from jobqueue.transitions.claiming.candidates import queue_names
 
@@ -136,13 +137,13 @@ def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[st
     most = max(OF_A_QUEUE, readonly.COUNT_CAP // max(1, len(names)))
     live = count_live(names[:QUEUES_COUNTED], using, limit.check, most).values()
     limit.check()
-    held_rows = Job.objects.using(using).filter(status=_READY, gate=HELD_GATE, queue__in=names[:QUEUES_COUNTED])
-    held = vendor(using).force_index(held_rows, "ix_pick").values("pk")[: readonly.COUNT_CAP].count()
+    behind = count_held_back(names[:QUEUES_COUNTED], using, limit.check, most, gates=(HELD_GATE,))
+    held = [of_gates[HELD_GATE] for of_gates in behind.values()]
     more = len(names) > QUEUES_COUNTED
     ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
     # There, held jobs are scheduled ones: they wait for a person.
     return {
         "ready": Number(ready, more or any(one.ready >= most for one in live)),
-        "scheduled": Number(max(0, later - held), more or any(one.scheduled >= most for one in live)),
-        "held": Number(held, more or held >= readonly.COUNT_CAP),
+        "scheduled": Number(max(0, later - sum(held)), more or any(one.scheduled >= most for one in live)),
+        "held": Number(sum(held), more or any(one >= most for one in held)),
     }
