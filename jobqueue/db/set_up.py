@@ -16,7 +16,7 @@ class Plan(NamedTuple):
     text: str  # in the server's words, a step per line
     scans: bool  # a step reads a whole table
     sorts: bool  # a step sorts, or keeps its rows in a temporary table
-    is_small: bool = False  # the table is so small that the server may prefer to read all of it
+    is_small: bool = False  # the server may prefer to read and sort rows, of which there are few
 
     def uses(self, index: str) -> bool:
         """Whether a step goes by this index."""

@@ -4,6 +4,7 @@ import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
+from jobqueue import enqueue_many
 from jobqueue.doctor import Level
 from jobqueue.doctor.claim_plan import plan_of
 from jobqueue.models import Job, OutboxEvent, Worker
@@ -147,3 +148,16 @@ def test_the_plan_of_an_empty_table_with_a_large_file_is_no_finding(backlog):  #
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE job_queue")
     assert "claim_plan" not in ids()
+
+
+@committed
+@pytest.mark.parametrize("jobs", [5, 3000])
+def test_statistics_of_an_emptied_table_are_a_finding_if_a_claim_reads_many_jobs(backlog, jobs):  # noqa: F811
+    """PostgreSQL then expects one row, and takes the shortest index that begins with the queue."""
+    add_worker()
+    Job.objects.all().delete()
+    if VENDOR == "postgres":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE job_queue")
+    enqueue_many("q", [None] * jobs)
+    assert ("claim_plan" in ids()) == (VENDOR == "postgres" and jobs == 3000)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.parameters import Parameter
-from jobqueue.db.postgresql.session import is_pooled
+from jobqueue.db.postgresql.session import is_pooled, limited, sqlstate
 from jobqueue.db.set_up import DeadRows, OldTransaction, Plan, SessionUse, SetUp, TableIndex
 from jobqueue.db.sockets import one_value
 
 SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "idle_in_transaction_session_timeout")
 #: of a table below this size the planner often prefers to read and sort all rows, and is right
 SMALL_BYTES = 1024 * 1024
+#: rows that a claim may read and sort unharmed, also in a large file from which most rows were deleted
+FEW_ROWS, RUN_SECONDS = 1000, 1.0
 # -1 means no limit of the account or the database. The sum has one row per database, not per session.
 _USE = """
 SELECT LEAST(
@@ -22,6 +26,8 @@ SELECT LEAST(
     (SELECT NULLIF(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
   ), (SELECT SUM(numbackends) FROM pg_stat_database)
 """
+#: SQLSTATE of a statement that took longer than its limit
+_CANCELED = "57014"
 _INDEXES = """
 SELECT t.relname, i.relname, ARRAY(
     SELECT a.attname::text FROM unnest(x.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
@@ -47,8 +53,8 @@ class PostgreSQLSetUp(SetUp):
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN {sql}", params)
             text = "\n".join(str(line) for (line,) in cursor.fetchall())
-        size = int(one_value(connection, "SELECT pg_relation_size(%s::regclass)", [table]))
-        return Plan(text, "Seq Scan on" in text, "Sort Key" in text, size < SMALL_BYTES)
+        scans, sorts = "Seq Scan on" in text, "Sort Key" in text
+        return Plan(text, scans, sorts, (scans or sorts) and _reads_little(connection, table, sql, params))
 
     def indexes(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[TableIndex]:
         """From pg_index. One whose CREATE INDEX CONCURRENTLY has failed is invalid."""
@@ -89,3 +95,18 @@ class PostgreSQLSetUp(SetUp):
             cursor.execute("SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relid = %s::regclass", [table])
             row = cursor.fetchone()
         return DeadRows(*map(int, row)) if row else None
+
+
+def _reads_little(connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> bool:
+    """Whether the table is small, or a step of the statement reads FEW_ROWS at most. The statement is run for it."""
+    if int(one_value(connection, "SELECT pg_relation_size(%s::regclass)", [table])) < SMALL_BYTES:
+        return True
+    try:
+        with limited(connection, RUN_SECONDS), connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", params)
+            text = "\n".join(str(line) for (line,) in cursor.fetchall())
+    except Error as error:
+        if sqlstate(error) != _CANCELED:
+            raise
+        return False
+    return max(map(float, re.findall(r"(?:actual rows=|Removed by Filter: )([\d.]+)", text))) <= FEW_ROWS
