@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
 from jobqueue.db import vendor
+from jobqueue.db.prepared import Prepared
 
 
 class Totals(NamedTuple):
@@ -36,6 +37,22 @@ def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -
     return [int(job_id) for (job_id,) in found]
 
 
+def first_rows(rows: QuerySet[Any], most: int) -> list[tuple[Any, ...]]:
+    """The first `most` rows of a queryset of values, in its order."""
+    compiler = rows.query.get_compiler(rows.db)
+    try:
+        sql, params = compiler.as_sql()
+    except EmptyResultSet:
+        return []
+    converters = compiler.get_converters([entry[0] for entry in compiler.select])
+    return Prepared(rows.db, sql + _limit(rows.db, most), params, converters).rows()
+
+
+def _limit(using: str, most: int | None) -> str:
+    # PostgreSQL could expect fewer rows than the limit, and read and sort all of them instead of following the index.
+    return f" LIMIT {vendor(using).unestimated_sql % most}"
+
+
 def _fetch(part: QuerySet[Any], rest: Q, text: str) -> list[tuple[Any, ...]]:
     """The rows of a statement over those of the part, each with its id and, as `meets`, 1 or 0."""
     assert part.query.is_sliced, "a part has a limit"
@@ -48,8 +65,7 @@ def _fetch(part: QuerySet[Any], rest: Q, text: str) -> list[tuple[Any, ...]]:
         sql, params = query.get_compiler(part.db).as_sql()
     except EmptyResultSet:
         return []
-    # PostgreSQL could expect fewer rows than the limit, and read and sort all of them instead of following the index.
-    sql += f" LIMIT {vendor(part.db).unestimated_sql % part.query.high_mark}"
+    sql += _limit(part.db, part.query.high_mark)
     with connections[part.db].cursor() as cursor:
         cursor.execute(text.format(sql), params)
         return list(cursor.fetchall())

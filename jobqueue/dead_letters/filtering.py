@@ -10,6 +10,7 @@ from django.db.models.lookups import Exact
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unindexed
+from jobqueue.db.parts import first_rows
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
@@ -92,7 +93,7 @@ def next_ids(
         ids = [job_id for job_id in ids if after_id < job_id <= until_id][:read_max]
         rows = Job.objects.using(using).dead().filter(pk__in=ids).order_by("pk")
     # The database does not compare: it must stop after so many rows, however few match.
-    read = list(rows.values_list("pk", *columns)[:read_max])
+    read = first_rows(rows.values_list("pk", *columns), read_max)
     found = [row[0] for row in read if row[1:] == tuple(columns.values())]
     if len(found) > most:
         return found[:most], found[most - 1]

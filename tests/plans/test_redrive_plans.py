@@ -29,7 +29,13 @@ COPY = (
 )
 
 
-@pytest.fixture(params=["statistics of the table", "statistics of an empty table"])
+STATISTICS = ["statistics of the table", "statistics of an empty table"]
+if VENDOR == "postgres":
+    # Other planners do not ask whether rows stand in the order of their ids.
+    STATISTICS.append("statistics of a table whose rows were written again")
+
+
+@pytest.fixture(params=STATISTICS)
 def dead_letters(request, transactional_db):
     """Dead letters of a kind, thrice as many finished jobs between them, and three dead letters of another kind."""
     enqueue_many("seed", [None] * SEED)
@@ -42,7 +48,9 @@ def dead_letters(request, transactional_db):
     Job.objects.filter(pk__in=list(Job.objects.dead().order_by("-pk").values_list("pk", flat=True)[:3])).update(
         fingerprint=RARE
     )
-    if request.param == "statistics of the table":
+    if request.param == "statistics of a table whose rows were written again":
+        run_write("UPDATE job_queue SET priority = 0 WHERE id % 7 IN (0, 2, 5)")
+    if request.param != "statistics of an empty table":
         analyze()
     wait_for_purge()
     yield
@@ -55,6 +63,11 @@ def dead_letters(request, transactional_db):
 def analyze():
     with connection.cursor() as cursor:
         cursor.execute({"sqlite": "ANALYZE", "postgres": "ANALYZE"}.get(VENDOR, "ANALYZE TABLE job_queue, job_redrive"))
+
+
+def run_write(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def run(statement):
