@@ -10,6 +10,7 @@ from django.db.models import Value
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Behind, Slot
 from jobqueue.db.fields import JobIdField, NameField
+from jobqueue.db.parts import first_rows
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.models import JobTag
 
@@ -29,7 +30,7 @@ def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> li
         rows = rows.order_by("tag", "job_id")
     else:
         rows = rows.filter(tag=tag, job_id__gt=above, job_id__lte=up_to).order_by("job_id")
-    return list(vendor(using).walk_by(rows, "ix_tag").values_list("job_id", flat=True)[:most])
+    return [job_id for (job_id,) in first_rows(vendor(using).walk_by(rows, "ix_tag").values_list("job_id"), most)]
 
 
 def with_tag(ids: Sequence[int], tag: str, using: str) -> list[int]:
