@@ -44,7 +44,7 @@ class Prepared:
         return [row for portion in portions for row in self._union(portion)]
 
     def seek_each(self, runs: Sequence[Mapping[str, object]], at_once: int | None = None) -> list[tuple[Any, ...]]:
-        """As rows_of_each(), for hundreds of `runs` of a read of a few rows each, where planning is most of the cost.
+        """As rows_of_each(), for many `runs`, where planning each of them would be much of the cost.
 
         Where the database can, the values are a table, so that one plan serves all runs of a statement.
         """

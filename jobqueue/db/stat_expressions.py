@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BigIntegerField, ExpressionWrapper, F, Func, TextField
+from django.db.models import BigIntegerField, ExpressionWrapper, F, Func, QuerySet, TextField
 from django.db.models.expressions import Combinable
 from django.db.models.sql.compiler import SQLCompiler
 
@@ -54,6 +56,17 @@ class PartNumber(Func):
         """Without fractions of a second, which it rounds; %%%%s is %s once Django and its driver have read it."""
         template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) / %(size)s)"
         return self.as_sql(compiler, connection, template=template, **context)
+
+
+def raw_rows(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
+    """The rows of a queryset of values as the driver gives them: Django would convert each of their numbers."""
+    try:
+        sql, params = rows.query.get_compiler(rows.db).as_sql()
+    except EmptyResultSet:
+        return []
+    with connections[rows.db].cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
 
 
 def as_text(column: str) -> ExpressionWrapper[F]:

@@ -33,7 +33,7 @@ def count_held_back(
     check()
     found: dict[str, dict[int, int]] = {}
     runs = [{"queue": top.queue, "gate": top.gate} for top in tops]
-    for count, queue, gate in _behind(using, most).rows_of_each(runs, 20):
+    for count, queue, gate in _behind(using, most).seek_each(runs, 20):
         if count:
             found.setdefault(queue, {})[int(gate)] = int(count)
     return found

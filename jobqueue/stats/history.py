@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import Count, Max, QuerySet, Sum
 
-from jobqueue.db.stat_expressions import Addend, PartNumber, as_text
+from jobqueue.db.stat_expressions import Addend, PartNumber, as_text, raw_rows
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat, QueueStat
 from jobqueue.stats.ends import MOST, SUMS, Ends, buckets
@@ -86,7 +86,7 @@ def add_sums(parts: Mapping[int, Part], rows: QuerySet[Any], length: timedelta) 
     """Add the sums of `rows` to their parts; the number of rows. One statement."""
     groups = rows.values(part=PartNumber("begins_at", length)).annotate(rows=Count("pk"), **AGGREGATES)
     total = 0
-    for part, number, *values in groups.values_list("part", "rows", *AGGREGATES):
+    for part, number, *values in raw_rows(groups.values_list("part", "rows", *AGGREGATES)):
         parts[part].add_sums(values)
         total += int(number)
     return total
@@ -98,7 +98,7 @@ def histograms(rows: QuerySet[Any], length: timedelta, most: int, *columns: str)
     Rows of few runs are often equal: these are counted first, and each histogram is read once.
     """
     times, known = (as_text("wait_times"), as_text("run_times")), cache(buckets)
-    found = Counter(rows.values_list(*times, PartNumber("begins_at", length), *columns)[:most])
+    found = Counter(raw_rows(rows.values_list(*times, PartNumber("begins_at", length), *columns)[:most]))
     for (waits, run_times, *values), number in found.items():
         yield number, known(waits), known(run_times), *values
 

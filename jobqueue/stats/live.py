@@ -80,7 +80,7 @@ def count_live(
             continue
         check()
         runs = [{"queue": queue, "status": status} for queue in queues]
-        for count, queue in _of_status(using, most).rows_of_each(runs, 20):
+        for count, queue in _of_status(using, most).seek_each(runs, 20):
             if count:
                 setattr(found[queue], name, count)
     for live in found.values():
@@ -97,7 +97,7 @@ def _count_waiting(
         # Where enough are counted, only the oldest one is looked up.
         runs = [level._asdict() for level in due if (found[level.queue].ready > most) == (rows == 1)]
         check()
-        for count, queue, oldest in _due(using, rows).rows_of_each(runs, 20):
+        for count, queue, oldest in _due(using, rows).seek_each(runs, 20):
             if not count:
                 continue
             live = found[queue]
@@ -114,7 +114,7 @@ def _count_later(
     for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
         check()
         runs = [level._asdict() for level in later if level.gate in gates]
-        for count, queue in counter(using, most).rows_of_each(runs, 20):
+        for count, queue in counter(using, most).seek_each(runs, 20):
             if count:
                 found[queue].scheduled += count
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Count
 
-from jobqueue.db.stat_expressions import PartNumber
+from jobqueue.db.stat_expressions import PartNumber, raw_rows
 from jobqueue.db.time_limit import time_limit
 from jobqueue.stats import history
 from jobqueue.stats.ends import SUMS, Ends
@@ -36,7 +36,7 @@ def read_histories(
     with time_limit(READ_SECONDS, using=using) as limit:
         limit.check()
         groups = rows.values("queue", part=PartNumber("begins_at", part)).annotate(rows=Count("pk"), **AGGREGATES)
-        for queue, place, number, *values in groups.values_list("queue", "part", "rows", *AGGREGATES):
+        for queue, place, number, *values in raw_rows(groups.values_list("queue", "part", "rows", *AGGREGATES)):
             if queue not in queues:
                 queues[queue] = QueueHistory(Ends(), [0] * len(parts))
             own = queues[queue]

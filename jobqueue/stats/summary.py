@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count, F, QuerySet, Sum
 
-from jobqueue.db.stat_expressions import Addend
+from jobqueue.db.stat_expressions import Addend, raw_rows
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat
 from jobqueue.stats.counts import Kind
@@ -85,7 +85,7 @@ def _kinds(rows: QuerySet[JobStat]) -> tuple[dict[Kind, Ends], int, bool]:
     ordered = groups.order_by("-all_ends", "queue", "task").values_list("queue", "task", "rows", *sums)
     found: dict[Kind, Ends] = {}
     count = 0
-    for queue, task, number, *values in ordered[: KINDS_MAX + 1]:
+    for queue, task, number, *values in raw_rows(ordered[: KINDS_MAX + 1]):
         done, retried, dead, run_us = map(int, values)
         found[Kind(queue, task)] = Ends(done=done, retried=retried, dead=dead, run_us=run_us)
         count += number

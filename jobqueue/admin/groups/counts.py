@@ -49,7 +49,7 @@ def counts_of(groups: Sequence[JobGroup], using: str, most: int) -> dict[int, Co
     for group_id in live:
         found[group_id] = Counts(most=most)
     runs = [{"group_id": group_id, "state": int(state)} for group_id in live for state in _NAMES]
-    for count, group_id, state in _counted(using, most).rows_of_each(runs, 20) if runs else ():
+    for count, group_id, state in _counted(using, most).seek_each(runs, 20) if runs else ():
         if count:
             setattr(found[group_id], _NAMES[State(state)], count)
     return found

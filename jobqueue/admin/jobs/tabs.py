@@ -102,7 +102,7 @@ def _of_statuses(queue: str | None, using: str) -> dict[int, Number]:
     """One statement, which reads up to COUNT_CAP entries of an index for each status."""
     found = {int(status): 0 for status in Job.Status}
     runs: list[dict[str, object]] = [{"status": status, "queue": queue} for status in found]
-    for count, status in _counted(queue is None, readonly.COUNT_CAP, using).rows_of_each(runs):
+    for count, status in _counted(queue is None, readonly.COUNT_CAP, using).seek_each(runs):
         if count:
             found[status] = count
     return {status: _number(count) for status, count in found.items()}
