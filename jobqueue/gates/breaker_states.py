@@ -45,7 +45,7 @@ def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
     """The breakers that are not closed, and the names of closed ones with failures in their window."""
     breakers: dict[str, Known] = {}
     failing: set[str] = set()
-    for row in starmap(_Row, _rows(using).rows()):
+    for row in starmap(_BreakerRow, _rows(using).rows()):
         if row.state == State.CLOSED:
             failing.add(row.dependency)
         elif not is_over(row, row.now):
@@ -53,7 +53,7 @@ def read_breakers(using: str) -> tuple[Mapping[str, Known], frozenset[str]]:
     return breakers, frozenset(failing)
 
 
-class _Row(NamedTuple):
+class _BreakerRow(NamedTuple):
     """What claims read of a row of job_breaker, and the database's time."""
 
     dependency: str
@@ -71,10 +71,10 @@ class _Row(NamedTuple):
 @cache
 def _rows(using: str) -> Prepared:
     rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
-    return prepare_rows(rows.annotate(now=Selected(UtcNow())).values_list(*_Row._fields))
+    return prepare_rows(rows.annotate(now=Selected(UtcNow())).values_list(*_BreakerRow._fields))
 
 
-def known(row: BreakerState | _Row, now: datetime) -> Known:
+def known(row: BreakerState | _BreakerRow, now: datetime) -> Known:
     """What claims need of a row that is not closed, read at `now`."""
     probe = None if row.probe_job is None or row.probe_fence is None else (row.probe_job, row.probe_fence)
     probe_at = row.probe_at
@@ -89,6 +89,6 @@ def longest_wait(dependency: str) -> float:
     return 60.0 + settings_of(dependency, load().dependencies).probe
 
 
-def is_over(row: BreakerState | _Row, now: datetime) -> bool:
+def is_over(row: BreakerState | _BreakerRow, now: datetime) -> bool:
     """Whether a breaker that was opened by hand until some time counts as closed."""
     return row.by_hand and row.until is not None and row.until <= now

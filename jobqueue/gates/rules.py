@@ -244,7 +244,7 @@ def _read_now(using: str) -> Rules:
         return rules_from(_rows(using), *read_breakers(using))
 
 
-class _Row(NamedTuple):
+class _FlowRow(NamedTuple):
     """A row of job_flow, and the database's time."""
 
     queue: str
@@ -259,13 +259,13 @@ class _Row(NamedTuple):
     now: datetime
 
 
-def _rows(using: str) -> list[_Row]:
-    return list(starmap(_Row, _all(using).rows()))
+def _rows(using: str) -> list[_FlowRow]:
+    return list(starmap(_FlowRow, _all(using).rows()))
 
 
 @cache
 def _all(using: str) -> Prepared:
-    return prepare_rows(FlowRule.objects.using(using).annotate(now=Selected(UtcNow())).values_list(*_Row._fields))
+    return prepare_rows(FlowRule.objects.using(using).annotate(now=Selected(UtcNow())).values_list(*_FlowRow._fields))
 
 
 def rules_from(
