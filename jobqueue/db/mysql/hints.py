@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.deletes import delete_listed
 from jobqueue.db.indexed_table import Q, bind
 from jobqueue.db.parameters import Parameter
 
@@ -63,10 +64,5 @@ def by_key_sql(connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
 
 def delete_by_key(queryset: QuerySet[Any], keys: Sequence[int]) -> int:
     """With FORCE INDEX (PRIMARY): a scan of a small table would wait for rows that others are inserting."""
-    connection = connections[queryset.db]
-    meta = queryset.model._meta
-    table, key = (connection.ops.quote_name(name) for name in (meta.db_table, str(meta.pk.column)))
-    text = ",".join(str(int(number)) for number in keys)
-    with transaction.mark_for_rollback_on_error(using=queryset.db), connection.cursor() as cursor:
-        cursor.execute(f"DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({text})")
-        return int(cursor.rowcount)
+    sql = "DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} IN ({keys})"
+    return delete_listed(queryset, keys, sql)

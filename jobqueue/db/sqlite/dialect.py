@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.deletes import delete_listed
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind, bind_part
@@ -66,12 +67,8 @@ class SQLite(Dialect):
         return queryset
 
     def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
-        """With the keys in the text: nobody else can write while Django would build a list of parameters."""
-        meta, quote = queryset.model._meta, connections[queryset.db].ops.quote_name
-        text = ",".join(str(int(key)) for key in keys)
-        with transaction.mark_for_rollback_on_error(using=queryset.db), connections[queryset.db].cursor() as cursor:
-            cursor.execute(f"DELETE FROM {quote(meta.db_table)} WHERE {quote(str(meta.pk.column))} IN ({text})")
-            return int(cursor.rowcount)
+        """In one statement, with the keys in its text."""
+        return delete_listed(queryset, keys, "DELETE FROM {table} WHERE {key} IN ({keys})")
 
     def error_kind(self, error: BaseException) -> ErrorKind | None:
         """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
