@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 import warnings
 
@@ -64,6 +65,17 @@ def disconnected(number, work):
     thread.join()
     assert not wrong, wrong
     return bool(lost)
+
+
+def carry_out_all(step, under_way):
+    """Call `step` until no row of `under_way` is left. It returns None while all of them wait for a later try."""
+    tries = 0
+    while under_way.all().exists():
+        if step() is None:
+            # A row that met a lock is due again in a second.
+            time.sleep(0.05)
+        tries += 1
+        assert tries < 1000, f"{under_way.model.__name__}: the work does not end"
 
 
 #: a test of each kind of cut

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.dead_letters import redrive, redrives
@@ -11,7 +9,7 @@ from jobqueue.dead_letters.stepping import step
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job, LaneEntry, Redrive
 from jobqueue.transitions import ack, claim, fail, resume
-from tests.faults.cuts import disconnected, each_cut, killed
+from tests.faults.cuts import carry_out_all, disconnected, each_cut, killed
 from tests.marks import committed
 from tests.matrix import FULL, enough_on, sized
 
@@ -40,13 +38,8 @@ def begin():
 
 
 def carry_out(batch=2):
-    """Take steps until no redrive is under way; one that met a lock is due again in a second."""
-    tries = 0
-    while Redrive.objects.filter(due_at__isnull=False).exists():
-        if step(using="default", batch=batch) is None:
-            time.sleep(0.05)
-        tries += 1
-        assert tries < 1000, "a redrive does not end"
+    """Take steps until no redrive is under way."""
+    carry_out_all(lambda: step(using="default", batch=batch), Redrive.objects.filter(due_at__isnull=False))
 
 
 def check(ids, where):
