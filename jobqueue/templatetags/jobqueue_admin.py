@@ -1,10 +1,11 @@
-"""{% load jobqueue_admin %}: the overview, and the navigation that stands on all pages of the admin."""
+"""{% load jobqueue_admin %}: the overview, and what all pages of the admin have above their content."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django import template
+from django.apps import AppConfig, apps
 from django.http import HttpRequest
 from django.template import RequestContext
 
@@ -28,6 +29,12 @@ def jobqueue_overview(context: RequestContext) -> dict[str, Any]:
 def jobqueue_navigation(context: RequestContext) -> list[Entry]:
     """The pages that the user may see, in the order of their use."""
     return entries(_request(context))
+
+
+@register.simple_tag
+def jobqueue_app() -> AppConfig:
+    """This app, to which the breadcrumbs of its pages lead."""
+    return apps.get_app_config("jobqueue")
 
 
 def _request(context: RequestContext) -> HttpRequest:

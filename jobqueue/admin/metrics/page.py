@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -38,7 +37,6 @@ def metrics_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     context: dict[str, Any] = {
         **site.each_context(request),
         "title": PAGE.title,
-        "app": apps.get_app_config("jobqueue"),
         # Charts need the width.
         "is_nav_sidebar_enabled": False,
         "filters": filters,

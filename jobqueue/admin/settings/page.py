@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
 from django.conf import settings
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
@@ -53,7 +52,6 @@ def settings_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     context = {
         **site.each_context(request),
         "title": PAGE.title,
-        "app": apps.get_app_config("jobqueue"),
         "problems": [plain(problem) for problem in problems],
         "facts": facts,
         "unreachable": unreachable,
