@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.metrics.filters import Filters
 from jobqueue.admin.metrics.reading import ROWS_SHOWN, Figures, Sums
+from jobqueue.admin.page.addresses import link
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, hint, number, plain, short_task, span
+from jobqueue.admin.page.rates import is_high, marked
 from jobqueue.stats.ends import Ends
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 NAME_CHARS = 80
-#: from this share of failed runs on a row is marked
-HIGH_ERROR_RATE = 0.1
 MEDIAN, MOST = 0.5, 0.95
 _FIGURES = (
     Column(_("Ended"), is_number=True),
@@ -48,10 +47,9 @@ def tiles(total: Ends, filters: Filters) -> list[Tile]:
     retried = ngettext("%(n)s run was retried", "%(n)s runs were retried", total.retried) % {"n": number(total.retried)}
     busy = total.run_us / 1e6 / filters.span.length.total_seconds()
     at_a_time = gettext("%(n)s at a time on average") % {"n": number(busy)} if busy >= 0.01 else ""
-    is_bad = (total.error_rate or 0) >= HIGH_ERROR_RATE
     return [
         Tile(_("Ended"), number(total.ended), dead),
-        Tile(_("Failed runs"), _percent(total.error_rate), retried if total.retried else "", is_bad),
+        Tile(_("Failed runs"), _percent(total.error_rate), retried if total.retried else "", is_high(total.error_rate)),
         Tile(_("Wait, median"), _time(total.wait_seconds(MEDIAN)), _most(total.wait_seconds(MOST))),
         Tile(_("Run time, median"), _time(total.run_seconds(MEDIAN)), _most(total.run_seconds(MOST))),
         Tile(_("Total run time"), span(total.run_us / 1e6), at_a_time),
@@ -94,29 +92,22 @@ def left_out(sums: Sums) -> str:
 def _queue(name: str, filters: Filters) -> str:
     if not name:
         return gettext("(others)")
-    return _link(plain(name, NAME_CHARS), filters.address(queue=name))
+    return link(filters.address(queue=name), plain(name, NAME_CHARS))
 
 
 def _task(name: str, filters: Filters) -> str:
     if not name:
         return gettext("(handler)")
     shown = hint(plain(short_task(name), NAME_CHARS), plain(name))
-    return _link(shown, filters.address(task=name))
-
-
-def _link(text: str, address: str) -> str:
-    return format_html('<a href="{}">{}</a>', address, text)
+    return link(filters.address(task=name), shown)
 
 
 def _row(name: str, ends: Ends) -> list[str]:
-    rate = _percent(ends.error_rate)
-    if (ends.error_rate or 0) >= HIGH_ERROR_RATE:
-        rate = format_html('<strong class="jobqueue-high">{}</strong>', rate)
     return [
         name,
         number(ends.ended),
         number(ends.dead) if ends.dead else NOTHING,
-        rate if ends.error_rate else NOTHING,
+        marked(ends.error_rate, _percent(ends.error_rate)),
         _time(ends.wait_seconds(MEDIAN)),
         _time(ends.wait_seconds(MOST)),
         _time(ends.run_seconds(MEDIAN)),

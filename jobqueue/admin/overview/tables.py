@@ -14,14 +14,13 @@ from jobqueue.admin.overview.reading import Failing, count_max
 from jobqueue.admin.page.addresses import address_of, link, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, relative, short_class, short_task, span
+from jobqueue.admin.page.rates import marked
 from jobqueue.models import FlowRule
 from jobqueue.stats.ends import Ends
 from jobqueue.stats.queue_history import QueueHistory
 from jobqueue.stats.queues import QueueStats
 
 NAME_CHARS, QUEUES_SHOWN = 80, 50
-#: from this share of failed runs on a queue is marked
-HIGH_ERROR_RATE = 0.1
 _QUEUE = (
     Column(_("Queue")),
     Column(_("Ready"), is_number=True),
@@ -86,9 +85,7 @@ def _queue(
 
 def _of_runs(whole: Ends) -> tuple[str, str, str]:
     """The share of runs that failed, how long runs waited, and how long they took."""
-    rate = f"{100 * whole.error_rate:.0f} %" if whole.error_rate else NOTHING
-    if (whole.error_rate or 0) >= HIGH_ERROR_RATE:
-        rate = format_html('<strong class="jobqueue-high">{}</strong>', rate)
+    rate = marked(whole.error_rate, f"{100 * (whole.error_rate or 0):.0f} %")
     if whole.waits is not None:
         pairs = ((whole.wait_seconds(0.5), whole.wait_seconds(0.95)), (whole.run_seconds(0.5), whole.run_seconds(0.95)))
     else:
