@@ -125,7 +125,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
         return queryset.filter(pk__in=digests), False
 
     def row_name(self, object_id: object) -> str:
-        """The record with the first digits of its digest: all of them are wider than a telephone."""
+        """The record with the first digits of its digest: the whole digest is wider than the screen of a telephone."""
         return super().row_name(str(object_id)[:DIGITS_SHOWN])
 
     def label_of(self, row: IdempotencyRecord) -> str:

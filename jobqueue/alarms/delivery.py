@@ -1,6 +1,6 @@
 """Tells recipients what is due: records each try before it and its outcome after it.
 
-A try that nobody recorded the outcome of, because its process was killed, is repeated after notices.TRY_SECONDS: a
+A try without an outcome, because its process was killed, is repeated after notices.TRY_SECONDS: a
 recipient may get that notice twice, and no other one.
 """
 
@@ -29,7 +29,7 @@ from jobqueue.models import JobAlarm
 
 logger = logging.getLogger("jobqueue.alarms")
 
-#: a recipient that takes longer counts as failed, although what it was told may arrive yet
+#: a recipient that takes longer counts as failed, although the message may still arrive
 TELL_SECONDS = 20.0
 #: rows of one pass
 ROWS_MAX = 100
@@ -53,7 +53,7 @@ def is_anything_due(*, using: str) -> bool:
 
 
 def tell_due(settings: Settings, *, using: str, ending: Callable[[], bool] = lambda: False) -> Told:
-    """Tell each recipient what is due, up to ROWS_MAX rows. Any number of processes may do this at once.
+    """Tell each recipient what is due, for up to ROWS_MAX rows. Any number of processes may do this at once.
 
     One that fails is left out for the rest of the pass, so that the others do not wait for it again. Once ending() is
     true, nobody else is told.
@@ -115,7 +115,7 @@ def _note_once(pk: int, notice: Notice, key: str, error: str | None, using: str)
 
 
 def _locked(pk: int, using: str) -> JobAlarm | None:
-    # Waiting for whoever has it: an outcome that is not written would be told again.
+    # Waits for the lock of another process: without the outcome, the notice would be sent again.
     return JobAlarm.objects.using(using).select_for_update().filter(pk=pk).first()
 
 

@@ -1,4 +1,4 @@
-"""When an alarm begins and ends, so that none flaps around its threshold. Plain code."""
+"""Decides when an alarm begins and ends, so that none flaps around its threshold. Plain code."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROWS_MAX = 5000
 LOOK = "look"
 #: looks that are further apart are not in a row: nobody looked between them
 IN_A_ROW_SECONDS = 300.0
-#: an alarm that no look has read for so long has no threshold any more, and ends
+#: if no look has read an alarm for this long, it has no threshold any more, and ends
 UNWATCHED_SECONDS = 600.0
 
 
@@ -132,7 +132,7 @@ def _locked(reading: Reading, using: str) -> JobAlarm:
     mine = alarms.select_for_update().filter(queue=reading.queue, name=reading.name)
     row = mine.first()
     if row is None:
-        # Nobody else looks at this moment, as a rule; whoever does inserts the same row.
+        # Usually one process looks at a time. Two that look at once insert the same row.
         alarms.bulk_create([JobAlarm(queue=reading.queue, name=reading.name)], ignore_conflicts=True)
         row = mine.get()
     return row

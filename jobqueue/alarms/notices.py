@@ -1,4 +1,4 @@
-"""What is to be told, and to whom it was told: the JSON in the column `notices` of a row. Plain code.
+"""The notices that are still to be sent: the JSON in the column `notices` of a row. Plain code.
 
 A notice is the beginning or the end of an incident. It lists its recipients; one is taken out when it was told, and a
 notice without recipients is taken out as a whole. Each recipient has its own tries, so that a mail is not repeated
@@ -90,7 +90,7 @@ def next_at(notices: Iterable[Notice]) -> datetime | None:
 
 
 def take_due(notices: Iterable[Notice], now: datetime, keys: Collection[str]) -> tuple[Notice, str] | None:
-    """A notice that is due to one of `keys`, and which; None if there is none. It counts as tried from now on.
+    """A notice that is due, and the one of `keys` to tell; None if there is none. It counts as tried from now on.
 
     A recipient gets the notices of a row in their order: the end of an incident waits for its beginning.
     """

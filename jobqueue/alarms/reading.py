@@ -55,7 +55,7 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
     there = {queue for queue in known if alarms.of_queue(queue)}
     for stats in figures(named | there, everywhere=everywhere, using=using):
         for name, threshold in alarms.of_queue(stats.queue).items():
-            # A queue that only "*" means and that has no jobs any more ends nothing: it has no throughput to miss.
+            # A queue without an entry of its own and without jobs is left out: nothing can end there, so 0 is no alarm.
             if name in MINIMA and stats.queue not in named and not _has_jobs(stats):
                 continue
             value = stats.oldest_age_seconds if name == RISING else getattr(stats, name)

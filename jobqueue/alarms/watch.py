@@ -1,4 +1,4 @@
-"""Decides which process looks, and lets a thread look and tell, so that nothing else waits for that."""
+"""Decides which process looks. A thread looks and tells, so that the other work of the process does not wait."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AlarmWatch:
 
 def _my_turn(using: str) -> bool:
     try:
-        # Left to expire, so that it lasts until the next look is due.
+        # The lock is left to expire, so that it is held until the next look is due.
         uncounted_lock(TURN, INTERVAL_SECONDS * 0.75, using).acquire()
     except LockNotAcquired:
         return False

@@ -27,7 +27,7 @@ def change(verb: str, ids: Sequence[int], *, since: datetime, using: str) -> int
 
 
 def _retry(ids: Sequence[int], since: datetime, using: str) -> int:
-    # Again, of the locked row: another bulk action may have retried it meanwhile, and it may have failed again.
+    # Checked again in the locked row: another bulk action may have retried the job, which then failed again.
     return retry_each(ids, using=using, only=partial(was_quiet_since, AuditEvent.Verb.RETRY, since))
 
 
@@ -57,7 +57,7 @@ def _delete(ids: Sequence[int], since: datetime, using: str) -> int:
             keep = keeps(queue, Job.Status(status).name.lower())
             gone += len(delete_jobs(jobs, status, using=using, keep=keep))
         except REFUSALS:
-            # A row of the project protects one of them: the others go.
+            # A row of the project protects one of the jobs. The others are deleted one by one.
             gone += sum(delete_job(job_id, using=using) for job_id in jobs)
     return gone
 

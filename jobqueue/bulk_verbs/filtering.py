@@ -89,7 +89,7 @@ def changeable(verb: str, filters: Mapping[str, str]) -> Q:
 def quiet_since(verb: str, since: datetime) -> Q:
     """The condition on jobs that `verb`, recorded at `since`, may still change.
 
-    retry, discard and prune leave those alone that have ended later, and retry also those that have begun later.
+    retry, discard and prune leave out jobs that ended after `since`; retry also those that began after it.
     """
     found = Q()
     for column in _QUIET.get(verb, ()):
@@ -187,7 +187,7 @@ def ids_of(filters: Mapping[str, str]) -> list[int] | None:
 
 
 def first_id_of(filters: Mapping[str, str]) -> int:
-    """No job below this id matches these checked filters."""
+    """The id from which on jobs can match these checked filters."""
     return int(filters.get("from_id", 0))
 
 

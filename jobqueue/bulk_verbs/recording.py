@@ -82,7 +82,7 @@ def _read_back(event_id: int, using: str) -> AuditEvent:
     try:
         return retry_transient("bulk", lambda: rows.get(pk=event_id), using=using)
     except (Error, DatabaseBusy) as error:
-        # An error of the database would mean to a caller that nothing was written.
+        # A caller would take a database error to mean that nothing was written.
         raise OutcomeUnknown(
             f"bulk action {event_id} was recorded, but could not be read again ({error}). Look at the audit before you "
             "repeat it."

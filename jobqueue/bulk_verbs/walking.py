@@ -19,7 +19,7 @@ from jobqueue.models.job import JobQuerySet
 
 #: ids of one read: it looks at no more rows than that, however few of them match
 WINDOW = 5000
-#: jobs of a tag that one read looks at; as many as are asked for, if that is between these
+#: the least and the most jobs of a tag that one read looks at; between these bounds, as many as are asked for
 TAGGED_MIN, TAGGED_MAX = 250, 1000
 #: for how long one call reads windows in which nothing matches
 SECONDS = 0.1
@@ -92,7 +92,7 @@ def _ids(rows: JobQuerySet, most: int) -> list[int]:
 
 
 def _before_next(status: int | None, after_id: int, until_id: int, using: str) -> int:
-    """The id before the next job of this status; of any, if it is None. Where there is none: until_id."""
+    """The id before the next job of this status (None: of any status); until_id if there is no such job."""
     jobs: JobQuerySet = Job.objects.using(using)
     if status == Job.Status.PROCESSING:
         running = vendor(using).walk_by(jobs.filter(status=status), "ix_lease")

@@ -1,4 +1,4 @@
-"""The scripts for bash and zsh. They know the words by themselves: to ask Python at each key would take a second."""
+"""The scripts for bash and zsh. They contain all words: running Python at each key would take a second."""
 
 from __future__ import annotations
 

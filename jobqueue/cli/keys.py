@@ -71,6 +71,6 @@ def _key(text: str) -> bytes:
 
 def _facts(key: KeyState) -> dict[str, Any]:
     name = readable_key(key.ordering_key)
-    # The digits of a secret are no less secret.
+    # The hex digits would show a secret that is masked in the name.
     facts = {"ordering_key": name, "key_hex": key.ordering_key.hex() if mask_text(name) == name else None}
     return asdict(key) | facts | {"due_at": key.due_at.isoformat(timespec="milliseconds")}

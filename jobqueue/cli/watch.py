@@ -33,7 +33,7 @@ def add_watch(parser: ArgumentParser) -> None:
 def repeat(
     show: Callable[[OutputWrapper], int], out: OutputWrapper, using: str, given: dict[str, Any], *, words: str
 ) -> int:
-    """Call `show`, which reads and writes to what it is given; with --watch again after each period. Its exit status.
+    """Call show(out), with --watch again after each period. Returns its exit status.
 
     With --watch it goes on after an error of the database, with a line about it on stderr, and returns 0 when it is
     interrupted, or when nobody reads `out` any more. On a terminal each block replaces the one before, below a line

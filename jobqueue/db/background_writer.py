@@ -60,7 +60,7 @@ class BackgroundWriter:
                 self._flush()
                 self._failed = False
             except BaseException as error:
-                # SystemExit of a signal's receiver too: without this thread nothing would be written any more.
+                # Also SystemExit, which a receiver of a signal may raise: it would end this thread.
                 quiet = self._failed or over or self._is_expected(error)
                 self._complain(logging.DEBUG if quiet else logging.WARNING, error)
                 self._failed = True

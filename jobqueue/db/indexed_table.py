@@ -58,7 +58,7 @@ class Part(BaseTable):
 
 
 def bind_part(queryset: Q, select: str) -> Q:
-    """The same query of the rows of a subquery, such as "SELECT * FROM {table} WHERE {key} > 5 OFFSET 0"."""
+    """The same query over the rows of a subquery, such as "SELECT * FROM {table} WHERE {key} > 5 OFFSET 0"."""
     bound = queryset.all()
     alias = bound.query.get_initial_alias()
     part = Part(bound.model._meta.db_table, alias or "")

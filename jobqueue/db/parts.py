@@ -1,6 +1,6 @@
 """Conditions that are looked at row by row in a part of the table, which an index has found and which has a limit.
 
-A planner that was given the conditions with the rest could take one of them for rare, and read all rows that meet it.
+If a planner saw the conditions in the same query, it could take one of them for rare and read all rows that meet it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Totals(NamedTuple):
 
 
 def totals(part: QuerySet[Any], rest: Q) -> Totals:
-    """Of a part, which has a limit."""
+    """The totals of a part, which has a limit."""
     found = _fetch(part, rest, "SELECT COUNT(*), MIN(c.id), MAX(c.id), SUM(c.meets) FROM ({}) c")
     return Totals(*(int(value or 0) for value in found[0])) if found else Totals(0, 0, 0, 0)
 

@@ -12,7 +12,7 @@ from jobqueue.doctor.finding import Finding, Level
 
 
 def clock_skew(using: str) -> Iterator[Finding]:
-    """clock_skew. What the round trip took is no skew."""
+    """clock_skew. The time of the round trip does not count as skew."""
     found = compare_clocks(using)
     ahead = found.ahead_seconds
     if abs(ahead) > SKEW_SECONDS:

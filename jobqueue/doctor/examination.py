@@ -35,7 +35,7 @@ from jobqueue.models import Job
 
 
 class Need(StrEnum):
-    """Without what a check makes no sense."""
+    """What must be there for a check to make sense."""
 
     NOTHING = "nothing"
     DATABASE = "database"

@@ -26,7 +26,7 @@ class Level(StrEnum):
     """How bad it is. An information needs no action."""
 
     ERROR = "error"  # jobs do not run, or run in a way that was promised not to happen
-    WARNING = "warning"  # it works now and may stop to, or it costs more than it has to
+    WARNING = "warning"  # it works now but may stop working, or it costs more than necessary
     INFO = "info"
 
 

@@ -50,6 +50,6 @@ def file_system(file: str, mounts: Path) -> tuple[str, str] | None:
         return None
     path = os.path.realpath(file)
     found = [(words[1].replace("\\040", " "), words[2]) for line in lines if len(words := line.split()) > 2]
-    # Of mounts at one place the last one counts.
+    # If several file systems are mounted at one place, the last one counts.
     holds = [one for one in found if path == one[0] or path.startswith(one[0].rstrip("/") + "/")]
     return max(reversed(holds), key=lambda one: len(one[0]), default=None)

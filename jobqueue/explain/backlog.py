@@ -32,7 +32,7 @@ from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 
-#: queues and gates, those with the most due jobs, whose first job is looked at; so many of each gate are among them
+#: pairs of queue and gate whose first job is looked at, those with the most due jobs; and how many of each gate
 SPOTS_MAX, SPOTS_OF_GATE = 50, 10
 
 
@@ -76,7 +76,7 @@ def _idle(cut: bool, crews: Crews, using: str) -> list[Explanation]:
 
 
 def _chosen(due: Sequence[Spot]) -> list[Spot]:
-    """The spots to look at: jobs without a gate are most, and would hide what others wait for."""
+    """The spots to look at, some of each gate: most jobs wait at no gate, and would crowd out the others."""
     of_gate, first, others = Counter[int](), list[Spot](), list[Spot]()
     for spot in due:
         of_gate[spot.gate] += 1

@@ -18,7 +18,7 @@ SHOWN = 10
 def clock_skew(workers: Sequence[RunningWorker]) -> list[Explanation]:
     """clock_skew, if the clock of one of their hosts was wrong at its last heartbeat. No statement.
 
-    Leases and due times go by the database's clock, so it is never the first reason.
+    Leases and due times go by the database's clock, so a wrong clock is never the first reason.
     """
     wrong = [(worker.clock_ahead_seconds or 0.0, worker) for worker in workers]
     wrong = [(ahead, worker) for ahead, worker in wrong if abs(ahead) > SKEW_SECONDS]

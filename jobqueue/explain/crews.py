@@ -37,7 +37,7 @@ class Crews:
         self._unserved.append((queue, jobs, capped))
 
     def free(self, queue: str, jobs: int, *, capped: bool) -> None:
-        """Record due jobs that nothing holds back but whether a worker takes them."""
+        """Record due jobs that wait only for a worker to take them."""
         self._free[self._serving(queue)].append((queue, jobs, capped))
 
     def tell(self, findings: Findings) -> None:

@@ -13,7 +13,7 @@ from jobqueue.payload import JSON
 
 #: findings that are returned, and queues that each of them names
 FINDINGS_MAX, QUEUES_SHOWN = 20, 10
-#: what tells two causes of one code apart; evidence without any of these is an example of many like it
+#: keys of the evidence that tell two causes of one code apart; the rest of the evidence is that of one example
 _OF_CAUSE = (
     "queue", "task", "concurrency_key", "dependency", "worker_names", "blocking", "host", "resource", "kind", "place",
 )  # fmt: skip

@@ -28,7 +28,7 @@ class Short(NamedTuple):
 
 
 def shortages(worker: str, host: str, troubles: JSON) -> list[Short]:
-    """What the column `troubles` of a worker's row says; nothing of what cannot be read."""
+    """What the column `troubles` of a worker's row says. What cannot be read is left out."""
     found = []
     for name in RESOURCES:
         one = troubles.get(name) if isinstance(troubles, dict) else None

@@ -29,7 +29,7 @@ def monitor_dead(findings: Findings, using: str) -> None:
     """
     seconds = load().worker_silent_seconds
     rows = _lapsed(using, seconds).rows()
-    # A worker is silent only after that time; then monitors have as long again.
+    # A worker counts as silent after that time. Monitors get the same time again to act on it.
     names = list(silent(2 * seconds, using=using).values_list("name", flat=True)[:WORKERS_SHOWN])
     if not rows and not names:
         return

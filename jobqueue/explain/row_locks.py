@@ -24,7 +24,7 @@ def row_lock(findings: Findings, using: str) -> None:
 def row_locks(using: str) -> list[Explanation]:
     """row_lock for each connection for which sessions have waited longer than WAIT_SECONDS. One statement or two.
 
-    Where the server does not tell its waits, or not this account, nothing is found.
+    If the server does not show lock waits, or not to this account, nothing is found.
     """
     table = Job._meta.db_table
     blockers: dict[int, list[LockWait]] = {}

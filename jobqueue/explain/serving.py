@@ -89,7 +89,7 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
 
 
 def waits_for_worker(place: Place, found: Serving) -> list[Explanation]:
-    """Of a due job that nothing else holds back: workers_busy, and host_exhausted, first if no worker is without it."""
+    """For a due job that nothing else holds back: workers_busy and host_exhausted, which is first if all are short."""
     busy, short = next_free_worker(place, found), host_exhausted(found.short)
     return short + busy if found.all_short else busy + short
 

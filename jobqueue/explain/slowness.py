@@ -60,7 +60,7 @@ class Stopwatch:
 
     def first(self, statement: Callable[[], T]) -> T:
         """Send a statement that reads a row at most, and measure it. If it is slow, trivial ones are measured."""
-        # What may have to connect first must not count.
+        # The time to connect must not count.
         connections[self._using].ensure_connection()
         self._begun = time.perf_counter()
         found, seconds = _timed(statement)

@@ -43,7 +43,7 @@ def waiters(spots: Sequence[Spot], using: str) -> list[Waiters]:
     subjects = dict(rows.values_list("pk", "subject")) if most else {}
     found: dict[int, Waiters] = {}
     for one in most:
-        # Jobs have ids above 0: their negatives are no subjects.
+        # A job without a subject counts under its negative id: ids of subjects are above 0.
         kept = found.setdefault(subjects.get(one.first, -one.first), one)
         kept.queues |= one.queues
     _count([*subjects.values()], found, using)

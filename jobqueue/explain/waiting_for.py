@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from jobqueue.explain.reports import Line, Standing
 
-#: they wait on behalf of the code that calls them
+#: modules that wait on behalf of the code that calls them
 _WAITERS = {"threading.py", "queue.py", "selectors.py"}
 _WAITING_PACKAGES = ("concurrent/futures/", "asyncio/")
-#: of asyncio, what talks to others
+#: functions of asyncio that talk to other services
 _STREAMS = {"asyncio/streams.py", "asyncio/selector_events.py", "asyncio/sslproto.py"}
 _SERVICE_FILES = {
     "socket.py", "ssl.py", "ftplib.py", "imaplib.py", "nntplib.py", "poplib.py", "smtplib.py", "telnetlib.py",

@@ -54,7 +54,7 @@ def _note_wait(groups: dict[object, Group], report: Report, standing: Standing, 
         own = [runner for runner in own if runner.seconds >= SERVICE_SECONDS]
         if not own:
             return
-    # What holds no job waits with the jobs for the same database.
+    # All waits for one database are one group, also those of threads that hold no job.
     key = (wait.kind, wait.name, wait.place) if wait.kind == "service" else (wait.kind, wait.name)
     group = groups.setdefault(key, Group(standing, wait.place, wait, age_seconds=report.age_seconds))
     if own and not group.runners:
@@ -65,7 +65,7 @@ def _note_wait(groups: dict[object, Group], report: Report, standing: Standing, 
 
 
 def _hanging(told: Sequence[Report], runners: dict[tuple[int, int], Runner], using: str) -> list[Explanation]:
-    """Of the jobs that wait for nothing that is known: those that have run for far longer than usual."""
+    """The jobs that have run for far longer than usual, if nothing tells what they wait for."""
     standing_of = {
         one: (report, standing)
         for report in told

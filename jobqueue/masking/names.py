@@ -28,7 +28,7 @@ _PHRASES = (
     "cardnumber", "creditcard", "cardno", "securitycode", "connectionstring", "databaseurl", "brokerurl", "redisurl",
     "socialsecurity", "residentregistration", "sharedaccesssignature", "accesstokens", "refreshtokens",
 )  # fmt: skip
-#: a name that ends or begins with one of these is about a secret, and holds none: token_count, password_changed_at
+#: a name that begins or ends with one of these tells about a secret but holds none: token_count, password_changed_at
 _ABOUT_ENDS = frozenset([
     "count", "counts", "limit", "limits", "bucket", "type", "types", "length", "size", "age", "expires",
     "expiry", "expired", "at", "on", "in", "seconds", "required", "enabled", "name", "field", "form", "policy",

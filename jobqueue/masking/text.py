@@ -38,7 +38,7 @@ _ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
 
 
 def mask_text(text: str) -> str:
-    """`text` with its secrets as ********; what names them stays: password=********."""
+    """`text` with ******** in place of its secrets; their names stay: password=********."""
     first, *cut = _CUT.split(text)
     # After each cut: its mark, the rest of a line, which may be that of a secret, and the text up to the next one.
     parts = [_masked(first)]
@@ -94,7 +94,7 @@ def _mask_named(text: str) -> str:
 
 
 def _is_id(found: re.Match[str], value: str) -> bool:
-    """Whether it is rather the name of a worker, such as auth-1:211:5f0c2a9e/1.1, or the key of a row: session:42."""
+    """Whether the text is no secret but the name of a worker, such as auth-1:211:5f0c2a9e/1.1, or a key: session:42."""
     return found[2] == ":" and _ID.fullmatch(value) is not None and names_a_thing(found[1])
 
 

@@ -40,6 +40,6 @@ def read_figures(*, using: str) -> Figures:
         redone = read_redone(seconds=REDONE_SECONDS, using=using)
         limit.check()
         server = read_server_counts(using=using)
-        # The server may have stopped a read whose errors are part of its answer.
+        # The server may have stopped a read that reports errors in its answer instead of raising them.
         limit.check()
     return Figures(queues, totals, redone, server)

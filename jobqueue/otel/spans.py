@@ -134,7 +134,7 @@ class RunSpan(Guarded):
 
 
 def _link(options: object, job_id: int) -> Link | None:
-    """A link to the span that a job's options name. None without one: plain SQL may have written anything."""
+    """A link to the span that a job's options name; None if they name none, as plain SQL may write anything."""
     if not isinstance(options, dict):
         return None
     headers = {name: options[name] for name in ("traceparent", "tracestate") if isinstance(options.get(name), str)}

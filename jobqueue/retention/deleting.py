@@ -84,7 +84,7 @@ def _ids(rows: Prepared, job_ids: Sequence[int]) -> list[int]:
     return [row_id for (row_id,) in rows.rows(ids=job_ids)]
 
 
-# Django would build these statements anew for each transaction, which on SQLite keeps all other writers waiting.
+# Prepared once: on SQLite all other writers wait while Django builds the statements within the transaction.
 @cache
 def _lock(using: str) -> Prepared:
     server = vendor(using)

@@ -34,7 +34,7 @@ from jobqueue.transitions.verb import JobRef, Written
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: how long a write whose answer was lost is repeated: the roll-up leaves rows alone that are younger than a minute more
+#: how long a write without an answer is repeated; the roll-up leaves rows alone for a minute longer than that
 REPEAT_SECONDS = 240.0
 #: by verb and new status, what is counted; CANCELED counts whatever the verb is
 _ENDS: dict[tuple[str, Job.Status], End] = {
@@ -117,7 +117,7 @@ class Recorder:
             self._complain(logging.WARNING, error)
 
     def _write_again(self) -> None:
-        """Write once more what may be written or not, unless the roll-up could have counted it by now."""
+        """Repeat a write whose outcome is unknown, unless the roll-up could have counted its rows by now."""
         window = self._window
         if window is None or not window.unwritten:
             return

@@ -1,4 +1,4 @@
-"""How all jobs have ended since the statistics began, by queue and task: numbers that never fall."""
+"""How jobs have ended since the statistics began, by queue and task, in numbers that never fall."""
 
 from __future__ import annotations
 

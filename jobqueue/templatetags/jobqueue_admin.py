@@ -20,7 +20,7 @@ register = template.Library()
 def jobqueue_overview(context: RequestContext) -> dict[str, Any]:
     """The state of all queues and workers, as far as the user may see it."""
     request = _request(context)
-    # The page around it is one of Django's.
+    # The page around the overview is one of Django's, which sets no site.
     use_site(site_of(request))
     return overview(request, context.get("app_list"))
 

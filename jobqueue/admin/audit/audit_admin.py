@@ -74,7 +74,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
         css = {"all": ("jobqueue/bulk.css",)}
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
-        """Whether this user may stop any bulk action; which ones, each of them decides."""
+        """Whether this user may stop any bulk action. stop() checks the permission for the verb of each."""
         return bool(permitted(request))
 
     def get_urls(self) -> list[URLPattern]:
@@ -114,7 +114,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the button "Stop" while it is under way, for users who may apply its verb."""
+        """Show the button "Stop" while the bulk action is under way, to users who may apply its verb."""
         row = context.get("original")
         context["refreshes"] = REFRESHES
         if isinstance(row, AuditEvent) and row.ended_at is None and row.verb in permitted(request):

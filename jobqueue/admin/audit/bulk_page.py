@@ -63,7 +63,7 @@ def _filters(request: HttpRequest, wanted: dict[str, str]) -> Exact:
         # preview() checks them.
         return Exact(dict(parse_qsl(shown, keep_blank_values=True)))
     if "\x00" in request.GET.get(SEARCH, ""):
-        # The list refuses such a search; left out, it would mean more jobs.
+        # The list refuses such a search. If it were left out, the filters would mean more jobs.
         wanted = wanted | {SEARCH: request.GET[SEARCH].replace("\x00", "\ufffd")}
     return exact(wanted, load().database)
 
@@ -79,7 +79,7 @@ def _preview(request: HttpRequest, verb: str, filters: dict[str, str], until_id:
 def _start(
     request: HttpRequest, site: AdminSite, verb: str, filters: dict[str, str], given: Confirmation, found: Preview
 ) -> HttpResponse:
-    """Record it; then its page, or the list of jobs for those who may not see that."""
+    """Record the action, and lead to its page, or to the list of jobs if the user may not see that page."""
     try:
         event = record(
             request, verb, filters, reason=given.reason, everything=given.everything, until_id=found.until_id

@@ -9,9 +9,9 @@ from django.utils.translation import gettext
 
 from jobqueue.bulk_verbs.preview import Preview
 
-#: up to so many jobs a button is enough; above it the number is typed
+#: up to this number of jobs a button is enough; for more, the user types the number
 BUTTON_MAX = 1000
-#: by so much the number of jobs may have grown since the preview
+#: how much the number of jobs may have grown since the preview
 _GROWN, _FEW = 1.1, 10
 
 
@@ -54,7 +54,7 @@ class Confirmation:
 
 
 def confirmation_of(data: Mapping[str, str]) -> Confirmation:
-    """What a POST says; numbers that no page has sent count as not sent."""
+    """The confirmation in a POST. A number that no page can have sent counts as missing."""
     return Confirmation(
         reason=data.get("reason", ""),
         typed=data.get("typed", ""),

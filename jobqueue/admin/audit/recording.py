@@ -50,7 +50,7 @@ def record(
     try:
         log_entry(request, AuditEvent, event.pk, str(event), ADDITION, verb).save()
     except Error as error:
-        # An error of the database would tell the user that nothing was started.
+        # A database error would make the user believe that nothing was started.
         raise OutcomeUnknown(f"bulk action {event.pk} was recorded, but not in the history: {error}") from error
     return event
 

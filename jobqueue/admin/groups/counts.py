@@ -43,7 +43,7 @@ class Counts:
 
 
 def counts_of(groups: Sequence[JobGroup], using: str, most: int) -> dict[int, Counts]:
-    """The counts of each of these groups, by id; of one that has ended those that its end wrote."""
+    """The counts of each of these groups, by id. A group that has ended has the counts written at its end."""
     found = {group.pk: _written(group) for group in groups}
     live = [group.pk for group in groups if group.state != JobGroup.State.ENDED]
     for group_id in live:

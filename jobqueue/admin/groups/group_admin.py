@@ -177,7 +177,7 @@ class GroupAdmin(VerbAdmin):
 
     @admin.display(description=_("members"))
     def nodes(self, group: Any) -> str:
-        """The newest that failed and the oldest that have not ended; of a workflow its graph and those that failed."""
+        """The newest failed members and the oldest unfinished ones; for a workflow its graph and the failed ones."""
         drawn = NOTHING if group.if_failed is None else graph(group, links=group.shows_jobs)
         if not group.shows_jobs:
             note = gettext("The permission to see jobs is needed to see which jobs they are.")

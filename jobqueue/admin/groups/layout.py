@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 #: how often the layers are put in order, from the left and from the right in turn
 SWEEPS = 8
-#: places in layers that arrows pass; with more of them arrows would need more room than nodes, and pass behind boxes
+#: how many places in layers arrows may take; more would need more room than nodes, so they pass behind boxes then
 PASSES_MAX = 1000
 
 Parents = Mapping[int, Sequence[int]]
@@ -21,7 +21,7 @@ Parents = Mapping[int, Sequence[int]]
 class Layout:
     """The layers from the left, each from the top; and the layer in which each node has its box.
 
-    A node that stands also in layers behind its own has arrows that pass these.
+    If a node also stands in layers behind its own, its arrows pass through these layers.
     """
 
     layers: Sequence[Sequence[int]]
@@ -81,7 +81,7 @@ def _rows(layer: Sequence[int]) -> dict[int, float]:
 
 
 class _Near(dict[int, Sequence[int]]):
-    """The neighbours of nodes in the next layer; a node without an entry is its own."""
+    """The neighbours of nodes in the next layer; a node without an entry is its own neighbour."""
 
     def __missing__(self, node: int) -> Sequence[int]:
         return (node,)
@@ -95,7 +95,7 @@ def _neighbours(layer: Sequence[int], number: int, own: Mapping[int, int], of: P
 
 
 def _order(layer: list[int], near: _Near, rows: Mapping[int, float], next_rows: Mapping[int, float]) -> None:
-    """Sort a layer by the mean row of the neighbours of its nodes; one without any stays where it is."""
+    """Sort a layer by the mean row of the neighbours of its nodes; a node without neighbours stays where it is."""
     means = {}
     for node in layer:
         found = [next_rows[other] for other in near[node] if other in next_rows]

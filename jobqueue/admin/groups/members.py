@@ -45,7 +45,7 @@ TABLE = """
 
 
 def members_of(group_id: int, state: int, using: str, *, newest: bool) -> QuerySet[GroupMember]:
-    """The members in one state in the order of their jobs, by an index, however many there are."""
+    """The members in one state, in the order of their jobs. An index gives this order, however many there are."""
     rows = GroupMember.objects.using(using).filter(group_id=group_id, state=state)
     return vendor(using).force_index(rows.order_by("-job_id" if newest else "job_id"), "ix_group_member")
 

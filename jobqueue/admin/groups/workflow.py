@@ -22,7 +22,7 @@ from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 State = GroupMember.State
 #: nodes that are drawn
 NODES_MAX = 300
-#: with more nodes, or more pairs of a parent and a child, a page does not even read them all to find the layers
+#: with more nodes, or more pairs of parent and child, a page does not read them all and shows no layers
 SUMMED_MAX, PAIRS_MAX = 3000, 10_000
 LAYERS_SHOWN = 100
 _NAME_CHARS = 100

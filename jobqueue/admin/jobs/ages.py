@@ -22,7 +22,7 @@ AGES: dict[str, tuple[timedelta, StrOrPromise]] = {
     "24h": (timedelta(hours=24), _("the last 24 hours")),
     "7d": (timedelta(days=7), _("the last 7 days")),
 }
-#: places that one statement looks at: with 10 million ids, 6 statements find the first one of an age
+#: ids that one statement looks at: among 10 million ids, 6 statements find the first job of an age
 PROBES = 15
 
 
@@ -30,7 +30,7 @@ def first_id(age: str, *, using: str) -> int:
     """The lowest id of the jobs that were added in this time, by the order of ids; 0 if none was.
 
     A search in 16 parts at a time: PROBES index seeks in a statement, and 1 statement for each 4 bits of the range of
-    ids. It takes ids for given in the order of time, as they are but for jobs of long transactions.
+    ids. It assumes that ids grow with time, as they do except for jobs of long transactions.
     """
     since = read_now(using) - AGES[age][0]
     last = Job.objects.using(using).order_by("-pk").values_list("pk", "created_at").first()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobqueue.admin.jobs.states import ShownJob
 
 ATTEMPTS_SHOWN = 50
-#: of the text of an error and of a log, the ends; of the newest error more
+#: how many characters of an error and of a log are shown, from their ends; of the newest error more
 ATTEMPT_CHARS, NEWEST_CHARS = 4000, 20_000
 NOTE_CHARS = 300
 

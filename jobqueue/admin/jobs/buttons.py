@@ -32,7 +32,7 @@ _NOTES: dict[str, StrOrPromise] = {
         "runs may do their work; the first one cannot end the job any more."
     ),
 }
-#: (verb, state) -> where something else holds
+#: (verb, state) -> a note that replaces the usual one
 _NOTES_IN: dict[tuple[str, str], StrOrPromise] = {
     ("retry", "scheduled"): _("It runs as soon as a worker is free, and does not wait for its time."),
     ("retry", "held"): _("It runs as soon as a worker is free, among other jobs."),
@@ -53,7 +53,7 @@ class Button(NamedTuple):
 
 
 def label_of(name: str, job: ShownJob) -> StrOrPromise:
-    """A job that has not run yet is not retried, and one that runs is not simply ended."""
+    """The label of a verb: a job that has not run yet is not "retried", and a running one is asked to stop."""
     state = state_of(job)
     if name == "retry" and state == "scheduled" and not job.attempts:
         return _("Run now")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: choices of a field, and the rows of statistics in which tasks are looked for
 CHOICES_MAX, TOTALS_READ = 200, 2000
 LABEL_CHARS = 60
-#: filters into which one writes: a task or tag is one of many
+#: filters with a text field instead of a list: there are too many tasks and tags for a list
 WRITTEN = ("task", "tag")
 TITLES: dict[str, StrOrPromise] = {
     "state": _("state"),
@@ -70,7 +70,7 @@ def controls(chosen: dict[str, str], using: str) -> list[Control]:
 
 
 def _named(names: Iterable[str]) -> Choices:
-    # No secrets: the choice itself would show them.
+    # Values with secrets are no choices: the list would show them.
     return [(name, plain(name, LABEL_CHARS)) for name in names if name and mask_text(name) == name]
 
 

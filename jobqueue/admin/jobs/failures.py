@@ -1,4 +1,4 @@
-"""The classes of the errors that jobs failed with lately: the newest failed attempts know them, jobs do not."""
+"""The classes of the errors that jobs failed with lately. Only attempts have this column, so attempts are read."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _text(column: str, **more: Any) -> Callable[[str, str], Q]:
 
 def _known(values: Mapping[str, object]) -> Callable[[str], None]:
     def check(value: str) -> None:
-        # An unknown value must not mean "all": the next click may be an action on the listed rows.
+        # An unknown value must not mean "all": the user may apply an action to the listed rows next.
         if value not in values:
             raise IncorrectLookupParameters
 
@@ -129,7 +129,7 @@ def _fingerprint(value: str, using: str) -> Q:
 
 
 def _error(value: str, using: str) -> Q:
-    """A fingerprint, or the class of an error: no column has it, so its newest failures name their fingerprints."""
+    """A fingerprint, or the class of an error, which no column of jobs has: its newest failures give fingerprints."""
     found = failures.fingerprints_of(value, using=using)
     return Q(status=Job.Status.FAILED, fingerprint__in=found) if found else _fingerprint(value, using)
 

@@ -126,7 +126,7 @@ def _page(ids: list[int], count: int, end: int | None, cursor: Cursor | None, si
         ids.reverse()
     start = None
     if cursor is not None:
-        # Back to where the cursor came from: also from a page on which nothing was found.
+        # A page on which nothing was found leads back to where its cursor came from, too.
         at = cursor.values[0] + (1 if back else -1)
         start = at if not ids else ids[-1] if back else ids[0]
     before, behind = (beyond, start) if back else (start, beyond)
@@ -223,6 +223,6 @@ def _in_order_of_ids(wanted: Selection, using: str) -> tuple[JobQuerySet, Q]:
     elif status in _IN_ORDER and vendor(using).indexes_end_with_key:
         rows = vendor(using).walk_by(jobs.filter(status=status, lock_until__isnull=True), "ix_lease")
     else:
-        # Also where few of them have the status: a planner that knows no bound could walk through the whole table.
+        # Bounded even if few rows have the status: without a bound, a planner could read the whole table.
         rows, served = _by_key(using), ("age",)
     return rows.filter(age).only("pk"), wanted.rest(*served)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jobqueue.admin.jobs.states import ShownJob
 
-#: hexadecimal digits of the token: enough to compare it with a log, and too few to end the lease
+#: hexadecimal digits of the token that are shown: enough to compare it with a log, too few to end the lease with it
 TOKEN_DIGITS = 8
 _COLUMNS = ("pk", "name", "heartbeat_at", "heartbeat_seconds", "stopped_at", "stop_reason")
 

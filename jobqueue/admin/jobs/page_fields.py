@@ -94,7 +94,7 @@ def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
 
 
 def failure(job: ShownJob, note: str, request: HttpRequest, *, is_told: bool) -> list[Fact]:
-    """Why its last attempt did not succeed, unless that `is_told` by an attempt; and others that failed like that.
+    """Why the last attempt did not succeed, unless an attempt on the page says it (`is_told`); and similar failures.
 
     `note`: on such failures, as this user may see it.
     """
@@ -116,7 +116,7 @@ def _alike(fingerprint: str, request: HttpRequest) -> str:
 
 
 def internals(job: ShownJob) -> list[Fact]:
-    """What one needs beside the code."""
+    """Columns that help those who compare the job with the code."""
     return facts(
         (label(Job, "fence"), job.fence),
         (label(Job, "gate"), job.gate or None),

@@ -30,7 +30,7 @@ def reasons_of(job: ShownJob) -> list[Explanation]:
 
 
 def listed(found: Sequence[Explanation]) -> list[Reason]:
-    """The reasons; none if nothing is in the way but the time and the next free worker, which the page says anyway."""
+    """The reasons; none if the job only waits for its time or for a free worker, which the page says anyway."""
     if all(map(_is_usual, found)):
         return []
     return [Reason(plain(one.text, TEXT_CHARS), plain(one.next_step, TEXT_CHARS)) for one in found]

@@ -26,9 +26,9 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 
 
 class Found(NamedTuple):
-    """Jobs that an index has found, or the tasks whose jobs are meant.
+    """What a search has found: the ids of jobs; or, if `ids` is None, tasks, which stand for all of their jobs.
 
-    `is_tag`: all of the jobs have the term as a tag. `is_whole`: no others have it as a key or tag.
+    `is_tag`: the searched text is a tag of each of these jobs. `is_whole`: no other job has the text as a key or tag.
     """
 
     ids: list[int] | None
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 def search(term: str, queue: str | None, *, using: str, warn: Callable[[str], None]) -> Found:
     """The job with this id; else those with this dedupe key, ordering key or tag; else those of this task.
 
-    Keys are searched in `queue`, or in the first QUEUES_SEARCHED queues; warn() is told if there are more.
+    Keys are looked for in `queue`, or in the first QUEUES_SEARCHED queues; if there are more, warn() is called.
     """
     number = int(term) if term.isascii() and term.isdigit() and len(term) < 19 else None
     if number is not None and Job.objects.using(using).filter(pk=number).exists():
@@ -91,7 +91,7 @@ def _by_key(queues: list[str], key: bytes, using: str) -> list[int]:
 
 
 def _by_ordering_key(queues: list[str], key: bytes, using: str) -> list[int]:
-    """The jobs that have not ended: others have left the lane of their key."""
+    """The jobs that have not ended. The index has the lanes of keys, and an ended job has left its lane."""
     lanes = [lane_of(queue, key) for queue in queues]
     rows = LaneEntry.objects.using(using).filter(lane__in=lanes, job_id__isnull=False).order_by("lane", "id")
     return list(rows.values_list("job_id", flat=True)[:FOUND_MAX])

@@ -106,7 +106,7 @@ def _blocks_its_key(job: ShownJob) -> bool:
 
 
 def _waiting(job: ShownJob, reasons: Sequence[Explanation]) -> str:
-    """Of a job that is ready: when it starts, as far as one can know."""
+    """The sentence for a job that is ready: when it starts, as far as that is known."""
     facts = {"queue": plain(job.queue), "time": span((job.run_at - job.now).total_seconds())}
     if job.expires_at is not None and job.expires_at <= max(job.now, job.run_at):
         text = gettext("It expires before it can start. The next worker of queue %(queue)s that reads it cancels it.")

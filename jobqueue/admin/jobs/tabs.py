@@ -141,7 +141,7 @@ def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[st
     held = [of_gates[HELD_GATE] for of_gates in behind.values()]
     more = len(names) > QUEUES_COUNTED
     ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
-    # There, held jobs are scheduled ones: they wait for a person.
+    # count_live() counts held jobs as scheduled ones. The tabs do not: held jobs wait for a person.
     return {
         "ready": Number(ready, more or any(one.ready >= most for one in live)),
         "scheduled": Number(max(0, later - sum(held)), more or any(one.scheduled >= most for one in live)),

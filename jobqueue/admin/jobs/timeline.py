@@ -28,7 +28,7 @@ _ENDS = {Job.Status.DONE: "done", Job.Status.FAILED: "failed", Job.Status.CANCEL
 
 
 class Run(NamedTuple):
-    """A run. `ended`: None while it runs, and of one that was given back, whose end nobody wrote down."""
+    """A run. `ended`: None while it runs, and for a run that was given back, whose end is not stored."""
 
     number: int
     began: datetime
@@ -93,7 +93,7 @@ def _runs(job: ShownJob, attempts: Sequence[Any]) -> list[Run]:
 
 
 def _own_end(job: ShownJob, began: datetime) -> tuple[datetime | None, str]:
-    """The end and the kind of the last run, of which there is no row of an attempt."""
+    """The end and the kind of the last run, which has no row of an attempt."""
     if job.status == Job.Status.PROCESSING:
         return None, "running"
     if job.status in (Job.Status.DONE, Job.Status.FAILED):

@@ -46,7 +46,7 @@ def _parts(segments: Sequence[Segment]) -> Iterator[tuple[str]]:
 
 
 def _shares(segments: Sequence[Segment]) -> list[float]:
-    """The part of the width of each: by its time, but no less than it needs to be seen."""
+    """The share of the width that each part gets: by its time, but at least what a reader can see."""
     total = sum(segment.seconds for segment in segments) or 1.0
     wanted = [max(one.seconds / total, LEAST.get(one.kind, LEAST_OF_A_RUN)) for one in segments]
     return [one / sum(wanted) for one in wanted]

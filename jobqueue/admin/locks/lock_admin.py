@@ -44,7 +44,7 @@ class LockStateFilter(ConditionFilter):
 
 
 class LastToEndFirst(NewestFirst):
-    """In the order of the index on expires_at: those that are held come first. PostgreSQL, which has none, sorts the
+    """In the order of the index on expires_at: held locks come first. PostgreSQL has no such index and sorts the
     rows; a sweep deletes those that have ended, so they are few.
     """
 
@@ -56,7 +56,7 @@ class LastToEndFirst(NewestFirst):
 
 @admin.register(LockRow)
 class LockAdmin(LockListAdmin):
-    """Lease locks. No function of the product takes one from its holder, and so no button does."""
+    """Lease locks. No button takes a lock from its holder, because no function of the product does."""
 
     title = _("Lease locks")
     note = _(

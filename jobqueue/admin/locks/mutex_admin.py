@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _parts(text: str) -> list[Any]:
-    """The parts of a key as its row has them; [] if it is none, or was too long to be stored as a whole."""
+    """The parts of a key, as its row stores them; [] if the text is no key, or was cut because it was too long."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ class ByKey(NewestFirst):
 
 @admin.register(MutexRow)
 class MutexAdmin(LockListAdmin):
-    """Mutexes; whether one is held is known to the server only, whose locks it is made of."""
+    """Mutexes. Only the server knows whether one is held, because a mutex is a lock of the server."""
 
     title = MutexRow._meta.verbose_name_plural
     note = _(

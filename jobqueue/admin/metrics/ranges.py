@@ -34,7 +34,7 @@ RANGES = (
 
 
 def offered(retention_seconds: float | None) -> list[Range]:
-    """Those for which there can be statistics: up to the first one that is as long as statistics are kept."""
+    """The ranges that statistics can fill: up to the first one that is at least as long as statistics are kept."""
     found = []
     for one in RANGES:
         found.append(one)

@@ -48,7 +48,7 @@ class Figures:
 
 def figures(chosen: Range, queue: str, task: str, using: str) -> Figures | None:
     """The figures of all queues, or of the queue and the task that are not empty; None if reading took too long."""
-    # A name may be anything, a key of a cache may not.
+    # A name may have any characters; the key of a cache may not.
     place = hashlib.sha256(json.dumps([queue, task]).encode()).hexdigest()[:32]
     name = f"metrics-{using}-{chosen.key}-{place}"
     return kept(name, lambda: _read(chosen, queue, task, using), chosen.kept_seconds)

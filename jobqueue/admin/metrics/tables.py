@@ -67,7 +67,7 @@ def _time(seconds: float | None) -> str:
 def _percent(share: float | None) -> str:
     if share is None:
         return NOTHING
-    # Few failures among many runs are not none.
+    # A share above 0 must not be rounded to 0 %.
     return gettext("below 0.1 %") if 0 < share < 0.001 else f"{number(round(100 * share, 1))} %"
 
 

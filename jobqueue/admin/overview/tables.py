@@ -68,7 +68,7 @@ def _queue(
         name = link(address_of("flowrule_queue", queue=one.queue), name)
     if mode:
         name = format_html("{} {}", name, badge("expired", str(FlowRule.Mode(mode).label)))
-    # Without the last part: it has just begun, and every course would end with a fall.
+    # Without the last part, which has just begun: with it every line would fall at its end.
     course = history.ended[:-1] if history else []
     ended = number(round(one.throughput_per_minute, 1)) if one.throughput_per_minute else NOTHING
     return [

@@ -71,7 +71,7 @@ def _sum(stats: Sequence[QueueStats], name: str) -> str:
 
 
 def _of_held_back(held: HeldBack) -> Tile:
-    """Its jobs are in the list only if all of them are held after a crash: others are ready or scheduled there."""
+    """It leads to a list only if a crash holds all of its jobs: the list counts others as ready or scheduled."""
     more = "+" if held.capped else ""
     note = ", ".join(f"{_GATES[gate]} {number(count)}" for gate, count in held.by_gate.items())
     address = list_address("job", state="held") if {*held.by_gate} == {HELD_GATE} else ""

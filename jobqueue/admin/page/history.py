@@ -39,7 +39,7 @@ def recent(model: type[Model], row_id: object) -> list[tuple[str, str, str]]:
 
 def among_newest(entries: QuerySet[LogEntry]) -> QuerySet[LogEntry]:
     """Those of `entries` among the newest LOOKED_AT of all rows."""
-    # As a number: of a subquery, planners do not know how few these are, and read all entries of a model instead.
+    # As a number: planners do not know that a subquery gives few ids, and read all entries of a model instead.
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     return entries.filter(pk__gt=newest - LOOKED_AT)
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 logger = logging.getLogger("jobqueue.admin")
 #: how long it is remembered that a read took too long, so that a slow database is not asked again by each who looks
 SLOW_SECONDS = 15
-#: how long a process does without a cache that has failed: each call of one that is down may wait for its time limit
+#: how long a process does not use a cache that has failed: each call of a cache that is down may take its full timeout
 WITHOUT_SECONDS = 30.0
 
 
@@ -42,7 +42,7 @@ def kept(name: str, read: Callable[[], T], seconds: float) -> T | None:
 
 
 class Safely:
-    """Calls of the cache of a process. `until`: when one that has failed is asked again."""
+    """Calls the cache of a process. `until`: when a cache that has failed is called again."""
 
     def __init__(self) -> None:
         self.until: float | None = None

@@ -31,7 +31,7 @@ class VerbList(NewestFirst):
         return self.shown(rows)
 
     def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
-        """`rows` as the list reads them."""
+        """`rows` with the columns that the list needs."""
         few = rows.defer(*self.model_admin.list_defer)
         found: QuerySet[Model] = few.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
         return found

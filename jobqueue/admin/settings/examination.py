@@ -19,8 +19,8 @@ class Examined:
     """What a run has found. The texts of findings and the titles of checks are English."""
 
     findings: list[Finding]  # errors first
-    passed: list[str]  # what is right
-    left_out: list[str]  # what is not known
+    passed: list[str]  # titles of checks that found nothing
+    left_out: list[str]  # titles of checks that were not run
     is_over: bool  # the time was over before all checks had begun
 
 

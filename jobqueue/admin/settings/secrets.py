@@ -8,9 +8,9 @@ from collections.abc import Mapping
 #: stands for what is not shown
 HIDDEN = "•••"
 _ONE_HOST = r"(?:[\w.-]+|\[[\w:.]+\])(?::\d{1,5})?"
-#: of some brokers a list; a port is a number, as what is none may be a password without its host
+#: hosts of a URL, for some brokers several. A port is a number: any other text may be a password without its host
 _HOSTS = re.compile(rf"(?:{_ONE_HOST}(?:,{_ONE_HOST})*)?")
-#: the number of a database of Redis, which no secret is as short as
+#: the number of a Redis database: no secret is that short
 _NUMBER = re.compile(r"/\d{1,2}")
 _PLAIN_ROUTES = ("subscribers", "queue:")
 

@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 def groups(found: Settings, raw: Mapping[str, Any]) -> Iterator[Group]:
-    """All that is in force: what `raw` sets comes first, what is left at its default last. Secrets are hidden.
+    """All values in force: those that `raw` sets come first, defaults last. Secrets are hidden.
 
     `found` is what conf.read() made of `raw`.
     """

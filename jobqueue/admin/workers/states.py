@@ -1,4 +1,4 @@
-"""Whether a worker runs, what it is short of, and what becomes of its jobs: in words."""
+"""In words: whether a worker runs, what it is short of, and what happens to its jobs."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class WorkerAdmin(VerbAdmin):
         return gettext("%(what)s (worker %(id)d)") % {"what": plain(short_worker(row.name), NAME_CHARS), "id": row.pk}
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """None in the list itself: what a worker answers stands on its page. Django 6.1 names a location."""
+        """The list has no actions: the answer of a worker stands on its page. Django 6.1 passes `action_location`."""
         place = {} if action_location is None else {"action_location": action_location}
         match = request.resolver_match
         in_list = match is not None and str(match.url_name).endswith("_changelist")

@@ -31,7 +31,7 @@ def has_no_connection(error: BaseException) -> bool:
     """Whether the server, the account or a pool of psycopg had no connection left."""
     if sqlstate(error) == "53300" or type(error.__cause__).__name__ in _POOL_ERRORS:
         return True
-    # Of a login that was refused psycopg knows only libpq's words.
+    # When a login is refused, psycopg has no code, only the words of libpq.
     return sqlstate(error) is None and any(words in str(error) for words in _FULL)
 
 

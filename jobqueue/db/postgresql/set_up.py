@@ -14,7 +14,7 @@ from jobqueue.db.set_up import DeadRows, OldTransaction, Plan, SessionUse, SetUp
 from jobqueue.db.sockets import one_value
 
 SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "idle_in_transaction_session_timeout")
-#: of a table below this size the planner often prefers to read and sort all rows, and is right
+#: below this size of a table the planner often reads and sorts all rows, because that is cheaper
 SMALL_BYTES = 1024 * 1024
 #: rows that a claim may read and sort unharmed, also in a large file from which most rows were deleted
 FEW_ROWS, RUN_SECONDS = 1000, 1.0

@@ -25,9 +25,9 @@ class Outage:
         self.what = what
         self._name, self._using, self._concurrency = name, using, concurrency
         self.failures, self.next_try = 0, 0.0
-        #: whether the last failure was no answer; after a refusal a new process would do no better
+        #: whether the database did not answer at the last failure; if it refused, a new process would not help
         self.unanswered = False
-        self.code = ""  # of the last error, while it means that there is no connection
+        self.code = ""  # the code of the last error, as long as it means that there is no connection
 
     def met(self, error: BaseException | None) -> None:
         """The database did not answer, or refused; None: the error was logged elsewhere. Closes the connection."""

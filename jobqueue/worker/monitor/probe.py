@@ -92,7 +92,7 @@ class Probe:
         if slot.state != State.RUNNING or not slot.looked_at or header.database_down:
             return 0.0
         if not slot.paused and not slot.room and self._is_full(index):
-            # A job may keep the interpreter for long, and the main thread from its turn.
+            # A job may hold the interpreter for long, so that the main thread does not run.
             return 0.0
         return time.monotonic() - max(slot.looked_at, header.answers_since)
 

@@ -99,7 +99,7 @@ class StallWatch:
         self._claimed = {}
         for name, slot in children.items():
             count, since = before.get(name, (-1, now))
-            # A lease that was given back counts as not claimed; so any change is one.
+            # A lease that was given back lowers the count, so any change of it counts as a claim.
             self._claimed[name] = (count, since) if slot.room > 0 and count == slot.claimed else (slot.claimed, now)
         return {} if stops else {n: now - at for n, (_, at) in self._claimed.items() if now - at >= self.limit_seconds}
 
@@ -138,9 +138,9 @@ class StallWatch:
             self._troubles.stalled = {name: one for name, one in self._troubles.stalled.items() if name in idle}
 
     def _reasons(self, queue: str) -> list[Explanation]:
-        """The likeliest reasons first, without what cannot be one: that this worker, which asks, does not run."""
+        """The likeliest reasons first, without those that say that no worker runs: this worker does."""
         using = self._options.database
-        # As all lines of the log; a monitor has no request whose language it could take.
+        # In English, as all lines of the log.
         with translation.override("en"):
             # All causes, however long that takes: nobody waits for this answer.
             reasons = explain_queue(queue, using=using, all_causes=True)

@@ -13,7 +13,7 @@ from jobqueue.worker.shared.host import Resource, short_of
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: what stays wrong is written again after this long, with the figures of that moment
+#: a trouble that lasts is written again after this time, with the figures of that moment
 AGAIN_SECONDS = 60.0
 #: commits are slow if each of the last IN_A_ROW heartbeats took longer than this
 COMMIT_SECONDS, IN_A_ROW = 0.5, 3

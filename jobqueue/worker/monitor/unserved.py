@@ -26,7 +26,7 @@ def warn(options: Options) -> None:
     selection, using = options.selection, options.database
     if selection.every is not None and not selection.excluded:
         return
-    # Jobs of a bench that was killed wait for the next bench, not for a worker.
+    # No worker need serve this queue: if a bench is killed, the next bench removes its jobs.
     waiting = [name for name in candidates.waiting_names(using=using) if name != candidates.BENCH_QUEUE]
     names = [name for name in waiting if not selection.serves(name)]
     others = _others(using) if names else []

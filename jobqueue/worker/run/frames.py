@@ -21,13 +21,13 @@ _WRAPPER, _CURSOR = "django/db/backends/base/base.py", "django/db/backends/utils
 class Files:
     """The files of the modules that are imported now.
 
-    The name of other code, which was made by exec() or a template, and of its functions, may hold any value.
+    Code from exec() or a template is not among them: its file name and the names of its functions may hold any value.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         for module in list(sys.modules.values()):
-            # Some stand-ins for modules import one when they are asked for anything.
+            # By vars(): some objects in sys.modules import a module when an attribute of theirs is read.
             with suppress(Exception):
                 found = vars(module).get("__file__")
                 if isinstance(found, str):

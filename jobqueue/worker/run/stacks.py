@@ -93,7 +93,7 @@ class StackLooks:
         for (job_id, fence, _), seen in self._seen.items():
             place = places.setdefault((bool(job_id), seen.stack), _Place(seen))
             place.threads += 1
-            # Of those that stand together, what holds for all.
+            # Threads with the same stack are one place, which tells only what is true of all of them.
             if seen.since > place.seen.since:
                 place.seen = seen
             if job_id:

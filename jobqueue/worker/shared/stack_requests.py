@@ -56,5 +56,5 @@ class StackRequests:
         return ctypes.string_at(ctypes.addressof(self._memory) + _TEXT, self._memory.size)
 
     def clear(self) -> None:
-        """A new process begins."""
+        """Forget question and answer, for a new process."""
         self._memory.asked = self._memory.answered = self._memory.size = 0
