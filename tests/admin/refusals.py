@@ -125,7 +125,7 @@ def offered(root):
 
 
 def pages_shown(addresses):
-    """Of the addresses those that somebody without a permission or without an account gets to see."""
+    """Those of the addresses whose pages are shown to somebody without a permission or without an account."""
     nobody, staff = client_of(None), client_of(User.objects.create_user("new", is_staff=True))
     return [one for one in addresses for who in (nobody, staff) if who.get(one).status_code not in REFUSED]
 

@@ -249,7 +249,7 @@ def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypa
 @pytest.mark.parametrize("ends_with_key", [True, False])
 @pytest.mark.parametrize("state", ["ready", "scheduled", "held", "running", "expired", "failed", "canceled", "done"])
 def test_many_jobs_of_each_state_are_all_found_and_no_others(few, monkeypatch, state, ends_with_key):
-    """With as many as are not read at once, among others that are newer; also where no index has them by id."""
+    """With more jobs than are read at once, among newer others; also where no index has them by id."""
     monkeypatch.setattr(type(vendor("default")), "indexes_end_with_key", ends_with_key)
     monkeypatch.setattr(readonly, "COUNT_CAP", 4)
     monkeypatch.setattr(finding, "SEARCHED", 5)

@@ -48,7 +48,7 @@ def on_log(work):
 
 
 def bounded(statement):
-    """By the primary key in numbers, or by its end."""
+    """Whether a statement is bounded: by numbers for the primary key, or by reading from its end."""
     # psycopg writes a space in front of a number below 0.
     bound = r"[`\"]id[`\"] (>|<|>=|<=)  ?-?\d+"
     return re.search(bound, statement) or re.search(r"ORDER BY .* DESC LIMIT 1$", statement)

@@ -191,7 +191,7 @@ def test_a_process_that_is_killed_while_it_tells_repeats_that_notice_only(notify
         with pytest.raises(KeyboardInterrupt):
             tell()
     assert len(heard) == 1
-    # The others, of whom some databases would have told the log first.
+    # The other recipients. Some databases would have returned the row of the log first.
     tell()
     assert len(heard) == 1
     now_due()

@@ -243,7 +243,7 @@ def observed(address, name, seconds):
 
 @task(max_attempts=1000)
 def observed_by_process(address, fails):
-    """Runs for a moment before the eyes of an observer, which knows it by the number of its process."""
+    """Runs for a moment; an observer recognises it by the id of its process."""
     with attend(address, str(os.getpid())):
         time.sleep(0.005)
     if fails:
@@ -289,7 +289,7 @@ def holds_a_connection(path):
 
 @task
 def leaves_sockets_open(path):
-    """Has almost as many descriptors as its process may, which is not many, until a file appears."""
+    """Until a file appears, keeps open almost as many descriptors as its process may have, which are few."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = len(os.listdir("/proc/self/fd")) + 64
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))

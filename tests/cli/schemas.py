@@ -74,7 +74,7 @@ class _Both:
 
 @pytest.fixture(scope="session", autouse=True)
 def json_meets_its_schema():
-    """Whatever a test lets `jobs` print with --json in this process is checked against its schema."""
+    """Checks all that `jobs` prints with --json in this process against its schema."""
     run = Command._run
 
     def checked(self, using, given):

@@ -78,7 +78,7 @@ def test_a_job_that_waits_for_an_answer_over_http_is_told_with_its_line(group, s
     assert one.evidence["stack"][-1].startswith("socket.py:")
     assert one.evidence["seconds"] >= 2
     assert SECRET not in json.dumps(one.evidence) + one.text
-    # Behind it another job waits: the worker is busy with it.
+    # Another job waits behind it, because the worker is busy with this one.
     waiting = tasks.add.enqueue(1, 2).id
     for found in (explain_job(waiting), explain_queue("default"), explain_backlog()):
         assert codes(checked(found))[:2] == ["outside_service", "workers_busy"]

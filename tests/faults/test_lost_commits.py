@@ -74,7 +74,7 @@ HARMLESS = {"cancel of a running job", "a longer lease"}
 
 @pytest.mark.parametrize(
     "case",
-    # A second one does no harm, and was never answered wrongly.
+    # A second one does no harm, and no caller got a wrong answer.
     [pytest.param(case, marks=[] if case in HARMLESS else [finding("A14")]) for case in OPERATORS],
 )
 def test_an_operators_verb_whose_commit_answer_was_lost_says_that_it_was_done(case, answer_lost, heard):

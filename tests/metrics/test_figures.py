@@ -95,7 +95,7 @@ def test_figures_of_ended_jobs_that_are_too_many_are_left_out_and_said_to_be(mon
     monkeypatch.undo()
     monkeypatch.setattr(totals, "ROWS_MAX", 2)
     found = figures()
-    # An absent counter makes no false rate; one that lacks rows would.
+    # A missing counter gives no rate; a counter that lacks rows would give a wrong one.
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="a") is None
     assert of(found, "jobqueue_ended_complete") == 0
 

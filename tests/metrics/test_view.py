@@ -147,7 +147,7 @@ def test_a_database_that_does_not_answer_is_said_to_without_its_words(monkeypatc
     status, text = scrape()
     assert (status, "did not answer" in text, "db.internal" in text) == (503, True, False)
     assert "db.internal" in caplog.text
-    # Nine more wait for nothing: the database has an outage, and scrapes do not add to it.
+    # Nine more scrapes get the same answer at once: scrapes must not add load to an outage.
     monkeypatch.undo()
     assert scrape()[0] == 503
 

@@ -32,7 +32,7 @@ WINDOW = 250
 STATUSES = (0, 2, 3, 4)
 #: entries of an index that a seek looks at besides those it returns; SQLite also counts what begins a statement
 SEEKS = 60
-#: of SQLite, whose machine has a step for each comparison: how many rows of one comparison a row of several is
+#: on SQLite, which counts a step for each comparison: how many simple rows one row with several comparisons counts as
 DEEP = 3 if VENDOR == "sqlite" else 1
 RUNNING = 60
 COMMON, RARE = "app.tasks.common", "app.tasks.rare"

@@ -105,7 +105,7 @@ def cheapest(work):
     """Of many times: now and then a whole look is due, and the server has other things to do."""
     work()
     if INNODB:
-        # The pages are those of all threads of the server, and the purge may read thousands for a while.
+        # The server counts the pages of all its threads, and its purge may read thousands of them for a while.
         wait_until(lambda: all(innodb_pages_of_others() < 10 for _ in range(3)), what="a server that does nothing else")
     return min(pages_read(work) for _ in range(20))
 

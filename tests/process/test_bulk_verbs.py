@@ -12,7 +12,7 @@ from tests.factories import wait_until
 from tests.marks import committed
 
 pytestmark = committed
-#: so many that a worker is not done with them before it is killed; it deletes faster than it writes
+#: so many jobs that the worker is killed before it is done; deleting is faster than writing, and gets more jobs
 JOBS = 3000
 
 

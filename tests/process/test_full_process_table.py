@@ -27,7 +27,7 @@ WORD = "no process can be started"
 LISTENER = VENDOR == "postgres"  # a thread of the monitor
 # Main thread, stack dump, watchdog, settler, wake-up, signals, statistics, event loop; four job threads.
 CHILD = 8 + 4
-# One renews, one settles what the dead left, one keeps house, one fires, one writes statistics, the watchdog.
+# Threads that renew, settle jobs of dead children, keep house, fire schedules, write statistics; the watchdog.
 MONITOR = 6 + LISTENER
 LOG_WRITER = 2  # one reads log lines, one writes them
 SINGLE = 1 + LOG_WRITER + MONITOR + CHILD  # with the supervisor

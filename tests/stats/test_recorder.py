@@ -178,7 +178,7 @@ def test_an_unknown_write_is_not_repeated_once_it_could_have_been_added_up(monke
     monkeypatch.setattr(recorder, "REPEAT_SECONDS", -1.0)
     with caplog.at_level(logging.WARNING):
         found.flush()
-    # One write is lost at most: what was counted behind it is there.
+    # At most one write is lost: what was counted after it is stored.
     assert sums() == (2, 0, 0, 0, 0)
     assert "1 ends are missing in the statistics" in caplog.text
 

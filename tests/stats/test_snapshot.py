@@ -95,7 +95,7 @@ def test_rates_are_those_of_the_last_minutes():
     # Too old for the rates; only the dead count for an hour.
     add(span.MINUTE, minute - timedelta(minutes=30), done=1000, dead=5, retried=7)
     add(span.MINUTE, minute - timedelta(minutes=61), done=1000, dead=99)
-    # Rows of hours have all that again; and a clock was set back.
+    # Rows of hours repeat the same ends; and a clock was set back.
     add(span.HOUR, minute.replace(minute=0), done=1000, dead=99)
     add(span.PROCESS, minute + timedelta(hours=1), done=500)
     add(span.PROCESS, minute, queue="other", done=1)

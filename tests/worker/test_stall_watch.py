@@ -144,7 +144,7 @@ def test_an_idle_worker_without_work_costs_one_statement_for_each_look(watched, 
     make_jobs(3, "q")
     late("other", status=2)
     set_columns(late("delayed"), run_at=now() + timedelta(minutes=10))
-    # Of all queues: their names, those with jobs, whether one of these is late, and other priorities.
+    # The statements, for all queues: names, which have jobs, whether one is late, other priorities.
     for one, most in ((Watched("none,other"), 1), (watched, 4)):
         assert looks(one, passes, caplog, 4) == []
         with CaptureQueriesContext(connection) as sent:

@@ -294,13 +294,13 @@ PROVOKED = {
         clock_skew, monitor_dead, running, ended,
     )
 } | {"connection": no_connection}  # fmt: skip
-#: what no single job waits for, and the queue tells first
+#: no single job waits for these; the explanation of the queue names them first
 OF_QUEUES = {"draining"}
-#: which statement waits for which is told of the whole queue alone
+#: which statement waits for which is found only for the whole queue
 OF_BACKLOG = {"row_lock"}
-#: it keeps no job from starting, so that it is told behind what does
+#: keeps no job from starting, so it comes behind reasons that do
 LAST = {"clock_skew"}
-#: what these break is missing in SQLite
+#: SQLite does not have what these break
 NOT_IN_SQLITE = {"row_lock", "database_slow", "connection"}
-#: whom these hold up is everybody, so that the backlog tells them first, too
+#: these hold up all jobs, so the backlog names them first, too
 OF_ALL = {"row_lock", "read_only", "monitor_dead", "database_slow"}

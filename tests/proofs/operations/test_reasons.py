@@ -49,7 +49,7 @@ def living():
 
 
 def clear():
-    """Away with what a scenario has left, but not with the crowd."""
+    """Delete what a scenario has left, and keep the crowd."""
     Job.objects.filter(queue=QUEUE).delete()
     Worker.objects.exclude(name="crowd").delete()
     for model in (FlowRule, Gate, JobGroup):

@@ -100,7 +100,7 @@ def test_a_killed_process_loses_less_than_one_write(run_worker, observer, full, 
             os.kill(victim, signal.SIGKILL)
             crowd.kills += 1
         recent = sum(at > now - WRITE_SECONDS for at in list(observer.of(str(victim)).ends))
-        # A monitor has counted what it wrote for dead children: the jobs in their hands.
+        # A monitor counts the jobs that it has settled for dead children.
         possible += max(recent, 2 * 4)
         crowd.replace()
     wait_for(lambda: left() == 0, 900, lambda: unended(crowd.workers))
