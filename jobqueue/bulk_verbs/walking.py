@@ -21,8 +21,8 @@ from jobqueue.models.job import JobQuerySet
 WINDOW = 5000
 #: the least and the most jobs of a tag that one read looks at; between these bounds, as many as are asked for
 TAGGED_MIN, TAGGED_MAX = 250, 1000
-#: for how long one call reads windows in which nothing matches
-SECONDS = 0.1
+#: how many windows one call reads in which nothing matches, and for how long
+EMPTY_MAX, SECONDS = 16, 0.1
 
 
 def next_ids(
@@ -38,17 +38,17 @@ def next_ids(
     """Up to `most` ids of jobs that match and that `verb` can change, in order, and the id up to which was looked.
 
     They are above after_id, and at most until_id. `since`: without those that quiet_since() leaves out. Ends after
-    SECONDS with those that it has found by then.
+    EMPTY_MAX windows without such jobs, or after SECONDS, with those that it has found by then.
     """
     condition = changeable(verb, filters)
     if since is not None:
         condition &= quiet_since(verb, since)
     if (named := ids_of(filters)) is not None:
         return _of_named(named, filters, condition, after_id, until_id, most, using)
-    found, is_gap = list[int](), True
+    found, is_gap, empty = list[int](), True, 0
     ends_at = time.monotonic() + SECONDS
     at, status, tag = max(after_id, first_id_of(filters) - 1), status_of(verb, filters), filters.get("tag")
-    while at < until_id and time.monotonic() < ends_at:
+    while at < until_id and empty < EMPTY_MAX and time.monotonic() < ends_at:
         # Behind a window with matching jobs the next ones follow at once, as a rule.
         if is_gap and (status is not None or tag is None):
             at = _before_next(status, at, until_id, using)
@@ -64,6 +64,7 @@ def next_ids(
         if len(found) == most:
             return found, found[-1]
         at, is_gap = up_to, not more
+        empty += is_gap
     return found, at
 
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connection, connections
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue import bulk_verbs, enqueue
 from jobqueue.bulk_verbs import Who, carrying_out, walking
@@ -349,3 +350,20 @@ def test_an_idle_look_is_one_statement(django_assert_num_queries):
     with django_assert_num_queries(1):
         runner.run_once(load(), using="default")
     assert not runner.more
+
+
+def test_a_call_ends_behind_some_windows_without_a_match_and_the_next_one_goes_on(monkeypatch):
+    monkeypatch.setattr(walking, "WINDOW", 2)
+    monkeypatch.setattr(walking, "EMPTY_MAX", 3)
+    first, *_ = make_jobs(20)
+    rare = make_job(task="shop.tasks.rare")
+    at, calls = first - 1, []
+    while at < rare:
+        with CaptureQueriesContext(connection) as captured:
+            ids, at = walking.next_ids(
+                "cancel", {"task": "shop.tasks.rare"}, after_id=at, until_id=rare, most=5, using="default"
+            )
+        calls.append(ids)
+        # A window is a seek and a read.
+        assert len(captured) <= 2 * 3
+    assert calls == [[], [], [], [rare]]

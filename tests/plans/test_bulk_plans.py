@@ -112,6 +112,7 @@ def many(request, transactional_db):
 def small_windows(monkeypatch):
     monkeypatch.setattr(walking, "WINDOW", WINDOW)
     monkeypatch.setattr(walking, "SECONDS", 600.0)
+    monkeypatch.setattr(walking, "EMPTY_MAX", 10**6)
 
 
 def cost_of(filters, work):
