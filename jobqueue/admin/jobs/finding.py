@@ -30,7 +30,7 @@ from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: jobs that are looked at in one go, where no index has those that match
-SEARCHED = 10_000
+SEARCHED = 5_000
 #: how often, and for how long, a page that is not full looks at more
 WINDOWS_MAX, LOOK_SECONDS = 16, 0.08
 #: jobs of a tag that one page looks at
