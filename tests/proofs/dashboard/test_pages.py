@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import re
-import time
 from datetime import timedelta
 from statistics import median
 
@@ -24,6 +22,7 @@ from tests.factories import make_job, now
 from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.dashboard.pages import addresses
+from tests.proofs.dashboard.server_time import seconds_by_page
 from tests.proofs.operations.crowded import crowded
 from tests.stats.helpers import write
 
@@ -76,19 +75,8 @@ def others():
         claim(f"crowd{queue:03}", 5, worker="w2", lease_seconds=36_000)
 
 
-def seconds_of(client, address, times):
-    """How long the server works on the page, each time without what was kept from the time before."""
-    found = []
-    for _ in range(times):
-        cache.clear()
-        begun = time.perf_counter()
-        response = client.get(address)
-        found.append(time.perf_counter() - begun)
-        assert response.status_code in (200, 302), (address, response.status_code)
-    return found
-
-
 def statements_of(client, address):
+    client.get(address)
     cache.clear()
     with CaptureQueriesContext(connection) as captured:
         client.get(address)
@@ -109,18 +97,13 @@ def unbounded(statements):
 
 def measured(client, times):
     """(95th percentile of the seconds, number of statements) by name of the page."""
-    # A server does not have the objects of a test session, which the collector walks in a request now and then.
-    gc.collect()
-    gc.freeze()
-    found = {}
+    found, seconds = {}, seconds_by_page(str(connection.settings_dict["NAME"]), times)
     for name, address in addresses():
-        seconds_of(client, address, 1)
         statements = statements_of(client, address)
         assert not unbounded(statements), (name, unbounded(statements))
         assert len(statements) <= STATEMENTS_MAX, (name, len(statements))
-        seconds = sorted(seconds_of(client, address, times))
         # By the nearest rank.
-        found[name] = seconds[math.ceil(0.95 * len(seconds)) - 1], len(statements)
+        found[name] = sorted(seconds[name])[math.ceil(0.95 * len(seconds[name])) - 1], len(statements)
     return found
 
 
@@ -136,7 +119,6 @@ def test_every_page_is_fast_among_ten_million_jobs(full, row):
             statistics(190 if full else 3)
             others()
             found.append(measured(client, times))
-            gc.unfreeze()
         JobStat.objects.all().delete()
         QueueStat.objects.all().delete()
         Worker.objects.all().delete()
