@@ -45,8 +45,7 @@ def next_ids(
         condition &= quiet_since(verb, since)
     if (named := ids_of(filters)) is not None:
         return _of_named(named, filters, condition, after_id, until_id, most, using)
-    found, is_gap, empty = list[int](), True, 0
-    ends_at = time.monotonic() + SECONDS
+    found, is_gap, empty, ends_at = list[int](), True, 0, time.monotonic() + SECONDS
     at, status, tag = max(after_id, first_id_of(filters) - 1), status_of(verb, filters), filters.get("tag")
     while at < until_id and empty < EMPTY_MAX and time.monotonic() < ends_at:
         # Behind a window with matching jobs the next ones follow at once, as a rule.
