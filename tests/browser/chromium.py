@@ -50,10 +50,15 @@ class Browser:
     def visit_site(self, base, client):
         """Be the person of a test client; the pages of `base` follow."""
         self.base = base
-        self.driver.get("about:blank")
+        self.leave()
         self._cdp("Network.clearBrowserCookies")
         self._set_cookie(settings.SESSION_COOKIE_NAME, client.cookies[settings.SESSION_COOKIE_NAME].value)
         self.speak("en")
+
+    def leave(self):
+        """End the page before its server: what it still loads would be refused, and told to the next test."""
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
 
     def speak(self, language):
         """The language of the pages that are opened from now on."""

@@ -36,3 +36,4 @@ def site(browser, transactional_db):
         browser.visit_site(base, logged_in())
         yield browser
         browser.run_scripts(True)
+        browser.leave()
