@@ -28,7 +28,7 @@ class Short(NamedTuple):
 
 
 def shortages(worker: str, host: str, troubles: JSON) -> list[Short]:
-    """What the column `troubles` of a worker's row says. What cannot be read is left out."""
+    """The troubles in the column `troubles` of a worker's row, without those that cannot be read."""
     found = []
     for name in RESOURCES:
         one = troubles.get(name) if isinstance(troubles, dict) else None

@@ -22,7 +22,7 @@ def test_a_worker_with_a_wrong_clock_is_told_last(start, gate, offset):  # noqa:
     _, waiting = (tasks.gated.enqueue(str(gate)).id for _ in range(2))
     wait_until(lambda: Worker.objects.filter(clock_ahead_seconds__isnull=False).exists(), what="a heartbeat")
     for explain in (lambda: explain_job(waiting), lambda: explain_queue("default"), explain_backlog):
-        # Once a second the busy worker claims the job that waits, and gives it back: then it is told as one that runs.
+        # Once a second the busy worker claims the waiting job and gives it back. Meanwhile explain says that it runs.
         found = wait_until(lambda: told_last(explain()), what="clock_skew as the last reason")  # noqa: B023
         one = named(found, "clock_skew")
         assert abs(one.evidence["host_ahead_seconds"] - offset) < 5

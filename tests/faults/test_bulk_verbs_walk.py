@@ -149,7 +149,7 @@ def test_wherever_it_is_cut_each_job_is_changed_and_counted_exactly_once(verb, c
         ids = begin(verb)
         stopped = cut(number, carry_out)
         where = f"cut at moment {number}"
-        # What is stored about the progress is what was done.
+        # The stored progress counts the jobs that were changed.
         event = AuditEvent.objects.get()
         assert event.refused == 0, where
         assert (event.after_id == 0) == (event.changed == 0), where
