@@ -10,6 +10,7 @@ from jobqueue.models import JobStat
 from jobqueue.stats import history
 from jobqueue.stats.history import read_history
 from jobqueue.stats.queue_history import read_histories
+from jobqueue.stats.recent import read_recent
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db
@@ -141,3 +142,14 @@ def test_of_too_many_rows_only_the_averages_of_queues_are_told(monkeypatch):
     whole = queues["q"].whole
     assert (whole.waits, whole.run_times, {part.waits for part in parts}) == (None, None, {None})
     assert (whole.mean_wait_seconds, whole.mean_run_seconds) == (1.0, 3.0)
+
+
+def test_figures_of_queues_read_the_rows_of_queues_whatever_the_number_of_tasks():
+    add(Span.MINUTE, **minute(3))
+    quoted = connection.ops.quote_name
+    for look in (read, lambda: read_histories(NOW, HOUR, MINUTE, using="default"), lambda: read_recent(NOW, "default")):
+        with CaptureQueriesContext(connection) as captured:
+            look()
+        statements = [query["sql"] for query in captured.captured_queries if "job_stat" in query["sql"]]
+        assert statements
+        assert [sql for sql in statements if f"FROM {quoted('job_stat_queue')}" not in sql] == []
