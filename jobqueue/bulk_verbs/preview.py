@@ -1,9 +1,10 @@
-"""What a bulk verb would do: how many jobs it would change, and the first of them. Nothing is written."""
+"""What a bulk verb would do: how many jobs it would change, and some of these. Nothing is written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from jobqueue.bulk_verbs.filtering import changeable, check_filters, check_verb, matching
 from jobqueue.bulk_verbs.walking import next_ids
@@ -23,7 +24,7 @@ class Preview:
 
     matched: int | None
     until_id: int  # the newest job; those added later are not touched
-    first: list[Job]
+    first: list[Job]  # the oldest that match; where not all are counted, some of them
 
     @property
     def is_capped(self) -> bool:
@@ -32,22 +33,32 @@ class Preview:
 
 
 def preview(verb: str, filters: Mapping[str, str], *, first: int, using: str, until_id: int | None = None) -> Preview:
-    """Count the jobs that match and that `verb` can change, and read some of the oldest. Raises InvalidValue."""
+    """Count the jobs that match and that `verb` can change, and read up to `first` of them. Raises InvalidValue."""
     wanted = check_filters(filters)
     check_verb(verb, wanted)
     until = newest_id(using) if until_id is None else until_id
-    ids, _ = next_ids(verb, wanted, after_id=0, until_id=until, most=first, using=using) if first else ([], 0)
+    matched = _matched(verb, wanted, until, using)
+    if matched is not None:
+        ids = nsmallest(first, matched)
+    else:
+        ids, _ = next_ids(verb, wanted, after_id=0, until_id=until, most=first, using=using) if first else ([], 0)
     rows = Job.objects.using(using).filter(pk__in=ids).order_by("pk")
     jobs = list(rows.only("pk", "queue", "task", "status", "run_at")) if ids else []
-    return Preview(count(verb, wanted, until, using), until, jobs)
+    return Preview(None if matched is None else len(matched), until, jobs)
 
 
 def count(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> int | None:
     """How many match, up to MATCHED_MAX; None if that takes longer than COUNT_SECONDS."""
+    matched = _matched(verb, filters, until_id, using)
+    return None if matched is None else len(matched)
+
+
+def _matched(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> list[int] | None:
+    """The ids of those that count() counts, in no order."""
     rows = matching(filters, using, up_to=until_id).filter(changeable(verb, filters))
     try:
         with time_limit(COUNT_SECONDS, using=using):
-            return rows.values("pk")[:MATCHED_MAX].count()
+            return list(rows.values_list("pk", flat=True)[:MATCHED_MAX])
     except StatementTimeout:
         return None
 

@@ -92,12 +92,16 @@ def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
         monkeypatch.setattr(f"jobqueue.{module}.MATCHED_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")
-    assert "2+ jobs match" in text_of(viewer("retry_job").get(FAILED))
+    page = text_of(viewer("retry_job").get(FAILED))
+    assert "2+ jobs match" in page
+    # They need not be the oldest.
+    assert "Some of them" in page
+    assert len(re.findall(r"/job/\d+/change/", page)) == 2
 
 
 def test_a_count_that_takes_too_long_is_left_out_and_the_verb_is_typed(monkeypatch):
     make_in_state("FAILED")
-    monkeypatch.setattr("jobqueue.bulk_verbs.preview.count", lambda *args: None)
+    monkeypatch.setattr("jobqueue.bulk_verbs.preview._matched", lambda *args: None)
     client = viewer("retry_job")
     page = text_of(client.get(FAILED))
     assert "Counting took too long" in page

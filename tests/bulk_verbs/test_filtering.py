@@ -86,6 +86,15 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     assert (capped.matched, capped.is_capped) == (2, True)
 
 
+def test_a_preview_shows_jobs_behind_many_that_the_verb_does_not_change(monkeypatch):
+    monkeypatch.setattr("jobqueue.bulk_verbs.walking.WINDOW", 1)
+    monkeypatch.setattr("jobqueue.bulk_verbs.walking.EMPTY_MAX", 1)
+    for _ in range(3):
+        make_in_state("DONE")
+    failed = make_in_state("FAILED")
+    assert [one.pk for one in preview("retry", {}, first=2, using="default").first] == [failed]
+
+
 def test_several_fingerprints_jobs_by_id_and_a_first_job_are_found():
     ids = [make_in_state("FAILED") for _ in range(3)]
     kinds = [f"{number:016x}" for number in range(3)]

@@ -53,7 +53,8 @@ def jobs(request, transactional_db, monkeypatch):
     """Old jobs that are done, failed and canceled, and then as many that wait, all of them of one queue; two run."""
     for module, name, value in (
         (readonly, "COUNT_CAP", CAP), (finding, "SEARCHED", WINDOW), (finding, "WINDOWS_MAX", 2),
-        (finding, "TAGGED", TAGGED), (finding, "LOOK_SECONDS", 60.0), (tabs, "OF_A_QUEUE", CAP),
+        (finding, "TAGGED", TAGGED), (finding, "LOOK_SECONDS", 60.0), (finding, "FURTHER_SECONDS", 60.0),
+        (tabs, "OF_A_QUEUE", CAP),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     tabs._counted.cache_clear()

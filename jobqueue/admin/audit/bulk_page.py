@@ -148,6 +148,7 @@ def _found(verb: str, filters: dict[str, str], found: Preview) -> dict[str, Any]
         "to_type": Confirmation.wanted(verb, filters, found),
         "to_type_shown": verb if found.matched is None else number(found.matched),
         "ask_everything": not filters,
+        "is_capped": found.is_capped,
         "table": _table(found.first) if found.first else None,
     }
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     ShownRedrive = WithAnnotations[Redrive, Facts]
 
 #: dead letters that are put into groups, and groups that are shown
-GROUPED_MAX, GROUPS_SHOWN = 20_000, 50
+GROUPED_MAX, GROUPS_SHOWN = 5_000, 50
 _BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "failed"}
 
 

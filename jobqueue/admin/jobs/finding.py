@@ -30,9 +30,9 @@ from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: jobs that are looked at in one go, where no index has those that match
-SEARCHED = 5_000
-#: how often, and for how long, a page that is not full looks at more
-WINDOWS_MAX, LOOK_SECONDS = 16, 0.08
+SEARCHED = 2_000
+#: how often a page that is not full looks at more, and for how long: the first one, and one that somebody asked for
+WINDOWS_MAX, LOOK_SECONDS, FURTHER_SECONDS = 16, 0.02, 0.08
 #: jobs of a tag that one page looks at
 TAGGED = 2000
 #: Where indexes end with the key, ix_lease has these jobs in the order of ids, as they have no lease. FAILED jobs are
@@ -71,7 +71,9 @@ def find(wanted: Selection, cursor: Cursor | None, size: int, using: str) -> Fou
 
 def _looked_for(rows: JobQuerySet, rest: Q, cursor: Cursor | None, size: int) -> Found:
     """A page of those `rows` beyond the cursor that meet the conditions of `rest`."""
-    back, until = cursor is not None and cursor.back, time.monotonic() + LOOK_SECONDS
+    back, ends_at = False, time.monotonic() + LOOK_SECONDS
+    if cursor is not None:
+        back, ends_at = cursor.back, time.monotonic() + FURTHER_SECONDS
     ids: list[int] = []
     ahead, looked_at, count = _beyond(rows, "pk", cursor), 0, 0
     while True:
@@ -81,7 +83,7 @@ def _looked_for(rows: JobQuerySet, rest: Q, cursor: Cursor | None, size: int) ->
             ids += ids_that_meet(part, rest, order="ASC" if back else "DESC", most=size + 1 - len(ids))
         looked_at, count = looked_at + SEARCHED, count + seen.meeting
         end = (seen.highest if back else seen.lowest) if seen.number == SEARCHED else None
-        if end is None or len(ids) > size or looked_at >= WINDOWS_MAX * SEARCHED or time.monotonic() > until:
+        if end is None or len(ids) > size or looked_at >= WINDOWS_MAX * SEARCHED or time.monotonic() > ends_at:
             return _page(ids, min(count, readonly.COUNT_CAP), end, cursor, size, looked_at)
         ahead = rows.filter(Q(pk__gt=end) if back else Q(pk__lt=end))
 

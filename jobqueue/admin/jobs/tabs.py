@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: how long all counts together may take
 SECONDS = 0.5
 #: waiting jobs of each queue that are counted at least, where there are too many to look at each of them
-OF_A_QUEUE = 250
+OF_A_QUEUE = 100
 QUEUES_COUNTED = 200
 _READY = Unestimated(int(Job.Status.READY))
 

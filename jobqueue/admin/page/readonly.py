@@ -41,7 +41,7 @@ else:
     _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
 
 #: pages count no more rows than this: COUNT(*) reads every row that it counts
-COUNT_CAP = 5_000
+COUNT_CAP = 2_000
 #: characters of a name in a title
 LABEL_CHARS = 80
 
