@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from heapq import nsmallest
 
 from jobqueue.bulk_verbs.filtering import changeable, check_filters, check_verb, matching
 from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.db.parts import lowest_ids
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job
@@ -37,30 +37,29 @@ def preview(verb: str, filters: Mapping[str, str], *, first: int, using: str, un
     wanted = check_filters(filters)
     check_verb(verb, wanted)
     until = newest_id(using) if until_id is None else until_id
-    matched = _matched(verb, wanted, until, using)
-    if matched is not None:
-        ids = nsmallest(first, matched)
-    else:
+    matched, ids = _counted(verb, wanted, until, first, using)
+    if matched is None:
         ids, _ = next_ids(verb, wanted, after_id=0, until_id=until, most=first, using=using) if first else ([], 0)
     rows = Job.objects.using(using).filter(pk__in=ids).order_by("pk")
     jobs = list(rows.only("pk", "queue", "task", "status", "run_at")) if ids else []
-    return Preview(None if matched is None else len(matched), until, jobs)
+    return Preview(matched, until, jobs)
 
 
 def count(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> int | None:
     """How many match, up to MATCHED_MAX; None if that takes longer than COUNT_SECONDS."""
-    matched = _matched(verb, filters, until_id, using)
-    return None if matched is None else len(matched)
+    return _counted(verb, filters, until_id, 0, using)[0]
 
 
-def _matched(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> list[int] | None:
-    """The ids of those that count() counts, in no order."""
+def _counted(
+    verb: str, filters: Mapping[str, str], until_id: int, first: int, using: str
+) -> tuple[int | None, list[int]]:
+    """The count, and the lowest ids of those that were counted."""
     rows = matching(filters, using, up_to=until_id).filter(changeable(verb, filters))
     try:
         with time_limit(COUNT_SECONDS, using=using):
-            return list(rows.values_list("pk", flat=True)[:MATCHED_MAX])
+            return lowest_ids(rows.only("pk")[:MATCHED_MAX], first)
     except StatementTimeout:
-        return None
+        return None, []
 
 
 def newest_id(using: str) -> int:

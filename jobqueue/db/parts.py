@@ -37,6 +37,20 @@ def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -
     return [int(job_id) for (job_id,) in found]
 
 
+def lowest_ids(part: QuerySet[Any], most: int) -> tuple[int, list[int]]:
+    """The number of rows of a part, which has a limit, and up to `most` of their ids, the lowest ones in order."""
+    assert part.query.is_sliced, "a part has a limit"
+    try:
+        sql, params = part.query.get_compiler(part.db).as_sql()
+    except EmptyResultSet:
+        return 0, []
+    with connections[part.db].cursor() as cursor:
+        # One row at least: each of them has the number.
+        cursor.execute(f"SELECT c.id, COUNT(*) OVER () FROM ({sql}) c ORDER BY c.id LIMIT {max(1, most)}", params)
+        found = cursor.fetchall()
+    return (int(found[0][1]), [int(row[0]) for row in found[:most]]) if found else (0, [])
+
+
 def first_rows(rows: QuerySet[Any], most: int) -> list[tuple[Any, ...]]:
     """The first `most` rows of a queryset of values, in its order."""
     compiler = rows.query.get_compiler(rows.db)

@@ -101,7 +101,7 @@ def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
 
 def test_a_count_that_takes_too_long_is_left_out_and_the_verb_is_typed(monkeypatch):
     make_in_state("FAILED")
-    monkeypatch.setattr("jobqueue.bulk_verbs.preview._matched", lambda *args: None)
+    monkeypatch.setattr("jobqueue.bulk_verbs.preview._counted", lambda *args: (None, []))
     client = viewer("retry_job")
     page = text_of(client.get(FAILED))
     assert "Counting took too long" in page

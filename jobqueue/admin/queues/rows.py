@@ -21,7 +21,7 @@ from jobqueue.validation import check_queue
 
 NAME_CHARS, REASON_CHARS = 120, 200
 #: jobs of a queue that the list counts; its own page counts more of them
-COUNT_MAX = 500
+COUNT_MAX = 250
 _MODES = {"": "running", "paused": "expired", "draining": "scheduled"}
 _BREAKERS = {"closed": "done", "open": "failed", "half-open": "expired"}
 
