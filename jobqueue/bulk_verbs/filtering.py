@@ -15,18 +15,20 @@ from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.validation import check_queue, check_tag, check_text, check_worker, did_you_mean
 
-_READY, _RUNNING, _HELD = Q(status=Job.Status.READY), Q(status=Job.Status.PROCESSING), Q(gate=HELD_GATE)
-#: as the tabs of the list have them
-STATES: dict[str, Q] = {
-    "ready": _READY & ~_HELD & Q(run_at__lte=UtcNow()),
-    "scheduled": _READY & ~_HELD & Q(run_at__gt=UtcNow()),
-    "held": _READY & _HELD,
-    "running": _RUNNING,
-    "expired": _RUNNING & Q(lock_until__lt=UtcNow()),
-    "failed": Q(status=Job.Status.FAILED),
-    "canceled": Q(status=Job.Status.CANCELED),
-    "done": Q(status=Job.Status.DONE),
+_HELD = Q(gate=HELD_GATE)
+#: the status of each state's jobs, and what else is true of them
+_STATES: dict[str, tuple[int, Q]] = {
+    "ready": (Job.Status.READY, ~_HELD & Q(run_at__lte=UtcNow())),
+    "scheduled": (Job.Status.READY, ~_HELD & Q(run_at__gt=UtcNow())),
+    "held": (Job.Status.READY, _HELD),
+    "running": (Job.Status.PROCESSING, Q()),
+    "expired": (Job.Status.PROCESSING, Q(lock_until__lt=UtcNow())),
+    "failed": (Job.Status.FAILED, Q()),
+    "canceled": (Job.Status.CANCELED, Q()),
+    "done": (Job.Status.DONE, Q()),
 }
+#: as the tabs of the list have them
+STATES = {state: Q(status=status) & rest for state, (status, rest) in _STATES.items()}
 #: the states whose jobs each verb changes; "retry" makes delayed and held jobs run only where their state is chosen
 VERB_STATES: dict[str, tuple[str, ...]] = {
     AuditEvent.Verb.RETRY: ("failed", "canceled", "scheduled", "held"),
@@ -82,8 +84,17 @@ def matching(
 def changeable(verb: str, filters: Mapping[str, str]) -> Q:
     """The condition on jobs that `verb` can change, of those that match."""
     if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "held"):
-        return _READY
+        return Q(status=Job.Status.READY)
     return Q(status__in=_STATUSES[verb])
+
+
+def by_status(verb: str, filters: Mapping[str, str]) -> list[tuple[int, Q, dict[str, str]]]:
+    """The same jobs, those of each status apart: the status, a condition, and the filters that are left."""
+    if (state := filters.get("state")) is not None:
+        status, condition = _STATES[state]
+        return [(status, condition, {name: value for name, value in filters.items() if name != "state"})]
+    only = status_of(verb, filters)
+    return [(status, Q(), dict(filters)) for status in _STATUSES[verb] if only in (None, status)]
 
 
 def quiet_since(verb: str, since: datetime) -> Q:
@@ -213,7 +224,7 @@ _CONDITIONS: dict[str, Callable[[str], Q]] = {
     "task": lambda value: Q(task=value),
     "cause": _cause,
     "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint__in=value.split(",")),
-    "worker": lambda value: _RUNNING & Q(locked_by=value),
+    "worker": lambda value: Q(status=Job.Status.PROCESSING, locked_by=value),
     "job_ids": lambda value: Q(pk__in=[int(one) for one in value.split(",")]),
     "from_id": lambda value: Q(pk__gte=int(value)),
 }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jobqueue.bulk_verbs.filtering import changeable, check_filters, check_verb, matching
+from jobqueue.bulk_verbs.filtering import by_status, changeable, check_filters, check_verb, matching
 from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.db import vendor
+from jobqueue.db.expressions import Unestimated
 from jobqueue.db.parts import lowest_ids
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job
+from jobqueue.models.job import JobQuerySet
 
 #: jobs are counted up to this number
 MATCHED_MAX = 10_000
@@ -54,12 +57,36 @@ def _counted(
     verb: str, filters: Mapping[str, str], until_id: int, first: int, using: str
 ) -> tuple[int | None, list[int]]:
     """The count, and the lowest ids of those that were counted."""
-    rows = matching(filters, using, up_to=until_id).filter(changeable(verb, filters))
+    number, ids = 0, list[int]()
     try:
-        with time_limit(COUNT_SECONDS, using=using):
-            return lowest_ids(rows.only("pk")[:MATCHED_MAX], first)
+        with time_limit(COUNT_SECONDS, using=using) as limit:
+            for rows in _sets(verb, filters, until_id, using):
+                found, lowest = lowest_ids(rows[: MATCHED_MAX - number], first)
+                number, ids = number + found, ids + lowest
+                if number >= MATCHED_MAX:
+                    break
+                limit.check()
     except StatementTimeout:
         return None, []
+    return number, sorted(ids)[:first]
+
+
+def _sets(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> Iterator[JobQuerySet]:
+    """The jobs of each status, in the order of an index, so that the limit ends the walk through it.
+
+    Without that order PostgreSQL may read the table from its beginning until it has found so many.
+    """
+    if filters.keys() & {"tag", "job_ids", "worker"}:
+        yield matching(filters, using, up_to=until_id).filter(changeable(verb, filters)).only("pk")
+        return
+    for status, condition, rest in by_status(verb, filters):
+        queue = rest.pop("queue", None)
+        rows = matching(rest, using, up_to=until_id).filter(condition, status=Unestimated(status)).only("pk")
+        if queue is None:
+            yield vendor(using).walk_by(rows.order_by("lock_until"), "ix_lease")
+        else:
+            rows = rows.filter(queue=Unestimated(queue)).order_by("gate", "priority", "run_at", "id")
+            yield vendor(using).walk_by(rows, "ix_pick")
 
 
 def newest_id(using: str) -> int:

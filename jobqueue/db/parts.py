@@ -26,12 +26,14 @@ class Totals(NamedTuple):
 
 def totals(part: QuerySet[Any], rest: Q) -> Totals:
     """The totals of a part, which has a limit."""
+    assert rest, "without conditions all of them meet"
     found = _fetch(part, rest, "SELECT COUNT(*), MIN(c.id), MAX(c.id), SUM(c.meets) FROM ({}) c")
     return Totals(*(int(value or 0) for value in found[0])) if found else Totals(0, 0, 0, 0)
 
 
 def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -> list[int]:
     """Up to `most` ids of a part, which has a limit. `order`: "ASC", "DESC", or "" for none."""
+    assert rest, "without conditions all of them meet"
     sort = f" ORDER BY c.id {order}" if order else ""
     found = _fetch(part, rest, f"SELECT c.id FROM ({{}}) c WHERE c.meets = 1{sort} LIMIT {most}")
     return [int(job_id) for (job_id,) in found]
@@ -39,15 +41,8 @@ def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -
 
 def lowest_ids(part: QuerySet[Any], most: int) -> tuple[int, list[int]]:
     """The number of rows of a part, which has a limit, and up to `most` of their ids, the lowest ones in order."""
-    assert part.query.is_sliced, "a part has a limit"
-    try:
-        sql, params = part.query.get_compiler(part.db).as_sql()
-    except EmptyResultSet:
-        return 0, []
-    with connections[part.db].cursor() as cursor:
-        # One row at least: each of them has the number.
-        cursor.execute(f"SELECT c.id, COUNT(*) OVER () FROM ({sql}) c ORDER BY c.id LIMIT {max(1, most)}", params)
-        found = cursor.fetchall()
+    # One row at least: each of them has the number.
+    found = _fetch(part, None, f"SELECT c.id, COUNT(*) OVER () FROM ({{}}) c ORDER BY c.id LIMIT {max(1, most)}")
     return (int(found[0][1]), [int(row[0]) for row in found[:most]]) if found else (0, [])
 
 
@@ -67,14 +62,15 @@ def _limit(using: str, most: int | None) -> str:
     return f" LIMIT {vendor(using).unestimated_sql % most}"
 
 
-def _fetch(part: QuerySet[Any], rest: Q, text: str) -> list[tuple[Any, ...]]:
-    """The rows of a statement over those of the part, each with its id and, as `meets`, 1 or 0."""
+def _fetch(part: QuerySet[Any], rest: Q | None, text: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement over those of the part: its ids and, with conditions, 1 or 0 as `meets`."""
     assert part.query.is_sliced, "a part has a limit"
-    assert rest, "without conditions all of them meet"
     assert not part.query.low_mark, "a part begins with the first row"
     query = part.query.chain()
     query.clear_limits()
-    query.add_annotation(Case(When(rest, then=Value(1)), default=Value(0), output_field=IntegerField()), "meets")
+    if rest is not None:
+        meets = Case(When(rest, then=Value(1)), default=Value(0), output_field=IntegerField())
+        query.add_annotation(meets, "meets")
     try:
         sql, params = query.get_compiler(part.db).as_sql()
     except EmptyResultSet:

@@ -32,7 +32,7 @@ from jobqueue.transitions.claiming.candidates import queue_names
 #: jobs that are looked at in one go, where no index has those that match
 SEARCHED = 2_000
 #: how often a page that is not full looks at more, and for how long: the first one, and one that somebody asked for
-WINDOWS_MAX, LOOK_SECONDS, FURTHER_SECONDS = 16, 0.02, 0.08
+WINDOWS_MAX, LOOK_SECONDS, FURTHER_SECONDS = 16, 0.01, 0.08
 #: jobs of a tag that one page looks at
 TAGGED = 2000
 #: Where indexes end with the key, ix_lease has these jobs in the order of ids, as they have no lease. FAILED jobs are
