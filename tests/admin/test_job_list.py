@@ -233,6 +233,7 @@ def test_where_no_index_serves_the_filter_a_page_looks_at_so_many_jobs_and_goes_
 
 def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypatch):
     monkeypatch.setattr(finding, "SEARCHED", 10)
+    monkeypatch.setattr(finding, "LOOK_SECONDS", 60.0)
     greet = [int(tasks.greet.enqueue("ann", 1).id) for _ in range(5)]
     enqueue_many("other", range(25))
     client = viewer()
