@@ -102,7 +102,7 @@ RULES = [
         'Set OPTIONS["timeout"] = 20 (seconds). See docs/howto/sqlite.md.',
     ),
 ]
-#: driver options that end the wait for a connection whose packets are lost; without them its thread waits for ever
+#: Driver options that end the wait for a lost connection. Without them, the thread waits for ever.
 _TIMEOUTS = {"mysql": ("read_timeout", "write_timeout"), "postgresql": ("tcp_user_timeout", "keepalives_idle")}
 
 

@@ -245,7 +245,7 @@ def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypa
     page = text_of(client.get(JOBS, {"task": "greet"}))
     assert ids_of(page) == []
     assert "Looked at the newest 10 jobs" in page
-    # Who asks for the next page waits longer.
+    # The next page is looked for longer: somebody has asked for it.
     monkeypatch.setattr(finding, "FURTHER_SECONDS", 60.0)
     assert ids_of(text_of(client.get(link(page, "next")))) == greet[:1:-1]
 
