@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_layers import none_of
 from tests.docs.markdown import ROOT, name, table
 
 PACKAGE, DOCS = ROOT / "jobqueue", ROOT / "docs"
@@ -76,22 +77,25 @@ def test_the_glossary_is_short_and_in_the_order_of_the_alphabet():
     assert len(set(words)) == len(words)
 
 
-@pytest.mark.parametrize("row", glossary(), ids=lambda row: row[0])
-def test_a_word_of_the_glossary_is_in_the_code(row):
-    word, meaning, *field = row
-    spelled = re.sub(r"[ -]", r"[ _-]?", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
+def test_the_words_of_the_glossary_are_in_the_code_and_each_meaning_is_one_sentence():
     sources = [*PACKAGE.rglob("*.py"), *(p for p in (DOCS / "reference").glob("*.md") if p != GLOSSARY)]
-    looked_for = re.compile(rf"(?<![a-z]){spelled}", re.IGNORECASE)
-    assert any(looked_for.search(parts(path.read_text())) for path in sources)
-    assert re.fullmatch(r"[^.]+(\.[^. ]+)*\.", meaning), "one sentence"
-    assert len(field) == 3
-    assert all(field)
+    code = "\n".join(parts(path.read_text()) for path in sources)
+
+    def offenders():
+        for word, meaning, *field in glossary():
+            spelled = re.sub(r"[ -]", r"[ _-]?", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
+            if not re.search(rf"(?<![a-z]){spelled}", code, re.IGNORECASE):
+                yield f"{word} is not in the code"
+            if not re.fullmatch(r"[^.]+(\.[^. ]+)*\.", meaning):
+                yield f"the meaning of {word} is not one sentence"
+            if len(field) != 3 or not all(field):
+                yield f"{word} does not have its three other columns"
+
+    none_of(offenders())
 
 
-@pytest.mark.parametrize("path", files(), ids=name)
-def test_no_retired_word_is_used(path):
-    found = list(found_in(path))
-    assert not found, "\n".join(found)
+def test_no_retired_word_is_used():
+    none_of(found for path in files() for found in found_in(path))
 
 
 def test_what_replaces_a_retired_word_is_not_retired_itself():

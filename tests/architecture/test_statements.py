@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from django.apps import apps
 
+from tests.architecture.test_layers import none_of, parsed
+
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
 IN_DB = [path for path in FILES if path.is_relative_to(PACKAGE / "db")]
@@ -69,18 +71,29 @@ def owned(text: str) -> set[str]:
     return (words & OWN) | (words & (COLUMNS - COMMON) if _SQL.search(text) else set())
 
 
-@pytest.mark.parametrize("path", IN_DB, ids=name)
-def test_db_names_no_table_and_no_column_of_ours(path):
-    found = {(line, word) for line, text in texts(ast.parse(path.read_text())) for word in owned(text)}
-    if name(path) == "db/retry.py":
-        found = {(line, word) for line, word in found if word not in ARGUMENTS}
-    assert not found, "a statement of a feature belongs to its room, as a template that asks the dialect"
+def test_db_names_no_table_and_no_column_of_ours():
+    """A statement of a feature belongs to its room, as a template that asks the dialect."""
+
+    def offenders():
+        for path in IN_DB:
+            allowed = ARGUMENTS if name(path) == "db/retry.py" else set()
+            for line, text in texts(parsed(path)):
+                yield from (f"{name(path)}:{line} names {word}" for word in owned(text) - allowed)
+
+    none_of(offenders())
 
 
-@pytest.mark.parametrize("path", sorted(set(FILES) - set(IN_DB)), ids=name)
-def test_there_are_statements_outside_db_in_templates_only(path):
-    found = [(line, text) for line, text in texts(ast.parse(path.read_text())) if _STATEMENT.match(text)]
-    assert bool(found) == (name(path) in TEMPLATES), found
+def test_there_are_statements_outside_db_in_templates_only():
+    def offenders():
+        for path in sorted(set(FILES) - set(IN_DB)):
+            found = [(line, text) for line, text in texts(parsed(path)) if _STATEMENT.match(text)]
+            if name(path) in TEMPLATES:
+                if not found:
+                    yield f"{name(path)} has no statement: take it out of TEMPLATES"
+            else:
+                yield from (f"{name(path)}:{line} has the statement {text}" for line, text in found)
+
+    none_of(offenders())
 
 
 @pytest.mark.parametrize(
