@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve venv check test lint docs bench bench-check prove proofs screenshots release-check clean
+.PHONY: help demo serve venv quick check test test-all test-map lint docs bench bench-check prove proofs screenshots release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
@@ -13,11 +13,20 @@ serve: ## a worker and the admin site at 127.0.0.1:8000 (PORT=8001), with 200 sa
 venv: ## .venv with all that needs no C compiler: SQLite and PostgreSQL, the tests, ruff and mypy
 	@sh scripts/check.sh venv
 
-check: ## before each commit: format, lint, types, plain code and the verbs on SQLite; less than a minute
+quick: ## while you work: format, lint, plain code, and the tests of the rooms that you have changed, on SQLite
+	@sh scripts/check.sh quick
+
+check: ## before each commit: format, lint, types, plain code and the verbs on SQLite
 	@sh scripts/check.sh
 
-test: ## the suite on real MySQL, MariaDB, PostgreSQL, SQLite and Redis (DB=mysql: all of it on one of them)
+test: ## the short run on real MySQL, MariaDB, PostgreSQL, SQLite and Redis (DB=mysql: all of it on one of them)
 	@sh scripts/test.sh $(if $(DB),--db $(DB))
+
+test-all: ## all tests on all databases and both Djangos: at the end of an issue, and before a release
+	@sh scripts/test.sh --all
+
+test-map: ## renew the map of statements by which the short run is chosen (TESTS=tests/gates: what these tests send)
+	@sh scripts/test.sh --map $(TESTS)
 
 lint: ## ruff, mypy, and whether a migration is missing
 	@sh scripts/lint.sh

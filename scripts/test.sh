@@ -1,10 +1,16 @@
 #!/bin/sh
-# make test [DB=mysql|mariadb|postgres|sqlite]: set up, start the real servers, run the suite, stop them again. Without DB
-# on every database; with DB everything on that one. Paths and options of pytest may follow: sh scripts/test.sh tests/races
+# make test: set up, start the real servers, run the short form of the suite, stop them again. Options:
+#   --db NAME   (make test DB=name) everything on one database: mysql, mariadb, postgres or sqlite
+#   --all       (make test-all) everything on every database and both Djangos
+#   --map       (make test-map) renew the map of statements, by all tests or by the paths that follow
+# Paths and options of pytest may follow: sh scripts/test.sh tests/races
 . "$(dirname "$0")/venv.sh"
 
-missing="" db=""
-[ "${1:-}" != --db ] || db=$2
+missing="" db="" all=""
+case ${1:-} in
+--db) db=$2 ;;
+--all) all=yes ;;
+esac
 case $db in
 "") servers=mysql,mariadb,postgres,redis ;;
 sqlite) servers=redis ;;
@@ -26,8 +32,8 @@ elif mysql_headers; then
     if wait $!; then
         JOBQUEUE_TEST_PYTHON6=$PWD/.venv-6/bin/python
         export JOBQUEUE_TEST_PYTHON6
-        # Tests run these packages beside ours; what is missing then is skipped, and the last lines tell it.
-        [ -n "$db" ] || sh scripts/other_packages.sh || true
+        # Proofs run these packages beside ours; what is missing then is skipped, and the last lines tell it.
+        [ -z "$all" ] || sh scripts/other_packages.sh || true
     else
         missing=$(cat "$reason")
     fi
@@ -46,4 +52,4 @@ if [ "${built:-yes}" = no ]; then
     install_wheels
 fi
 export JOBQUEUE_TEST_SETUP_MISSING="$missing"
-exec "$PY" -m tests.servers run --only "$servers" -- "$PY" -m tests.suite "$@"
+exec "$PY" -m tests.cost "$PY" -m tests.servers run --only "$servers" -- "$PY" -m tests.suite "$@"

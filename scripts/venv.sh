@@ -25,20 +25,21 @@ make_venv() {
     fi
 }
 
-# install EXTRAS...: pip install this checkout into $PY's environment, only when pyproject.toml changed since the last time.
-# The extra dev contains all others.
+# install EXTRAS...: pip install this checkout into $PY's environment, only when the content of pyproject.toml has changed
+# since the last time. The extra dev contains all others.
 install() {
+    wanted=$(cksum <pyproject.toml)
     all=${PY%/bin/python}/.installed-dev
     stamp=${PY%/bin/python}/.installed-$(echo "$*" | tr -c 'a-z0-9\n' '-')
     for found in "$all" "$stamp"; do
-        if [ -e "$found" ] && [ ! pyproject.toml -nt "$found" ]; then
+        if [ "$(cat "$found" 2>/dev/null)" = "$wanted" ]; then
             return 0
         fi
     done
     # What is imported is compiled then: a third of what is installed never is.
     "$PY" -m pip install --quiet --disable-pip-version-check --no-compile "$@" || return 1
-    touch "$stamp"
-    case $* in *'[dev]'*) touch "$all" ;; esac
+    echo "$wanted" >"$stamp"
+    case $* in *'[dev]'*) echo "$wanted" >"$all" ;; esac
 }
 
 PY=$PWD/.venv/bin/python

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 from django.db import connection
 
-from tests import matrix
 from tests.cli.schemas import json_meets_its_schema  # noqa: F401 - a fixture for all tests
 from tests.flush import drop_when_nobody_is_there, flush_only_what_has_rows
+from tests.selection import plugin as selection
 from tests.servers import binaries, control
 from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.provide import Provider
@@ -32,8 +32,8 @@ for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER
 
 
 def pytest_configure(config):
-    """Leave out what runs on other databases, where JOBQUEUE_TEST_MATRIX says so."""
-    matrix.register(config, VENDOR)
+    """Leave out what runs on other databases in the short run, and record statements."""
+    selection.register(config, VENDOR)
 
 
 def pytest_report_header(config):

@@ -9,6 +9,8 @@ import environ
 
 env = environ.Env()
 VENDOR = env("JOBQUEUE_TEST_DB", default="sqlite")
+#: a few tests are smaller in make test than in make test-all and make prove
+FULL = "JOBQUEUE_TEST_FULL" in os.environ
 SECRET_KEY = "only for tests"
 USE_TZ = True
 # The README sends a mail. Django 6.1 asks for the setting, earlier versions do not read it.

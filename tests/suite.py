@@ -1,13 +1,14 @@
-"""python -m tests.suite [pytest arguments]: the suite once per database, then one line per database and Django.
+"""python -m tests.suite [pytest arguments]: the suite, several runs of pytest at a time, then one line for each.
 
 Runs under tests.servers, which names the servers in JOBQUEUE_TEST_<KIND>_URL and says what it could not provide in
-JOBQUEUE_TEST_MISSING. JOBQUEUE_TEST_PYTHON6 is a Python with Django 6.x: there the suite runs on SQLite and MySQL, and
-this Python, with Django 5.2, runs it on MariaDB and PostgreSQL. What can differ between the two Djangos runs on both of
-them, on SQLite. The process tests wait more than they work, so they run beside the others, on a server of their own.
+JOBQUEUE_TEST_MISSING. JOBQUEUE_TEST_PYTHON6 is a Python with Django 6.x: SQLite and MySQL are tested there, MariaDB and
+PostgreSQL with this Python and Django 5.2.
 
-Without arguments each test runs where tests.matrix says. With arguments (paths, options of pytest) they run on every
-database. --db NAME runs everything on one database, --rest what a run without arguments leaves out, and --only-given
-what is given, and nothing else, on this Python. --lines FILE writes the last lines into a file too.
+Without arguments it is the short run: all tests on SQLite, what tests/selection chooses on the other databases, the
+process tests on MySQL (and on a database whose code has changed), and what can differ between the Djangos on the other
+Django. With paths and options of pytest these run on every database. --db NAME runs everything on one database, --all
+everything everywhere, --map the same without processes and writes the map of statements anew (with paths: what these
+tests send), and --only-given what is given, and nothing else, on this Python.
 """
 
 from __future__ import annotations
@@ -20,26 +21,35 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import matrix
-from tests.matrix import DATABASES
+from tests.selection import plugin
+from tests.selection.changes import changed_files
+from tests.selection.choosing import Recorded, renewed
+from tests.selection.statement_map import DATABASES, ON_DJANGO_6, StatementMap
 from tests.servers import control
 from tests.servers.state import url_variable
 
-ON_DJANGO_6 = ("sqlite", "mysql")
 _printing = threading.Lock()
 #: needs no database, or no more than SQLite, so once is enough
-ONCE = ("tests/unit", "tests/architecture", "tests/packaging", "tests/conformance")
+ONCE = tuple(
+    f"tests/{kind}" for kind in ("unit", "architecture", "packaging", "conformance", "docs", "browser", "bench")
+)
 #: what can differ between the Djangos and is not on two databases already
 ON_BOTH = ("tests/tasks", "tests/conformance")
-#: what waits more than it works; the proofs go with it on servers, so that both tracks take the same time
+#: what waits more than it works, and needs a server of its own
 PROCESS = "tests/process"
-BESIDE = {"sqlite": (PROCESS,), "mysql": (PROCESS, "tests/proofs"), "postgres": (PROCESS, "tests/proofs")}
-#: what writes and reads jobs: --rest runs it on the other Django of each database
+PROOFS = "tests/proofs"
+#: a change of these files brings the process tests of a database into the short run
+BRINGS_IN = {
+    "sqlite": ("jobqueue/db/sqlite/",),
+    "mariadb": ("jobqueue/db/mariadb/",),
+    "postgres": ("jobqueue/db/postgresql/", "jobqueue/wakeup/"),
+}
+#: what writes and reads jobs: --all runs it on the other Django of each database
 VERBS = tuple(
     f"tests/{room}" for room in ("producer", "transitions", "ordering", "gates", "tasks", "worker", "models", "db")
 )
@@ -50,27 +60,30 @@ VERSIONS = "import django, platform; print(f'Django {django.__version__}, Python
 class Outcome:
     """How one run of pytest ended."""
 
+    database: str
     status: int
     line: str
-    report: matrix.Report
+    recorded: Recorded
+    left: frozenset[str] = frozenset()
     failures: tuple[str, ...] = ()  # a line each, as the summary of pytest has them
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One run of pytest: on which database, with which Python, with which arguments, and what matrix leaves out."""
+    """One run of pytest: on which database, with which Python and arguments, and whether tests are left out."""
 
     database: str
     python: str
     arguments: tuple[str, ...] = ()
-    leave_out: str = ""
+    short: bool = False
     own_server: bool = False
+    in_map: bool = True  # whether the map has the statements of this Django
 
     def run(self) -> Outcome:
         """Run it, and print what pytest says when it has ended."""
         with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
-            env = {**os.environ, "JOBQUEUE_TEST_DB": self.database, "JOBQUEUE_TEST_DIR": folder}
-            env[matrix.VARIABLE] = self.leave_out
+            env = {**os.environ, "JOBQUEUE_TEST_DB": self.database, plugin.FOLDER: folder}
+            env[plugin.VARIABLE] = "short" if self.short else ""
             # The hundreds of workers that tests start would compile everything again, each of them.
             env.pop("PYTHONDONTWRITEBYTECODE", None)
             versions = subprocess.run([self.python, "-c", VERSIONS], check=True, capture_output=True, text=True).stdout
@@ -83,19 +96,20 @@ class Lane:
                 provide = [sys.executable, "-m", "tests.servers", "run", "--state", f"{folder}/servers"]
                 command = [*provide, "--only", self.database, "--", *command]
             done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            recorded, left = plugin.read(Path(folder))
             ended = "passed" if done.returncode == 0 else "FAILED"
-            report = matrix.read(Path(folder))
-            seconds = time.monotonic() - begun
-            what = f"{self.database}{', processes' if self.arguments[:1] == (PROCESS,) else ''}"
-            line = f"{what}, {versions.strip()}: {len(report.ran)} tests {ended} in {seconds:.0f} s"
+            what = f"{self.database}{', processes' if PROCESS in self.arguments else ''}"
+            line = f"{what}, {versions.strip()}: {len(recorded.ran)} tests {ended} in {time.monotonic() - begun:.0f} s"
             output = done.stdout.decode(errors="replace")
             with _printing:
                 print(f"\n== {line} ==\n{output}", flush=True)
-            failures = [found for found in output.splitlines() if found.startswith(("FAILED ", "ERROR "))]
+            failures = [found for found in output.splitlines() if found.startswith(("FAILED ", "ERROR ", "NEW "))]
             if done.returncode:
                 # A test may fail because of those before it.
                 failures.append(f"the order of its tests: pytest {' '.join(order)}")
-            return Outcome(done.returncode, line, report, tuple(failures))
+            if not self.in_map:
+                recorded.sent.clear()
+            return Outcome(self.database, done.returncode, line, recorded, left, tuple(failures))
 
 
 def tracks(database: str, options: argparse.Namespace, python6: str | None) -> list[list[Lane]]:
@@ -105,18 +119,32 @@ def tracks(database: str, options: argparse.Namespace, python6: str | None) -> l
     ours = other = sys.executable
     if python6 is not None:
         ours, other = (python6, ours) if database in ON_DJANGO_6 else (ours, python6)
-    skip = () if database == "sqlite" else tuple(f"--ignore={folder}" for folder in ONCE)
-    if options.rest:
-        again = [Lane(database, other, VERBS)] if other != ours else []
-        return [[Lane(database, ours, skip, "rest"), *again]]
+    once = () if database == "sqlite" else _without(*ONCE)
+    if options.map:
+        wanted = (*once, *_without(PROCESS, PROOFS), *options.given)
+        # make check compares with the map on SQLite with Django 5.2.
+        pythons = dict.fromkeys([ours, other] if database == "sqlite" else [ours])
+        return [[Lane(database, python, wanted)] for python in pythons]
     if options.given or options.db:
-        return [[Lane(database, ours, (*skip, *options.given))]]
-    if database not in BESIDE or not _can_have_two(database):
-        return [[Lane(database, ours, skip, "short")]]
-    again = [Lane(database, other, ON_BOTH)] if other != ours and database == "sqlite" else []
-    away = tuple(f"--ignore={folder}" for folder in BESIDE[database])
-    beside = Lane(database, ours, BESIDE[database], "short", own_server=database != "sqlite")
-    return [[Lane(database, ours, (*skip, *away), "short")], [*again, beside]]
+        return [[Lane(database, ours, (*once, *options.given))]]
+    two = _can_have_two(database)
+    beside = Lane(database, ours, (PROCESS,), own_server=two and database != "sqlite")
+    if options.all:
+        sqlite = database == "sqlite"
+        again = [Lane(database, other, () if sqlite else VERBS, in_map=sqlite)] if other != ours else []
+        rest = Lane(database, ours, (*once, *_without(PROCESS)))
+        return [[rest, *again], [beside]] if two else [[rest, *again, beside]]
+    short = Lane(database, ours, (*once, *_without(PROCESS, PROOFS)), short=True)
+    found = [[short]]
+    if database == "sqlite" and other != ours:
+        found[0].append(Lane(database, other, ON_BOTH))
+    if database == "mysql" or _is_changed(BRINGS_IN[database]):
+        found = [*found, [beside]] if two else [[short, beside]]
+    return found
+
+
+def _without(*folders: str) -> tuple[str, ...]:
+    return tuple(f"--ignore={folder}" for folder in folders)
 
 
 def _can_have_two(database: str) -> bool:
@@ -125,15 +153,47 @@ def _can_have_two(database: str) -> bool:
     return database == "sqlite" or (server is not None and server.controllable)
 
 
+def _is_changed(paths: tuple[str, ...]) -> bool:
+    """Whether the working tree or the newest commits change files below these paths."""
+    return any(path.startswith(paths) for path in changed_files())
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What `make test` and `make prove` ask for; what is not known here is for pytest."""
+    """What the targets of make ask for; what is not known here is for pytest."""
     parser = argparse.ArgumentParser(prog="python -m tests.suite", allow_abbrev=False, add_help=False)
     parser.add_argument("--db", choices=DATABASES)
-    parser.add_argument("--rest", action="store_true")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--map", action="store_true")
     parser.add_argument("--only-given", action="store_true")
-    parser.add_argument("--lines", type=Path)
     options, options.given = parser.parse_known_args(arguments)
     return options
+
+
+def run_nowhere(outcomes: Sequence[Outcome]) -> list[str]:
+    """The tests that some run has left out or skipped, and no other run has run."""
+    ran = {test for outcome in outcomes for test in outcome.recorded.ran}
+    left = {test for outcome in outcomes for test in outcome.left}
+    return sorted(left - ran)
+
+
+def recorded_by_database(outcomes: Iterable[Outcome]) -> dict[str, Recorded]:
+    """What all runs on each database have recorded together."""
+    found: dict[str, Recorded] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.database, Recorded()).add(outcome.recorded)
+    return found
+
+
+def compared(runs: dict[str, Recorded]) -> list[str]:
+    """What a run of everything has seen that the map does not have, a line each."""
+    known = StatementMap.load()
+    lines = [
+        f"{database}: NEW statement, run make test-map: {line}"
+        for database, run in runs.items()
+        for line in known.unknown(database, {text: room for sent in run.sent.values() for text, room in sent.items()})
+    ]
+    ran = {test for run in runs.values() for test in run.ran if not test.startswith(("process/", "proofs/"))}
+    return lines + [f"NEW test, run make test-map: {test}" for test in sorted(ran - known.tests.keys())]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -157,20 +217,26 @@ def main(arguments: Sequence[str]) -> int:
     lines += [f"{name}: NOT TESTED" for name in wanted if name not in there]
     if python6 is None and not options.only_given:
         lines.append("Django 6.x: NOT TESTED")
-    nowhere = [] if options.rest else matrix.run_nowhere([outcome.report for outcome in outcomes])
-    lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in nowhere]
+    lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in run_nowhere(outcomes)]
     # Again, because the output of the runs is long and the last lines are what is read.
-    failures = [f"{outcome.line.split(',')[0]}: {failure}" for outcome in outcomes for failure in outcome.failures]
-    print("\n" + "\n".join([*lines, *failures]))
-    if options.lines:
-        options.lines.write_text("".join(f"{line}\n" for line in lines))
+    lines += [f"{outcome.line.split(',')[0]}: {failure}" for outcome in outcomes for failure in outcome.failures]
+    status = int(any(outcome.status for outcome in outcomes))
+    runs = recorded_by_database(outcomes)
+    if options.map and not status:
+        renewed(StatementMap.load(), runs, whole=not options.given).save()
+        lines.append("the map of statements is written: tests/selection/statements.txt and tests.txt")
+    if options.all:
+        news = compared(runs)
+        lines += news
+        status = status or int(bool(news))
+    print("\n" + "\n".join(lines))
     for text in missing:
         print(f"not tested: {text}")
     not_tested = bool(missing) or any("NOT TESTED" in line for line in lines)
     if not_tested and os.environ.get("CI") == "true":
         print("CI=true: what is missing counts as a failure")
         return 1
-    return int(any(outcome.status for outcome in outcomes))
+    return status
 
 
 if __name__ == "__main__":

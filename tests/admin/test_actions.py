@@ -13,9 +13,8 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
 from tests.admin.helpers import JOBS, act, client_of, job_page, person, root, text_of
 from tests.factories import claim_one, expire, job, make_in_state, make_job, make_jobs, row, set_columns, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the verbs run everywhere")]
+pytestmark = pytest.mark.django_db
 
 STATES = ("READY", "PROCESSING", "DONE", "FAILED", "CANCELED")
 #: what the message says of one job that was changed

@@ -10,9 +10,8 @@ from jobqueue import bulk_verbs
 from jobqueue.models import AuditEvent, Job
 from tests.admin.helpers import HOSTILE, Inline, act, client_of, job_page, person, text_of, viewer
 from tests.factories import make_in_state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages")]
+pytestmark = pytest.mark.django_db
 
 AUDIT = "/admin/jobqueue/auditevent/"
 VERBS = f"{AUDIT}verbs/"

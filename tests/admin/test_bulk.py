@@ -10,9 +10,8 @@ from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.models import AuditEvent, Job
 from tests.admin.helpers import HOSTILE, JOBS, Inline, act, client_of, person, root, text_of, viewer
 from tests.factories import make_in_state, make_job, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; bulk verbs are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 AUDIT = "/admin/jobqueue/auditevent/"
 NEW = f"{AUDIT}new/"

@@ -12,9 +12,8 @@ from jobqueue.models import AuditEvent, JobTag
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, JOBS, Inline, root, text_of, viewer
 from tests.factories import job, make_in_state, make_job, make_jobs, set_columns, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; bulk verbs are tested on each database")]
+pytestmark = pytest.mark.django_db
 NEW = "/admin/jobqueue/auditevent/new/"
 
 

@@ -12,12 +12,8 @@ from jobqueue.admin.page import readonly
 from jobqueue.models import Worker
 from tests.admin.helpers import JOBS, WORKERS, Inline, job_page, root, sent, text_of, viewer
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db,
-    enough_on("mysql", "postgres", why="the ORM writes the statements"),
-]
+pytestmark = pytest.mark.django_db
 
 
 def queries(client, path, data=None):

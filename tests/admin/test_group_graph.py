@@ -10,9 +10,7 @@ from jobqueue.admin.groups import layout
 from jobqueue.admin.groups.drawing import BOX_HEIGHT, BOX_WIDTH, SIGNS, Node, draw, legend
 from jobqueue.admin.groups.layout import arrange
 from tests.admin.helpers import HOSTILE, Inline
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="plain code")
 DIAMOND = {2: [1], 3: [1], 4: [2, 3]}
 
 

@@ -14,9 +14,8 @@ from tests.admin.test_groups import LIST, looker, made, page_of, plain_text
 from tests.factories import make_job
 from tests.groups.helpers import claimed
 from tests.groups.nodes import diamond, job
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="groups are tested everywhere")]
+pytestmark = pytest.mark.django_db
 
 
 def members(group_id, state):

@@ -16,9 +16,8 @@ from tests.admin.helpers import HOSTILE, Inline, act, client_of, person, root, t
 from tests.app import tasks
 from tests.groups.helpers import claimed
 from tests.groups.nodes import diamond, job
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="groups are tested everywhere")]
+pytestmark = pytest.mark.django_db
 LIST = "/admin/jobqueue/jobgroup/"
 
 

@@ -4,9 +4,8 @@ import pytest
 
 from tests.admin import inert
 from tests.admin.helpers import root, text_of
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("name", inert.VALUES)

@@ -19,12 +19,8 @@ from jobqueue.transitions import fail
 from tests.admin.helpers import HOSTILE, JOBS, Inline, client_of, job_page, person, root, sent, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db,
-    enough_on("mysql", "postgres", why="the ORM writes the statements"),
-]
+pytestmark = pytest.mark.django_db
 
 
 def ids_of(page):

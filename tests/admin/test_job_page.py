@@ -15,9 +15,8 @@ from jobqueue.transitions import fail
 from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the verbs run everywhere")]
+pytestmark = pytest.mark.django_db
 
 
 def test_the_page_shows_progress_expiry_options_and_what_was_logged():

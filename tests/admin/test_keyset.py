@@ -10,12 +10,8 @@ from django.utils import timezone
 from jobqueue.admin.page.keyset import Keyset
 from jobqueue.models import FailureNote, IdempotencyRecord, OutboxEvent
 from tests.admin.helpers import root, text_of
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db,
-    enough_on("mysql", "postgres", why="the ORM writes the statements"),
-]
+pytestmark = pytest.mark.django_db
 
 
 def link(page, path, kind):

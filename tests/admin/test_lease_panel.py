@@ -12,9 +12,8 @@ from jobqueue.models import Worker
 from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, text_of, viewer
 from tests.admin.test_actions import said
 from tests.factories import claim_one, expire, job, make_in_state, make_job, row, seconds_from_now, set_columns, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the verbs run everywhere")]
+pytestmark = pytest.mark.django_db
 
 NAME = "web-1:211:5f0c2a9e/1.1"
 

@@ -12,9 +12,8 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.models import LockRow, MutexRow
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; locks are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 LOCKS, MUTEXES, ACTIVITY = ("/admin/jobqueue/lockrow/", "/admin/jobqueue/mutexrow/", "/admin/jobqueue/lockstat/")
 

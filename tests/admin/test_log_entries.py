@@ -13,10 +13,9 @@ from jobqueue.admin.page import history
 from jobqueue.models import Job
 from tests.admin.helpers import client_of, job_page, person, text_of
 from tests.factories import make_job
-from tests.matrix import enough_on
 from tests.plans.test_redrive_plans import reads
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="MariaDB reads as MySQL does")]
+pytestmark = pytest.mark.django_db
 AUDIT = "/admin/jobqueue/auditevent/"
 VERBS = f"{AUDIT}verbs/"
 

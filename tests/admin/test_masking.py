@@ -6,9 +6,8 @@ from jobqueue.transitions import fail
 from tests.admin.helpers import JOBS, job_page, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages read rows as they do everywhere")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("more", [(), ("view_payload",)])

@@ -23,10 +23,9 @@ from jobqueue.models import JobStat, JobStatTotal
 from jobqueue.stats import summary
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, text_of
 from tests.factories import now
-from tests.matrix import enough_on
 from tests.stats.helpers import add
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="the figures are tested everywhere")]
+pytestmark = pytest.mark.django_db
 PAGE = "/admin/jobqueue/metrics/"
 VENDOR = Path(jobqueue.__file__).parent / "static" / "jobqueue" / "vendor" / "uplot-1.6.32"
 DAY = timedelta(days=1)

@@ -9,9 +9,8 @@ from tests.admin.helpers import HOSTILE, Inline, client_of, job_page, person, ro
 from tests.admin.test_redrives import REDRIVES
 from tests.dead_letters.test_redrive import dead
 from tests.factories import job, make_job
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; notes are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 NOTES = "/admin/jobqueue/failurenote/"
 

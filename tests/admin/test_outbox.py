@@ -21,11 +21,9 @@ from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import dead_letters, discard, publish
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, act, client_of, person, root, text_of
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.outbox.helpers import drain
 from tests.settings import VENDOR
 
-pytestmark = enough_on("sqlite", "mysql", why="the ORM writes the statements")
 plain = pytest.mark.django_db
 
 EVENTS = "/admin/jobqueue/outboxevent/"

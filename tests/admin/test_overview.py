@@ -19,10 +19,9 @@ from jobqueue.models import Job, JobAlarm, JobAttempt, JobStat, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of, viewer
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
-from tests.matrix import enough_on
 from tests.stats.helpers import add
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", "postgres", why="the figures are tested everywhere")]
+pytestmark = pytest.mark.django_db
 PAGE = "/admin/jobqueue/"
 
 

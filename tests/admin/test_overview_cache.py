@@ -9,9 +9,8 @@ from django.core.cache.backends.locmem import LocMemCache
 from jobqueue.admin.page import keeping
 from tests.admin.helpers import root, text_of
 from tests.factories import make_jobs
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="no SQL of ours is in it")]
+pytestmark = pytest.mark.django_db
 PAGE = "/admin/jobqueue/"
 
 

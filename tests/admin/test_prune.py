@@ -7,10 +7,9 @@ from jobqueue.models import Job, JobAttempt
 from tests.admin.helpers import JOBS, act, client_of, person, root, text_of, viewer
 from tests.admin.test_actions import said
 from tests.factories import make_in_state
-from tests.matrix import enough_on
 from tests.retention.helpers import ended
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the deletion runs everywhere")]
+pytestmark = pytest.mark.django_db
 
 
 def test_it_asks_with_the_number_and_changes_nothing():

@@ -16,9 +16,8 @@ from jobqueue.transitions import claim
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
 from tests.app import tasks
 from tests.factories import make_job, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("mysql", "postgres", why="pages; what they call runs everywhere")]
+pytestmark = pytest.mark.django_db
 
 QUEUES = "/admin/jobqueue/flowrule/"
 PAGE = f"{QUEUES}queue/"

@@ -9,9 +9,8 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import BreakerState
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
 from tests.admin.test_queues import QUEUES, statements
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; breakers are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 PAGE = f"{QUEUES}breaker/"
 STRIPE = f"{PAGE}?dependency=stripe"

@@ -16,9 +16,8 @@ from jobqueue.models import FlowRule, Worker
 from jobqueue.transitions import claim
 from tests.admin.helpers import client_of, person, root, text_of
 from tests.app import tasks
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; what they call runs everywhere")]
+pytestmark = pytest.mark.django_db
 
 QUEUES = "/admin/jobqueue/flowrule/"
 PAGE = f"{QUEUES}queue/"

@@ -11,9 +11,8 @@ from jobqueue.exceptions import DatabaseBusy
 from tests.admin.helpers import HOSTILE, JOBS, Inline, act, client_of, job_page, person, root, text_of
 from tests.dead_letters.test_redrive import dead
 from tests.factories import job, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; redrives are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 REDRIVES = "/admin/jobqueue/redrive/"
 

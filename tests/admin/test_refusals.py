@@ -6,9 +6,8 @@ from jobqueue.models import Job
 from tests.admin import refusals
 from tests.admin.helpers import root
 from tests.browser import rows
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db(transaction=True), enough_on("sqlite", why="pages; the verbs run everywhere")]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_without_a_permission_no_page_is_shown_and_no_form_is_carried_out():

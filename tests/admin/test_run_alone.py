@@ -11,9 +11,8 @@ from tests.admin.test_actions import said
 from tests.admin.test_redrives import REDRIVES
 from tests.dead_letters.test_alone import looked, quarantined
 from tests.factories import make_in_state, make_job, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the runs are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 BUTTON = 'value="run_alone" formaction'
 

@@ -22,14 +22,9 @@ from jobqueue.schedules.listing import arguments_of
 from jobqueue.testing import travel
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, act, client_of, job_page, person, root, text_of
 from tests.app import tasks
-from tests.matrix import enough_on
 from tests.schedules.helpers import USING, begin, fire, row
 
-pytestmark = [
-    pytest.mark.django_db,
-    pytest.mark.usefixtures("own_registry"),
-    enough_on("sqlite", why="pages; schedules are tested on each database"),
-]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 LIST = "/admin/jobqueue/schedule/"
 ADD = f"{LIST}add/"

@@ -12,9 +12,8 @@ from jobqueue.models import FailureNote, Job, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import act, root, text_of
 from tests.factories import claim_one, job, make_job, make_jobs
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="no SQL is in it")]
+pytestmark = pytest.mark.django_db
 
 ops, few = admin.AdminSite("ops"), admin.AdminSite("few")
 add_to(ops)

@@ -12,10 +12,9 @@ from jobqueue.admin.settings.secrets import HIDDEN, hide_database, hide_route, h
 from jobqueue.doctor import examination as doctor
 from jobqueue.doctor.finding import Finding, Level
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="a page; the doctor is tested on every database")]
+pytestmark = pytest.mark.django_db
 
 PAGE = "/admin/jobqueue/settings/"
 SECRET = "hunter-2-secret"

@@ -14,9 +14,8 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, fail, reap, release, snooze
 from tests.admin.helpers import HOSTILE, Inline, job_page, root, text_of
 from tests.factories import claim_one, expire, job, make_in_state, make_job, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the verbs run everywhere")]
+pytestmark = pytest.mark.django_db
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -18,9 +18,8 @@ from tests.admin.helpers import HOSTILE, WORKERS, Inline, act, client_of, job_pa
 from tests.admin.test_actions import said
 from tests.app import tasks
 from tests.factories import make_jobs, now, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="pages; the reads have tests of their plans")]
+pytestmark = pytest.mark.django_db
 
 NAME = "web-1:211:5f0c2a9e/1.1"
 ANSWER = {

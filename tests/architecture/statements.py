@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from tests.architecture.house import ROOT
-from tests.matrix import DATABASES
 from tests.proofs.history.trees import unpack
+from tests.selection.statement_map import DATABASES
 from tests.servers.state import url_variable
 
 #: the statements of a call, and the rows that the server read for them

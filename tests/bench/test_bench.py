@@ -12,10 +12,7 @@ import pytest
 
 from benchmarks import report, stats, workers
 from benchmarks.__main__ import keep
-from tests.matrix import enough_on
 from tests.settings import VENDOR
-
-pytestmark = enough_on("postgres", why="make bench runs it everywhere")
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks import check
 from benchmarks.check import Interval, Side, compare, interval
-from tests.matrix import enough_on
 
 HERE = {"rev-parse HEAD": "h", "rev-parse HEAD~1": "before"}
 MAIN = "rev-parse --verify --quiet main"
@@ -72,7 +71,6 @@ def test_both_sides_are_measured_in_turn(monkeypatch):
     assert asked[4:] == ["old", "new", "old", "new", "new", "old", "new", "old"]
 
 
-@enough_on("sqlite", why="tests/bench/test_bench.py measures on the others")
 def test_two_versions_enqueue_and_drain(tmp_path):
     sides = [Side(tmp_path, name, "sqlite", 50) for name in ("old", "new")]
     for side in sides:

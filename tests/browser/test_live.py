@@ -5,13 +5,9 @@ import time
 import pytest
 
 from tests.factories import make_jobs
-from tests.matrix import enough_on
 from tests.patience import patient
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    enough_on("sqlite", why="pages in a browser"),
-]
+pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = "/admin/jobqueue/"
 #: the requests of the page, each with a function that answers it
 LISTEN = """

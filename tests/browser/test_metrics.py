@@ -5,12 +5,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import rows
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    enough_on("sqlite", why="pages in a browser"),
-]
+pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = "/admin/jobqueue/metrics/"
 CHARTS = 4
 

@@ -7,12 +7,10 @@ import pytest
 
 from tests.browser.chromium import AXE
 from tests.browser.walk import LANGUAGES, NARROW, THEMES
-from tests.matrix import enough_on
 
 pytestmark = [
     # The walk empties the tables that it has filled; the mark is there because pytest makes no database without one.
     pytest.mark.django_db,
-    enough_on("sqlite", why="pages in a browser"),
     # The first of these tests waits for the walk.
     pytest.mark.timeout(900),
 ]

@@ -10,10 +10,8 @@ import pytest
 
 from tests.browser import palette
 from tests.browser.screenshots import BYTES_MAX
-from tests.matrix import enough_on
 from tests.patience import patient
 
-pytestmark = enough_on("sqlite", why="pictures, of a database that the command makes")
 ROOT = Path(__file__).parents[2]
 
 

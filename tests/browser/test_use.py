@@ -9,12 +9,8 @@ from tests.admin.helpers import JOBS, job_page
 from tests.browser import rows
 from tests.browser.walk import NARROW
 from tests.factories import make_in_state, make_job, make_jobs, state
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    enough_on("sqlite", why="pages in a browser"),
-]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 SETTINGS = "/admin/jobqueue/settings/"
 

@@ -19,7 +19,6 @@ from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.signals import job_canceled
 from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, seconds_from_now, set_columns, state
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -343,7 +342,6 @@ def test_two_that_carry_it_out_at_once_change_each_job_once():
     assert (read(event).changed, read(event).refused) == (40, 0)
 
 
-@enough_on("sqlite", why="no statement of its own")
 def test_an_idle_look_is_one_statement(django_assert_num_queries):
     runner = bulk_runner.BulkRunner()
     runner.run_once(load(), using="default")

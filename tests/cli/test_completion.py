@@ -13,11 +13,8 @@ import pytest
 from jobqueue.cli.completion_words import words_of
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from tests.cli.helpers import printed, read_json, refused
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.servers.programs import installed
-
-pytestmark = enough_on("sqlite", why="no database is asked")
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ from jobqueue.models import Job
 from tests.cli.helpers import Terminal
 from tests.dead_letters.test_redrive import carry_out, dead
 from tests.factories import job, make_in_state, make_job, set_columns, state
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", why="the functions are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 
 def run(*words):

@@ -11,9 +11,8 @@ from tests.cli.helpers import printed
 from tests.doctor.helpers import add_worker
 from tests.factories import claim_one, make_in_state, make_jobs
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="options are parsed before the database is asked")]
+pytestmark = pytest.mark.django_db
 
 
 def run(capsys, *words):

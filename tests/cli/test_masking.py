@@ -7,9 +7,8 @@ from jobqueue.transitions import fail
 from tests.app import tasks
 from tests.cli.helpers import printed
 from tests.factories import claim_one, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="commands read rows as they do everywhere")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])

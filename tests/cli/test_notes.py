@@ -9,9 +9,8 @@ from jobqueue.dead_letters import note, notes
 from tests.cli.test_dead_letters import run
 from tests.dead_letters.test_redrive import dead
 from tests.factories import job
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "mysql", why="the functions are tested on each database")]
+pytestmark = pytest.mark.django_db
 
 KIND = "0123456789abcdef"
 

@@ -8,9 +8,6 @@ import pytest
 from django.core.management.base import CommandError
 
 from tests.cli.helpers import options, refused
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="options are parsed before the database is asked")
 
 NUMBERS = [
     "-1",

@@ -16,7 +16,6 @@ from tests.dead_letters.test_redrive import carry_out, dead, due_now
 from tests.factories import expire, job, make_in_state, make_job, state
 from tests.faults.test_lock_conflicts import in_thread
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -169,7 +168,6 @@ def test_an_idle_look_is_one_statement():
 
 
 @committed
-@enough_on("mysql", "postgres", why="the ones with row locks")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks no rows")
 def test_another_process_does_not_wait_for_the_one_that_begins_it():
     request_alone(quarantined())

@@ -9,7 +9,6 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim, fail, fail_many, reap, retry
 from tests.factories import claim_one, expire, job, make_due, make_in_state, make_job, make_jobs, set_columns
 from tests.marks import committed
-from tests.matrix import enough_on
 
 pytestmark = pytest.mark.django_db
 
@@ -130,7 +129,6 @@ def test_the_groups_of_an_open_transaction_are_undone_with_it():
 
 
 @committed  # ANALYZE TABLE of MySQL commits
-@enough_on("sqlite", "mysql", "postgres", why="MariaDB plans as MySQL does")
 def test_the_table_is_not_scanned(django_assert_max_num_queries):
     make_jobs(500)
     dead = die(ValueError("x"))

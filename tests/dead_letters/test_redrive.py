@@ -16,7 +16,6 @@ from jobqueue.models import Job, Redrive
 from jobqueue.transitions import ack, cancel, claim, discard, fail, resume, retry
 from tests.factories import claim_one, job, make_job, make_jobs, set_columns, state
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -393,7 +392,6 @@ def test_one_look_without_a_redrive_is_one_statement(django_assert_num_queries):
 
 
 @committed  # ANALYZE TABLE of MySQL commits
-@enough_on("sqlite", "mysql", "postgres", why="MariaDB plans as MySQL does")
 def test_no_statement_of_a_redrive_scans_the_table():
     dead(20)
     make_jobs(500)

@@ -25,7 +25,6 @@ from tests.dead_letters.test_redrive import dead, due_now
 from tests.factories import claim_one, state
 from tests.faults.test_lock_conflicts import ended, in_thread
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -97,7 +96,6 @@ def test_a_canary_that_fails_is_a_warning(caplog):
 
 
 @committed
-@enough_on("mysql", "postgres", why="the ones with row locks")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks no rows")
 def test_a_redrive_waits_for_a_job_that_another_transaction_has_locked():
     one, two, three = dead(3)
@@ -142,7 +140,6 @@ def test_a_step_that_has_found_nothing_is_followed_soon(monkeypatch):
 
 
 @committed
-@enough_on("mysql", "postgres", why="the ones with row locks")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no locks of single keys")
 def test_a_redrive_that_meets_the_key_of_an_open_transaction_holds_up_no_other(settings, caplog):
     settings.JOBQUEUE = {**getattr(settings, "JOBQUEUE", {}), "ON_KEY_FAILURE": "skip"}

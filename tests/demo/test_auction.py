@@ -7,11 +7,10 @@ import pytest
 
 from tests.demo.helpers import manage, migrate
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", "mysql", why="the locks are tested on each database")]
+pytestmark = committed
 #: of each race; on a busy machine fewer trades fit into it
 SECONDS = f"{patient(0.3):.1f}s"
 OURS = ["mutex"] if VENDOR == "sqlite" else ["mutex", "named-lock"]

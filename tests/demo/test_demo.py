@@ -13,9 +13,6 @@ from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
 from demo_project.demo.verdict import verdict
 from tests.demo.helpers import manage, tables
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="the demo's default; the orders run on MySQL too")
 
 
 class Terminal(io.StringIO):

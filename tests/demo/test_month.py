@@ -5,9 +5,6 @@ import pytest
 from demo_project.demo.month_stage import MonthStage
 from tests.demo.helpers import manage
 from tests.demo.test_orders import proofs
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="the demo's default; tests/schedules and tests/groups run on every database")
 
 
 def failing(lines, ticks=(1, 2), found=102, deleted=102):

@@ -5,7 +5,6 @@ import pytest
 from demo_project.orders.mailbox import END_OF_MAIL, MailFolder
 from tests.demo.helpers import manage, migrate
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 ORDERS = "320"
@@ -25,7 +24,6 @@ def shop(transactional_db):
     migrate("orders", "zero")
 
 
-@enough_on("mysql", why="make demo runs it on SQLite")
 @committed
 @pytest.mark.skipif(VENDOR not in ("sqlite", "mysql"), reason="the demo's default and the main database are enough")
 def test_the_orders_of_the_demo_arrive_as_emails_and_are_booked_once_though_a_relay_is_killed(shop):

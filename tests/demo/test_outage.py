@@ -8,9 +8,6 @@ from demo_project.payments.service import PaymentService
 from demo_project.payments.tasks import charge
 from tests.demo.helpers import manage
 from tests.demo.test_orders import proofs
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="the demo's default; tests/dead_letters redrive on every database")
 
 
 @pytest.fixture

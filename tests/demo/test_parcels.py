@@ -11,10 +11,7 @@ from demo_project.packing.bench import PackingBench
 from demo_project.packing.tasks import pack
 from tests.demo.helpers import manage
 from tests.demo.test_orders import proofs
-from tests.matrix import enough_on
 from tests.patience import patient
-
-pytestmark = enough_on("sqlite", why="the demo's default; tests/gates have limits and pauses on every database")
 
 
 @pytest.fixture

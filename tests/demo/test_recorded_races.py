@@ -6,9 +6,7 @@ import pytest
 
 from tests.demo.helpers import manage
 from tests.launch import ROOT
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="files and a page that asks no database")
 RACES = ROOT / "demo_project" / "demo" / "races.json"
 
 LOOK = """

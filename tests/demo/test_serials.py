@@ -2,9 +2,8 @@
 
 from tests.demo.helpers import manage
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [committed, enough_on("sqlite", why="the locks are in Redis, and fences are tested on each database")]
+pytestmark = committed
 
 
 def test_a_number_is_sold_once_though_a_lock_has_expired(redis_url):

@@ -16,10 +16,7 @@ import pytest
 from demo_project.demo import port
 from tests.demo.helpers import manage, tables
 from tests.docs.markdown import ROOT
-from tests.matrix import enough_on
 from tests.patience import patient
-
-pytestmark = enough_on("sqlite", why="the demo's default; it needs no other database")
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from django.apps import apps
 
 from jobqueue.admin.page.navigation import _PAGES
 from tests.docs.markdown import ROOT, code, table
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="a page of the documentation")
 PAGE = ROOT / "docs" / "howto" / "admin.md"
 
 

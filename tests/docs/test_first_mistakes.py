@@ -9,9 +9,6 @@ from django.core.management import call_command
 
 from tests.docs.markdown import ROOT, pieces
 from tests.docs.reader import Output, Reader
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="the project of the page uses SQLite")
 
 PAGE = ROOT / "docs" / "howto" / "first-mistakes.md"
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-job.md"

@@ -6,9 +6,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tests.docs.markdown import OTHERS, PAGES, ROOT, anchors, links, name
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="texts, links and pictures")
 
 LINES_MAX = 250
 ADR_LINES_MAX = 60

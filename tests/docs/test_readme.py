@@ -8,9 +8,7 @@ import pytest
 from jobqueue import log_format
 from jobqueue.log_format import TextFormatter, on_attempt_ended
 from tests.docs.markdown import ROOT, pieces
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="a page, and a formatter")
 RUN = re.compile(
     r"\S+ (?P<outcome>\w+) +(?P<queue>\w+)  (?P<name>\S+)  #(?P<job_id>\d+)  try (?P<attempt>\d)/(?P<max_attempts>\d)"
     r"  wait (?P<wait>\d+)ms  ran (?P<run>\d+)ms(  again in (?P<delay>\d+)s  ConnectionRefusedError: (?P<error>.*))?"

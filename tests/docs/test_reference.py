@@ -32,9 +32,6 @@ from jobqueue.testing.simulated import KINDS
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, table
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="tables of the pages and the code")
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = Path(jobqueue.__file__).parent

@@ -3,10 +3,7 @@
 import pytest
 
 from tests.docs.markdown import ROOT
-from tests.matrix import enough_on
 from tests.worker.retry_service import burst, outage
-
-pytestmark = enough_on("sqlite", why="a simulation in memory, without a database")
 
 PAGE = ROOT / "docs" / "explanation" / "retries.md"
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import OTHERS, PAGES, ROOT, name
-from tests.matrix import enough_on
 from tests.patience import patient
 
-pytestmark = enough_on("sqlite", why="texts, and no database")
 #: elements and attributes by which a browser loads something without being asked
 LOADS = {"script": "src", "link": "href", "img": "src", "source": "srcset", "iframe": "src", "video": "src"}
 SHOWN = [*PAGES, *OTHERS]

@@ -12,9 +12,8 @@ from jobqueue.explain.waiting_for import wait_of
 from jobqueue.models import JobStatTotal, Worker
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import claim_one, make_job, now, set_columns
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", "postgres", why="what is concluded from stacks")]
+pytestmark = pytest.mark.django_db
 OWN = "app/tasks.py:7 charge"
 RUN = "jobqueue/worker/run/perform.py:103 perform"
 HTTP = ["requests/api.py:59 request", "urllib3/connection.py:1 send", "http/client.py:286 begin", "socket.py:718 read"]

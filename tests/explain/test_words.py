@@ -19,9 +19,8 @@ from tests.explain.helpers import checked, of_job, of_queue
 from tests.factories import claim_one, make_in_state, make_job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="texts and pages")]
+pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 GATED = {

@@ -4,9 +4,6 @@ import pytest
 
 from jobqueue.exceptions import HardTimeout, JobLost, MissingKey, PayloadError, SoftTimeout
 from jobqueue.failures import classify, describe, fingerprint, summary
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="no database is involved")
 
 FULL, REFUSED, WRONG = OSError(28, "disk full"), ConnectionRefusedError("no"), ValueError("x")
 

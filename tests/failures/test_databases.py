@@ -13,7 +13,6 @@ from tests.failures.raising import check
 from tests.failures.real import rows
 from tests.failures.real.rows import here
 from tests.marks import committed
-from tests.matrix import enough_on
 
 pytestmark = committed
 
@@ -50,7 +49,6 @@ def test_a_server_that_is_away_or_ends_the_session_is_a_dependency(real, place):
     assert classify(check(real, place).__cause__) == "dependency"
 
 
-@enough_on("sqlite", why="an error as psycopg_pool raises it")
 @pytest.mark.parametrize("name", ["PoolTimeout", "TooManyRequests"])
 def test_an_empty_pool_of_connections_is_a_resource_also_as_django_raises_it(name):
     empty = type(name, (DriverError,), {"__module__": "psycopg_pool"})("couldn't get a connection after 30.00 sec")
@@ -93,20 +91,17 @@ STATES = {
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@enough_on("sqlite", why="no database is involved")
 def test_the_number_of_mysql_decides(number):
     assert classify(Numbered(number, "text")) == NUMBERS[number]
 
 
 @pytest.mark.parametrize("state", STATES)
-@enough_on("sqlite", why="no database is involved")
 def test_the_state_of_postgresql_decides(state):
     error = Stated("text")
     error.sqlstate = state
     assert classify(error) == STATES[state]
 
 
-@enough_on("sqlite", why="no database is involved")
 def test_a_refused_connection_of_psycopg_has_no_state_but_a_text():
     assert classify(Stated("connection failed: FATAL:  sorry, too many clients already")) == "resource"
     assert classify(Stated("connection refused")) == "dependency"

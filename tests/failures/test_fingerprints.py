@@ -14,9 +14,6 @@ from jobqueue.exceptions import JobLost
 from jobqueue.failures import FINGERPRINT_CHARS, fingerprint
 from jobqueue.failures.grouping import _plain
 from tests.failures.raising import raised
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="no database is involved")
 
 
 def mark(error, task="app.tasks.send", queue="q"):

@@ -11,9 +11,6 @@ from jobqueue.failures.nested import ONCE, nested_tries, wrapped_tries
 from jobqueue.transitions import claim
 from tests.factories import run_lease
 from tests.marks import committed
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="what is read is in memory")
 
 
 def raised(function, *arguments):

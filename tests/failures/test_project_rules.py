@@ -16,12 +16,8 @@ from jobqueue.transitions import claim, fail
 from jobqueue.transitions.causes import cause_of
 from tests.factories import claim_one, job, settle_run
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.usefixtures("own_registry"),
-    enough_on("sqlite", why="the rules are plain code; tests of fail() write causes on every database"),
-]
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 class Declined(Exception):

@@ -8,9 +8,6 @@ import pytest
 from jobqueue.failures import classify
 from tests.failures.raising import check
 from tests.failures.real import Real, services, web
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="no database is involved")
 
 
 @pytest.fixture(autouse=True)

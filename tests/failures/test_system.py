@@ -17,9 +17,6 @@ from django.http import Http404
 from jobqueue.failures import classify
 from tests.failures.raising import check, raised
 from tests.failures.real import system
-from tests.matrix import enough_on
-
-pytestmark = enough_on("sqlite", why="no database is involved")
 
 
 @pytest.mark.parametrize("real", system.ERRNO, ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -15,6 +16,11 @@ from django.db import connection, connections
 from tests.faults.finishing import lose_connection
 from tests.faults.moments import cut_at
 from tests.settings import VENDOR
+
+
+def before_first(stride):
+    """One stride before the first moment of a walk. The seed of the run chooses it, so that runs have other moments."""
+    return 1 + random.randrange(stride) - stride
 
 
 def killed(number, work):

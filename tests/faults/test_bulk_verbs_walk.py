@@ -13,19 +13,15 @@ from jobqueue.maintenance import group_sweep, ordering_sweep
 from jobqueue.models import AuditEvent, GroupMember, Job, JobAttempt, JobGroup, LaneEntry
 from jobqueue.transitions import ack, claim, discard, fail, resume
 from tests.app import tasks
-from tests.faults.cuts import carry_out_all, disconnected, each_cut, killed
+from tests.faults.cuts import before_first, carry_out_all, disconnected, each_cut, killed
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
+from tests.settings import FULL
 
 #: `make prove` walks each moment
-STRIDE = 1 if FULL else 17
+STRIDE = 1 if FULL else 41
 KEYS = (None, "k", None, "k")
 
-pytestmark = [
-    committed,
-    sized,
-    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
-]
+pytestmark = committed
 
 
 def waiting(keys=KEYS):
@@ -143,7 +139,7 @@ def carry_out(chunk=2):
 @pytest.mark.parametrize("verb", VERBS)
 def test_wherever_it_is_cut_each_job_is_changed_and_counted_exactly_once(verb, cut, figure):
     """A bulk action cut before and after each statement: no job is left out, none is changed or counted twice."""
-    number, cuts = 1 - STRIDE, 0
+    number, cuts = before_first(STRIDE), 0
     while True:
         number += STRIDE
         ids = begin(verb)

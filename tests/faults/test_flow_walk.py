@@ -23,22 +23,16 @@ from jobqueue.maintenance.gate_sweep import GateSweep
 from jobqueue.models import BreakerState, FlowRule, Gate, GateSlot, GateWait, Job
 from jobqueue.transitions import ack, claim, fail, reap, release
 from tests.factories import expire
-from tests.faults.cuts import disconnected, killed
+from tests.faults.cuts import before_first, disconnected, killed
 from tests.gates import jobs
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 #: `make prove` walks each moment
-STRIDE = 1 if FULL else 11
+STRIDE = 1 if FULL else 61
 JOBS = 3
 
-pytestmark = [
-    committed,
-    sized,
-    pytest.mark.timeout(1200),
-    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
-]
+pytestmark = [committed, pytest.mark.timeout(1200)]
 SERVICE = "service"
 
 
@@ -232,7 +226,7 @@ def check(story, work, where):
 )
 def test_wherever_it_is_cut_no_slot_is_taken_and_no_job_hidden_for_ever(story, cut, figure):
     """Slots, tokens, pauses and breakers, cut before and after each statement: what the sweep had to repair."""
-    number, cuts, repaired = 1 - STRIDE, 0, 0
+    number, cuts, repaired = before_first(STRIDE), 0, 0
     while True:
         number += STRIDE
         work = begin(story)

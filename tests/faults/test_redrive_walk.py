@@ -9,18 +9,14 @@ from jobqueue.dead_letters.stepping import step
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job, LaneEntry, Redrive
 from jobqueue.transitions import ack, claim, fail, resume
-from tests.faults.cuts import carry_out_all, disconnected, each_cut, killed
+from tests.faults.cuts import before_first, carry_out_all, disconnected, each_cut, killed
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
+from tests.settings import FULL
 
 #: `make prove` walks each moment
-STRIDE = 1 if FULL else 7
+STRIDE = 1 if FULL else 17
 
-pytestmark = [
-    committed,
-    sized,
-    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
-]
+pytestmark = committed
 
 
 def begin():
@@ -59,7 +55,7 @@ def check(ids, where):
 @each_cut
 def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
     """A redrive cut before and after each statement: no job is lost, none is retried twice, keys keep their order."""
-    number, cuts = 1 - STRIDE, 0
+    number, cuts = before_first(STRIDE), 0
     while True:
         number += STRIDE
         ids = begin()

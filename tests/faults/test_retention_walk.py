@@ -6,19 +6,15 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt, LockRow, ResultExpiry
-from tests.faults.cuts import disconnected, each_cut, killed
+from tests.faults.cuts import before_first, disconnected, each_cut, killed
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
 from tests.retention.helpers import ended, kept, prune
+from tests.settings import FULL
 
 #: `make prove` walks each moment
-STRIDE = 1 if FULL else 17
+STRIDE = 1 if FULL else 31
 
-pytestmark = [
-    committed,
-    sized,
-    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
-]
+pytestmark = committed
 
 
 def begin():
@@ -56,7 +52,7 @@ def whole(where):
 def test_wherever_it_is_cut_each_job_is_there_or_gone_as_a_whole(cut, settings, figure):
     """A pruner cut before and after each statement: no job without its attempts, none both archived and there."""
     kept(settings, done="7d", failed={"AGE": "7d", "ARCHIVE": True})
-    number, cuts = 1 - STRIDE, 0
+    number, cuts = before_first(STRIDE), 0
     while True:
         number += STRIDE
         stay = begin()

@@ -13,20 +13,15 @@ from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare, withdraw
 from jobqueue.schedules.firing import fire_due
 from tests.app import tasks
-from tests.faults.cuts import each_cut
+from tests.faults.cuts import before_first, each_cut
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
+from tests.settings import FULL
 
 #: `make prove` walks each moment
-STRIDE = 1 if FULL else 7
+STRIDE = 1 if FULL else 19
 MISSED = 3
 
-pytestmark = [
-    committed,
-    sized,
-    pytest.mark.usefixtures("own_registry"),
-    enough_on("mysql", "sqlite", why="the one with row locks and the one without; all four are walked in make prove"),
-]
+pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
 
 
 def begin():
@@ -60,7 +55,7 @@ def whole(where):
 @each_cut
 def test_wherever_it_is_cut_each_tick_fires_once(cut, figure):
     """A worker cut before and after each statement of announce, adopt and fire; then another one goes on."""
-    number, cuts = 1 - STRIDE, 0
+    number, cuts = before_first(STRIDE), 0
     while True:
         number += STRIDE
         again = partial(work, begin())
@@ -77,5 +72,5 @@ def test_wherever_it_is_cut_each_tick_fires_once(cut, figure):
         if not stopped:
             break
         cuts += 1
-    assert cuts > 5
+    assert number > 35
     figure(f"moments at which it was {cut.__name__}", cuts)

@@ -39,7 +39,6 @@ from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.admin.helpers import client_of, person, root, text_of
 from tests.factories import claim_one, make_job, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 PAGE = "/admin/jobqueue/lockstat/"
@@ -257,7 +256,6 @@ def test_metrics_sum_the_processes_of_a_worker_and_go_on_when_a_child_is_replace
 
 
 @committed
-@enough_on("sqlite", why="the count is that of unrouted.find(), which has its own tests")
 def test_metrics_show_how_many_events_wait_for_a_route_or_a_subscriber(settings):
     scoreboard = Scoreboard(1, 1)
     assert "outbox_unrouted" not in metrics(scoreboard), "no outbox, no number"

@@ -7,12 +7,8 @@ from jobqueue.masking import MASK
 from tests.admin.helpers import root
 from tests.masking import everywhere
 from tests.masking.secrets import SECRETS
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    enough_on("sqlite", why="pages and commands read rows as they do everywhere"),
-]
+pytestmark = pytest.mark.django_db(transaction=True)
 #: sub-commands that say only what they have changed or measured
 WITHOUT_TEXTS = {"cancel", "discard", "release", "enqueue", "prune", "bench", "completion"}
 

@@ -15,10 +15,7 @@ from jobqueue.stats.counts import Counts, Kind
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, pieces, table
-from tests.matrix import enough_on
 from tests.servers.programs import installed
-
-pytestmark = enough_on("sqlite", why="files are read, and no database")
 
 FOLDER = ROOT / "docs" / "monitoring"
 RULES = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]

@@ -12,16 +12,12 @@ from jobqueue.counter import ShardedCounter
 from jobqueue.exceptions import JobQueueError, WrongDatabase
 from tests.app.models import Ticket
 from tests.marks import finding
-from tests.matrix import enough_on
 from tests.own_database import walk
 from tests.own_database.walk import QUEUE, SHOP, WALK
 
-pytestmark = [
-    pytest.mark.django_db(
-        transaction=True, databases=["default", QUEUE, SHOP], available_apps=["jobqueue", "tests.app"]
-    ),
-    enough_on("sqlite", "mariadb", why="which database a statement goes to is decided above it"),
-]
+pytestmark = pytest.mark.django_db(
+    transaction=True, databases=["default", QUEUE, SHOP], available_apps=["jobqueue", "tests.app"]
+)
 #: packages say what is public by __all__; modules by what they define
 PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",

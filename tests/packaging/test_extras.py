@@ -10,9 +10,7 @@ import pytest
 from django.apps import apps
 
 from tests.docs.markdown import OTHERS, PAGES
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="files are read, and no database")
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix import enough_on
 from tests.patience import patient
 
-pytestmark = enough_on("sqlite", why="an archive is built and read, and no database")
 ROOT = Path(__file__).parents[2]
 IS_CLONE = (ROOT / ".git").exists()
 #: what a builder writes into each sdist

@@ -6,9 +6,8 @@ from django.db import connection
 from jobqueue import enqueue_many
 from jobqueue.models import Job
 from tests.factories import wait_until
-from tests.matrix import FULL
 from tests.purge import wait_for_purge
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # PostgreSQL chooses its plans by the size of the table.
 READY = 100_000 if FULL else 10_000 if VENDOR == "postgres" else 5_000

@@ -20,14 +20,13 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job, JobTag
 from jobqueue.transitions import claim
 from tests.marks import committed
-from tests.matrix import FULL, sized
 from tests.plans.test_plans import SCANS, plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
 from tests.purge import wait_for_purge
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 TURNS, SEED = (20, 500) if FULL else (2, 500)
 WINDOW = 250
 STATUSES = (0, 2, 3, 4)

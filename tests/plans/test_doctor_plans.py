@@ -10,14 +10,12 @@ from jobqueue.flow import set_limit
 from jobqueue.models import Job
 from jobqueue.transitions import claim
 from tests.doctor.helpers import add_worker
-from tests.matrix import sized
 from tests.patience import patient
 from tests.plans.conftest import READY
 from tests.plans.test_redrive_plans import reads
 from tests.plans.test_stale_statistics import literal, read_by
 from tests.settings import VENDOR
 
-pytestmark = sized
 #: rows and index entries, or steps of SQLite's machine / 10, that the backlog may cost
 READS_MAX = 1000
 

@@ -17,14 +17,12 @@ from jobqueue.ordering import KEY_GATE
 from tests.factories import now
 from tests.gates import jobs
 from tests.gates.helpers import add, taken
-from tests.matrix import sized
 from tests.plans.conftest import LEVELS, READY
 from tests.plans.test_plans import EXPLAIN, SCANS, SORTS, plan
 from tests.plans.test_redrive_plans import reads
 from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
-pytestmark = sized
 #: rows and index entries, or steps of SQLite's machine / 10, that no answer may exceed
 READS_MAX = 400
 

@@ -22,10 +22,9 @@ from jobqueue.worker.shared.scoreboard import Hold, Scoreboard
 from jobqueue.worker.shared.worker_options import Options
 from tests.factories import make_job, set_columns, wait_until
 from tests.marks import committed, finding
-from tests.matrix import FULL, sized
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
-pytestmark = [committed, sized]
+pytestmark = committed
 INNODB = VENDOR in ("mysql", "mariadb")
 DONE = 20_000 if FULL else 10_000
 

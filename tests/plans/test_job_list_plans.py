@@ -13,15 +13,14 @@ from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.models import Job, JobTag
 from tests.factories import claim_one
 from tests.marks import committed
-from tests.matrix import FULL, sized
 from tests.plans.test_explain_plans import on_jobs, sent
 from tests.plans.test_plans import EXPLAIN, SORTS, plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads
 from tests.purge import wait_for_purge
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 # Of fewer jobs PostgreSQL may take the right index although its statistics are wrong.
 TURNS = 60 if FULL else 12 if VENDOR == "postgres" else 6
 SEED, CAP, WINDOW, TAGGED, PAGE = 500, 50, 100, 40, 20

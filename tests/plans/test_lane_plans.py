@@ -11,13 +11,12 @@ from jobqueue.ordering.lanes import lane_of
 from jobqueue.ordering.promote import promote
 from jobqueue.transitions import ack_many, claim
 from tests.marks import committed, finding
-from tests.matrix import sized
 from tests.plans.test_plans import plan
 from tests.purge import wait_for_purge
 from tests.settings import VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 INNODB = VENDOR in ("mysql", "mariadb")
 
 

@@ -11,12 +11,9 @@ from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
 from tests import memories
-from tests.matrix import sized
 from tests.plans.conftest import LEVELS, READY
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
-
-pytestmark = sized
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ"]
 mysql_only = pytest.mark.skipif(VENDOR != "mysql", reason="only MySQL has performance_schema.data_locks")

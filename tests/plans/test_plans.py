@@ -12,11 +12,8 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
 from jobqueue.transitions.claiming import aging, candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
-from tests.matrix import sized
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
-
-pytestmark = sized
 
 EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN ", "mysql": "EXPLAIN FORMAT=TRADITIONAL "}.get(VENDOR, "EXPLAIN ")
 UNIQUE = "sqlite_autoindex_job_queue_1" if VENDOR == "sqlite" else "uq_queue_dedupe"

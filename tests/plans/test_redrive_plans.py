@@ -11,14 +11,13 @@ from jobqueue.dead_letters.stepping import step
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, fail
 from tests.marks import committed
-from tests.matrix import FULL, sized
 from tests.plans.test_plans import plan
 from tests.plans.test_stale_statistics import literal, rows_read
 from tests.purge import wait_for_purge
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 INNODB = VENDOR in ("mysql", "mariadb")
 TURNS = 40 if FULL else 8
 WINDOW, SEED = 250, 500

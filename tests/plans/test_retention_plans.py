@@ -14,15 +14,14 @@ from jobqueue.models import Job
 from jobqueue.retention import walking
 from jobqueue.retention.walking import Walk
 from tests.marks import committed
-from tests.matrix import FULL, sized
 from tests.plans.test_plans import plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
 from tests.purge import wait_for_purge
 from tests.retention.helpers import ended, kept, prune
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 TURNS, SEED = (40, 500) if FULL else (8, 500)
 COPY = (
     "INSERT INTO job_queue (queue, status, priority, run_at, payload, finished_at) "

@@ -7,13 +7,10 @@ from jobqueue.db.clock import read_now
 from jobqueue.maintenance.stat_rollup import roll_up_some
 from jobqueue.models import Job, JobStat
 from jobqueue.stats import live
-from tests.matrix import sized
 from tests.plans.conftest import READY
 from tests.plans.test_explain_plans import check, on_jobs, sent
 from tests.plans.test_redrive_plans import reads
 from tests.stats.helpers import add
-
-pytestmark = sized
 
 
 def test_no_statement_of_a_snapshot_reads_the_table_or_sorts(run):

@@ -6,12 +6,10 @@ from django.db import connection
 from jobqueue.maintenance.worker_list import listed
 from jobqueue.models import Worker
 from jobqueue.transitions import claim
-from tests.matrix import sized
 from tests.plans.test_explain_plans import check, on_jobs, sent
 from tests.plans.test_redrive_plans import reads
 from tests.settings import VENDOR
 
-pytestmark = sized
 HELD, STOPPED = 10, 2000
 #: of a row: the row, its index entry, and what the server reads to find the first one
 READS_PER_ROW = 4

@@ -14,14 +14,13 @@ from jobqueue.transitions import ack, ack_many, claim, fail, retry
 from tests.app import tasks
 from tests.groups import nodes
 from tests.marks import committed
-from tests.matrix import FULL, sized
 from tests.plans.test_plans import EXPLAIN, plan
 from tests.plans.test_redrive_plans import INNODB, reads, run
 from tests.purge import wait_for_purge
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
 # ANALYZE commits on MySQL.
-pytestmark = [committed, sized]
+pytestmark = committed
 DOUBLINGS = 16 if FULL else 13
 PAIRS = "job_group_parent"
 OTHERS = 10_000_000  # the ids of other groups and jobs begin here

@@ -12,12 +12,11 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver, enough_on
 from tests.process.harness import kill_sessions
 from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="tests/gates has the statements of breakers on each database")]
+pytestmark = committed
 has_server = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be in trouble")
 LONG = ("--lease", "600s", "--heartbeat", "0.5s")
 
@@ -59,7 +58,6 @@ def assert_each_is_told(told, level):
     assert "the database is unreachable" in [why for _, why in told]
 
 
-@enough_on("mysql", why="the next test is about each driver")
 @has_server
 def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_seconds(account, worker):
     enqueue_times(3000, tasks.work, 0.05)
@@ -86,7 +84,6 @@ def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_s
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
-@each_driver
 @has_server
 def test_long_jobs_do_not_keep_a_child_from_noticing_that_the_database_is_back(account, worker, evidence, tmp_path):
     gate = tmp_path / "gate"
@@ -132,7 +129,6 @@ class Slowdown(threading.Thread):
         connections.close_all()
 
 
-@enough_on("mysql", why="the time of statements is measured above the database")
 @has_server
 def test_statements_that_became_much_slower_lower_the_level(worker):
     enqueue_times(2000, tasks.work, 0.05)

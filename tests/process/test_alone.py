@@ -11,10 +11,9 @@ from jobqueue.dead_letters.alone import request_alone
 from tests.app import tasks
 from tests.factories import expire, job, set_columns, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.probe import renewed, starts
 
-pytestmark = [committed, enough_on("sqlite", "mysql", "postgres", why="processes die alike on MariaDB and MySQL")]
+pytestmark = committed
 
 
 def quarantined(task, *args):

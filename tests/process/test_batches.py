@@ -9,11 +9,10 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.harness import LONG
 from tests.process.probe import starts
 
-pytestmark = [committed, enough_on("mysql", why="batches are filled in the child")]
+pytestmark = committed
 
 
 def test_calls_are_filled_from_what_is_due_and_other_queues_have_their_threads(worker, evidence):

@@ -10,13 +10,12 @@ from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import job, now, seconds_from_now, wait_until
 from tests.marks import committed, finding
-from tests.matrix import FULL, each_driver, sized
 from tests.process.harness import SHORT
 from tests.process.probe import renewed, starts
 from tests.races.actors import holding
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
-pytestmark = [committed, each_driver]
+pytestmark = committed
 LAPSED = 60_000 if FULL else 1_500
 
 
@@ -31,7 +30,6 @@ def lapse(count):
     Job.objects.bulk_create(rows, batch_size=500)
 
 
-@sized
 @pytest.mark.timeout(1500)
 @finding("A7")
 def test_a_mass_of_lapsed_leases_takes_no_lease_from_the_worker_that_reaps_them(start, evidence, gate):

@@ -8,11 +8,10 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.harness import LONG
 
-pytestmark = [committed, enough_on("mysql", why="what was claimed lies in the child")]
+pytestmark = committed
 NAP_SECONDS = 0.4  # shorter than a worker lets anything wait, so that a thread begins something all the time
 
 

@@ -11,14 +11,9 @@ from jobqueue.models import Gate, Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
-from tests.matrix import each_driver, enough_on
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions"),
-    each_driver,
-]
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions")]
 PROCESSES, THREADS = 2, 3
 BUDGET = 6 + PROCESSES * (5 + THREADS)
 # Of each process one is for coroutines, one for jobs with ack_each, one for figures about locks: not for these jobs.
@@ -75,7 +70,6 @@ def test_jobs_that_all_use_the_database_fill_the_budget_and_stay_within(account,
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
-@enough_on("mysql", why="the budget is counted above the driver")
 def test_gates_that_open_at_a_time_need_one_session_more_and_stay_within(account, worker, evidence, tmp_path):
     Gate.objects.create(subject=1, wait_reason="rate no.such.task", opens_at=timezone.now() + timedelta(hours=1))
     group = worker(*OPTIONS, **account.environment(options=KEPT))
@@ -100,7 +94,6 @@ def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(accou
     assert "away" not in group.text()
 
 
-@enough_on("mysql", why="the budget is counted above the driver")
 def test_a_child_that_replaces_another_opens_no_more(account, worker, evidence, tmp_path):
     enqueue_times(400, tasks.uses_the_database.using(max_attempts=25), 0.05)
     group = worker("--recycle-jobs", 40, *OPTIONS, **account.environment(options=KEPT))

@@ -12,11 +12,10 @@ from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver, enough_on
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="the loop and its threads know no database")]
+pytestmark = committed
 
 
 def started(evidence, count):
@@ -184,7 +183,6 @@ def test_a_coroutine_sees_that_it_is_to_be_canceled(worker, evidence, gate):
     assert {(line[2], line[5]) for line in evidence.read("effect")} == {(asked, "1"), (other, "0")}
 
 
-@enough_on("mysql", why="a whole life of a worker")
 def test_sigterm_lets_running_coroutines_finish_and_starts_no_other(worker, evidence, gate):
     ids = [coroutines.gated.enqueue(str(gate)).id for _ in range(10)]
     told = coroutines.patient.using(priority=9).enqueue(600).id
@@ -233,7 +231,6 @@ def test_coroutines_that_wait_behind_a_blocked_loop_are_run_by_another_worker(wo
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 
-@enough_on("mysql", why="a whole life of a worker")
 def test_coroutines_of_a_killed_child_run_again(worker, evidence, gate):
     ids = [coroutines.gated.enqueue(str(gate)).id for _ in range(20)]
     worker(*LONG)
@@ -282,7 +279,6 @@ def test_what_a_coroutine_leaves_running_ends_with_its_job(worker, evidence, gat
     assert [line[2] for line in evidence.read("effect")] == [last]
 
 
-@each_driver
 def test_a_transaction_left_open_is_undone_before_another_coroutine_writes(worker, evidence):
     bad = [coroutines.leaves_a_transaction_open.enqueue().id for _ in range(5)]
     good = [coroutines.writes.enqueue(4).id for _ in range(10)]
@@ -301,7 +297,6 @@ def test_calls_from_the_loop_to_the_thread_and_back_do_not_wait_for_each_other(w
     assert {job(i).result for i in ids} == {4 * 20}
 
 
-@each_driver
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions that could be killed")
 def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence, gate):
     others = [coroutines.writes.enqueue(200).id for _ in range(4)]
@@ -318,7 +313,6 @@ def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence, gat
     assert len({line[1] for line in evidence.read()}) == 1, "the process died"
 
 
-@each_driver
 def test_finish_commits_the_effect_of_a_coroutine_with_its_end(worker):
     job_id = coroutines.finishes.enqueue().id
     assert worker("--drain", "--queues=-written").wait() == 0
@@ -326,7 +320,6 @@ def test_finish_commits_the_effect_of_a_coroutine_with_its_end(worker):
     assert Job.objects.filter(queue="written").count() == 1
 
 
-@enough_on("mysql", "postgres", why="needs row locks")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks that could keep an end from being written")
 def test_a_place_whose_coroutine_wants_its_own_ack_is_free_when_that_is_committed(worker, evidence, gate):
     first, second = (coroutines.gated_and_acked.enqueue(str(gate)).id for _ in range(2))

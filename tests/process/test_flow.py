@@ -21,12 +21,11 @@ from tests.app.models import Ticket
 from tests.factories import enqueue_times, state, wait_until
 from tests.failures.shop import Shop
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.observer import Observer
 from tests.patience import patient
 from tests.process.harness import LONG
 
-pytestmark = [committed, enough_on("sqlite", "mysql", why="the one with row locks and the one without")]
+pytestmark = committed
 #: what is promised within a second, or two, where the machine has nothing else to do
 SECOND, TWO_SECONDS = 0.2, 0.4
 THRESHOLD = 5

@@ -6,10 +6,9 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, job, wait_until
 from tests.marks import committed
-from tests.matrix import each_driver, enough_on
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="a fork of a job is about processes")]
+pytestmark = committed
 
 
 @pytest.mark.parametrize("how", ["exits", "returns", "raises"])
@@ -26,7 +25,6 @@ def test_a_fork_that_comes_to_its_end_runs_none_of_the_waiting_jobs(worker, evid
     assert set(Job.objects.values_list("status", "attempts")) == {(Job.Status.DONE, 0)}
 
 
-@each_driver
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite must not be used in a fork of a process that uses it")
 def test_a_fork_leaves_the_sessions_of_the_worker_alone(worker):
     ids = [tasks.forks_inside_a_transaction.enqueue().id for _ in range(4)]

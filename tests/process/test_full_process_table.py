@@ -13,11 +13,10 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.probe import age_of, monitor_of
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("postgres", why="the monitor of PostgreSQL has a thread more")]
+pytestmark = committed
 
 # The limit counts processes and threads per real user, and does not bind root: as root the worker gets a real user of
 # its own, and keeps root's right to read files.

@@ -4,11 +4,10 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.process.harness import LONG
 from tests.process.probe import starts
 
-pytestmark = [committed, enough_on("sqlite", why="limits and threads know no database")]
+pytestmark = committed
 #: the main thread of a child works, and is not taken for one that does not because it was late
 ANSWERS = {"JOBQUEUE_TEST_ANSWER_SECONDS": "600"}
 

@@ -25,14 +25,13 @@ from tests.factories import (
     wait_until,
 )
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.harness import LONG, kill_sessions
 from tests.process.probe import let_run_out
 from tests.process.probe import starts as started
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("mysql", "postgres", why="deaths look the same on MariaDB and MySQL")]
+pytestmark = committed
 PATIENT = {"JOBQUEUE_TEST_STALLED_SECONDS": "600"}  # what is claimed ahead stays so
 
 
@@ -63,7 +62,6 @@ def first_worker(line):
     return Worker.objects.get(pid=int(line[1])).name
 
 
-@enough_on("mysql", "sqlite", why="a death in the middle of what a server holds, and of what a file holds")
 def test_a_killed_group_is_recovered_by_reap_leases_when_the_lease_has_run_out(worker, start, evidence, gate):
     job_id = tasks.gated.enqueue(str(gate)).id
     group = worker()
@@ -94,7 +92,6 @@ def test_a_killed_supervisor_leaves_no_orphans_and_loses_nothing(worker, evidenc
     assert (state(job_id), job(job_id).attempts, len(evidence.read("effect"))) == ("DONE", 0, 1)
 
 
-@enough_on("mysql", "sqlite", why="the count of crashes is tested with the verbs")
 @pytest.mark.parametrize(
     ("task", "most"),
     [(tasks.die, 3), (tasks.killed_by, 2), (tasks.reads_null, 2)],
@@ -170,7 +167,6 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_without_an_attempt(w
     assert len(evidence.read("effect")) == 31
 
 
-@enough_on("mysql", why="about signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_leaves_at_once_and_gives_everything_back(worker, evidence, gate, number):
     job_id = tasks.gated.enqueue(str(gate)).id
@@ -198,7 +194,6 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_given_back(worker, evidence
     assert not group.members()
 
 
-@enough_on("mysql", why="about signals")
 def test_a_running_job_sees_that_its_worker_stops(worker, evidence):
     job_id = tasks.patient.enqueue(600).id
     group = worker()
@@ -259,7 +254,6 @@ def test_a_child_frozen_alone_loses_its_job_to_another(worker, evidence, gate):
     assert row(job_id) == before
 
 
-@enough_on("sqlite", why="about the interpreter")
 def test_a_job_that_holds_the_gil_longer_than_its_lease_keeps_it(worker, evidence, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     job_id = tasks.hold_the_gil.enqueue(str(gate)).id
@@ -273,7 +267,6 @@ def test_a_job_that_holds_the_gil_longer_than_its_lease_keeps_it(worker, evidenc
     assert (job(job_id).attempts, job(job_id).fence, len(evidence.read("start"))) == (0, 1, 1)
 
 
-@enough_on("mysql", why="about signals")
 def test_sighup_replaces_the_children_and_loses_nothing(worker, evidence):
     tasks.add.enqueue(1, 1)
     group = worker()
@@ -287,7 +280,6 @@ def test_sighup_replaces_the_children_and_loses_nothing(worker, evidence):
     assert group.wait() == 0
 
 
-@enough_on("mysql", "sqlite", why="a death in the middle of what a server holds, and of what a file holds")
 def test_children_killed_again_and_again_finish_every_job_once(worker, evidence):
     kills, rng = 8, random.Random(7)
     group = worker("--heartbeat", "2s", "--processes", 4, "--concurrency", 2)

@@ -14,12 +14,11 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import now, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.harness import ROOT
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="so it is tested there")]
+pytestmark = committed
 
 
 def test_results_tell_how_each_run_ended_and_a_drain_ends_with_0(worker):
@@ -138,7 +137,6 @@ def test_three_workers_at_once_run_every_job_once_and_leave(worker, evidence):
     assert {sum(text.count(f"#{job_id}  ") for text in said) for job_id in ids} == {1}
 
 
-@enough_on("mysql", "mariadb", "postgres", why="the lock of each database")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks the whole database, not a row")
 def test_a_drain_passes_by_a_row_that_somebody_has_locked(worker):
     held, free = tasks.add.enqueue(1, 0).id, tasks.add.enqueue(2, 0).id

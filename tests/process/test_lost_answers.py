@@ -11,10 +11,9 @@ from jobqueue.transitions import reap, release_held
 from tests.app import tasks
 from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.probe import monitor_of
 
-pytestmark = [committed, enough_on("sqlite", "mysql", "postgres", why="the worker's own memory of what it sent")]
+pytestmark = committed
 
 
 def only_child():

@@ -7,10 +7,9 @@ from jobqueue import enqueue_many
 from jobqueue.models import Job
 from tests.factories import wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver, enough_on
 from tests.process.harness import LONG
 
-pytestmark = [committed, each_driver]
+pytestmark = committed
 MB = 2**20
 
 
@@ -39,7 +38,6 @@ def test_jobs_with_long_payloads_are_claimed_a_few_at_a_time(worker, evidence):
     assert peak_bytes(child) < 150 * MB, peak_bytes(child) / MB
 
 
-@enough_on("sqlite", why="the size of a process knows no database")
 @finding("B4")
 def test_children_that_are_larger_than_allowed_from_the_start_run_their_jobs_all_the_same(worker, evidence):
     enqueue_many("webhooks", [{"n": n} for n in range(20)])

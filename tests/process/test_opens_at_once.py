@@ -9,11 +9,10 @@ from jobqueue.models import Gate, GateWait, Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.probe import wait_until_asleep
 
-pytestmark = [committed, enough_on("sqlite", "mysql", "postgres", why="with NOTIFY, and without")]
+pytestmark = committed
 RARELY = ("--poll", "3600s..5400s", "--lease", "600s", "--concurrency", 4)
 #: what is promised within 0.3 s where the machine has nothing else to do
 AT_ONCE = 0.3

@@ -6,9 +6,8 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [committed, enough_on("mysql", why="the clock of the child decides")]
+pytestmark = committed
 
 
 def claimed_ahead(evidence):

@@ -4,9 +4,8 @@ from jobqueue.models import JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [committed, enough_on("mysql", why="the verbs of progress are tested everywhere")]
+pytestmark = committed
 
 
 def test_progress_is_seen_at_once_and_the_log_of_a_failed_attempt_is_kept(worker, tmp_path):

@@ -11,11 +11,10 @@ from jobqueue.models import Worker
 from tests.app import tasks
 from tests.factories import expire, job, seconds_from_now, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.probe import starts
 
-pytestmark = [committed, enough_on("mysql", "postgres", why="the same verbs after the same death")]
+pytestmark = committed
 DEFAULT_BACKOFF = {"JOBQUEUE_TEST_DEFAULT_BACKOFF": "1"}
 #: what the README promises, on a machine that has time for it
 BOUND_SECONDS = 2.0

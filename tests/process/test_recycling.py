@@ -6,11 +6,10 @@ from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
 from tests.factories import seconds_from_now, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.probe import starts
 
-pytestmark = [committed, enough_on("mysql", why="children are replaced by their own counts")]
+pytestmark = committed
 
 
 def all_done():

@@ -11,15 +11,10 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.proxy import CuttingProxy
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="nothing stands between SQLite and its file"),
-    enough_on("mysql", "postgres", why="a proxy refuses, and the drivers say so"),
-]
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="nothing stands between SQLite and its file")]
 LONGEST = 100_000
 
 

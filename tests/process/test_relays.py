@@ -12,12 +12,11 @@ from tests.app import tasks
 from tests.app.models import Account
 from tests.factories import seconds_from_now, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.outbox.helpers import event, say
 from tests.patience import patient
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="subscribers that hang know no database")]
+pytestmark = committed
 HELD_BRIEFLY = {"JOBQUEUE_TEST_HELD_SECONDS": "1"}
 
 
@@ -114,7 +113,6 @@ def _is_told_again(group):
     return group.process.poll() is not None
 
 
-@enough_on("mysql", "postgres", why="the lease of an event is renewed by one statement")
 @finding("H1")
 def test_a_subscriber_that_is_slower_than_the_lease_runs_once(relays, begun, gate):
     slow = say("odd.be_slow", {"gate": str(gate)}, "s")
@@ -157,7 +155,6 @@ def test_a_relay_whose_subscriber_keeps_the_interpreter_to_itself_ends(relays, b
     assert len(begun(held)) == 1
 
 
-@enough_on("mysql", "sqlite", why="a transaction of a server, and one of a file")
 @finding("H1")
 def test_an_atomic_subscriber_that_hangs_is_charged_and_its_transaction_undone(relays, begun):
     hung = say("atomic.hang", key="h")
@@ -169,7 +166,6 @@ def test_an_atomic_subscriber_that_hangs_is_charged_and_its_transaction_undone(r
     assert not Account.objects.exists()
 
 
-@enough_on("mysql", "postgres", why="the lease of an event is renewed by one statement")
 def test_an_atomic_subscriber_that_is_slower_than_the_lease_runs_once(relays, begun, gate):
     slow = say("atomic.be_slow", {"gate": str(gate)}, "s")
     relays(3, LEASE_SECONDS=1, MAX_ATTEMPTS=2)
@@ -232,7 +228,6 @@ LOCKS = pytest.param(
 )
 
 
-@enough_on("mysql", "postgres", why="a session is left open on a server")
 @finding("M12")
 @pytest.mark.parametrize("topic", [*(f"odd.{leak}" for leak in LEAKS), "atomic.leave_a_block", LOCKS])
 def test_what_a_subscriber_leaves_open_is_undone_and_charged_to_its_event_alone(relays, begun, topic):

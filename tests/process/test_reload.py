@@ -5,10 +5,9 @@ import signal
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.harness import ROOT
 
-pytestmark = [committed, enough_on("sqlite", why="the watch of files knows no database")]
+pytestmark = committed
 
 
 def test_changed_code_is_loaded_when_what_runs_has_ended(start, tmp_path, evidence):

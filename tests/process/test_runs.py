@@ -22,17 +22,15 @@ from tests.factories import (
     wait_until,
 )
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.process.harness import ROOT
 
-pytestmark = [committed, enough_on("sqlite", why="options, exits and strange jobs know no database")]
+pytestmark = committed
 
 
 def states():
     return {Job.Status(s).name for s in Job.objects.values_list("status", flat=True)}
 
 
-@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("options", [(), ("--processes", 2), ("--concurrency", 1), ("--batch-size", 1)])
 def test_drain_runs_everything_once_and_exits_0(worker, evidence, options):
     ids = [tasks.add.enqueue(n, 1).id for n in range(60)]
@@ -60,7 +58,6 @@ def test_delayed_jobs_are_left_by_a_drain(worker):
     assert state(later) == "READY"
 
 
-@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("task", [tasks.count_done, coroutines.count_done], ids=["thread", "coroutine"])
 def test_a_task_with_ack_each_starts_when_the_end_of_the_one_before_is_committed(worker, task):
     ids = [task.enqueue().id for _ in range(30)]
@@ -91,7 +88,6 @@ def test_once_with_nothing_due_exits_0(worker):
     assert worker("--once").wait() == 0
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that a worker does")
 def test_max_jobs_stops_after_that_many_starts(worker, evidence):
     for n in range(9):
         tasks.add.enqueue(n, n)
@@ -175,21 +171,18 @@ def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(worke
     assert len(evidence.read("effect")) == 1
 
 
-@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 def test_an_open_transaction_of_one_job_does_not_reach_the_next(worker):
     ids = [tasks.leaves_a_transaction_open.enqueue().id] + [tasks.add.enqueue(n, n).id for n in range(5)]
     assert worker("--drain", "--concurrency", 1).wait() == 0
     assert {state(i) for i in ids} == {"DONE"}
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that a worker does")
 def test_a_coroutine_is_run(worker):
     job_id = tasks.coroutine.enqueue(21).id
     worker("--drain").wait()
     assert job(job_id).result == 42
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the least that the command does")
 def test_reap_leases_tells_what_it_did(start):
     make_job()
     expire(claim_one())
@@ -226,7 +219,6 @@ def test_the_environment_gives_defaults_and_the_flag_wins(start):
     )
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="each database says it in words of its own")
 def test_a_database_without_tables_exits_3(start, tmp_path, vendor_name):
     name = str(tmp_path / "empty.sqlite3") if vendor_name == "sqlite" else "jobqueue_is_not_here"
     group = start("runworker", "--drain", JOBQUEUE_TEST_NAME=name)
@@ -251,7 +243,6 @@ def test_a_queues_own_lease_is_used_by_its_claims(start, tmp_path):
     assert (job(job_id).lock_until - job(job_id).locked_at).total_seconds() >= 600
 
 
-@enough_on("sqlite", "mysql", why="the main job, and what claims it")
 @pytest.mark.parametrize("own", ["{'STARVE_SECONDS': 1.5}", "{}"], ids=["on", "off"])
 def test_a_low_priority_below_an_endless_stream_gets_its_turn_if_the_queue_asks_for_it(start, tmp_path, own):
     text = f"from tests.settings_process import *\nJOBQUEUE = {{'QUEUES': {{'busy': {own}}}}}\n"
@@ -281,7 +272,6 @@ def test_fail_on_error_exits_5_only_if_a_job_failed(worker):
     assert worker("--drain", "--fail-on-error").wait() == 5
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="each database refuses it in words of its own")
 def test_an_end_that_cannot_be_put_into_words_costs_its_neighbours_nothing(worker, evidence):
     bad = tasks.unspeakable.enqueue().id
     others = [tasks.boom.using(max_attempts=1).enqueue().id for _ in range(6)]

@@ -9,9 +9,8 @@ from sentry_sdk.envelope import Envelope
 
 from tests.app import tasks
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [committed, enough_on("sqlite", why="what a receiver sends")]
+pytestmark = committed
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -6,16 +6,11 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times, job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver
 from tests.patience import patient
 from tests.process.probe import starts
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang"),
-    each_driver,
-]
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
 #: how a claim locks jobs of its queue; PostgreSQL writes them by the same statement
 LOCKING = rb"(?s)default.*SKIP LOCKED"
 CLAIM = rb"SET .*status. = 1"

@@ -9,16 +9,11 @@ from jobqueue.models import OutboxEvent, Worker
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver
 from tests.outbox.helpers import say
 from tests.patience import patient
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang"),
-    each_driver,
-]
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
 CUT = "the database has not answered"
 #: how a session is made as good as new; MySQL's is a command without a text
 RESET = rb"DISCARD ALL" if VENDOR == "postgres" else rb"(?s)\A...\x00\x11"

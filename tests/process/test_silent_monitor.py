@@ -12,13 +12,12 @@ from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver
 from tests.patience import patient
 from tests.process.probe import free_port, starts
 from tests.proofs.test_probes import get
 from tests.settings import VENDOR
 
-pytestmark = [committed, each_driver]
+pytestmark = committed
 #: how the monitor renews
 RENEWAL = rb"(?s)lock_until. = .{0,80}GREATEST"
 

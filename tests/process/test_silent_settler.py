@@ -6,15 +6,10 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed, finding
-from tests.matrix import each_driver
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang"),
-    each_driver,
-]
+pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
 ACK = rb"SET .status. = 2"
 
 

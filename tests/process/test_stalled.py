@@ -4,9 +4,8 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [committed, enough_on("mysql", why="the worker's own measure of its threads")]
+pytestmark = committed
 
 
 def test_jobs_that_wait_behind_threads_that_hang_are_run_by_another_worker(worker, evidence, tmp_path):

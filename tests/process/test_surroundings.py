@@ -11,13 +11,12 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
-from tests.matrix import each_driver, enough_on
 from tests.patience import patient
 from tests.process.harness import SHORT, command
 from tests.process.probe import monitor_of
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("sqlite", why="streams, signals and supervisors know no database")]
+pytestmark = committed
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -75,7 +74,6 @@ def test_children_of_a_supervisor_that_died_while_they_started_do_not_stay(worke
     wait_until(lambda: not group.members(), 10, "the end of its processes")
 
 
-@each_driver
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be silent")
 def test_a_database_that_is_silent_at_the_start_does_not_keep_sigterm_waiting(worker):
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -97,7 +95,6 @@ def test_what_one_job_activates_does_not_reach_the_next(worker):
     assert others == [first, first]
 
 
-@each_driver
 def test_a_finish_that_is_rolled_back_by_the_jobs_own_transaction_is_no_success(worker):
     job_id = tasks.finishes_and_rolls_back.enqueue().id
     group = worker("--drain")
@@ -115,7 +112,6 @@ def test_a_job_that_hangs_does_not_outlive_a_killed_supervisor_for_longer_than_t
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
 
 
-@enough_on("mysql", why="leases are renewed by one statement")
 def test_a_monitor_that_is_frozen_is_replaced_before_the_leases_run_out(worker, evidence, tmp_path):
     gate = tmp_path / "gate"
     job_id = tasks.gated.enqueue(str(gate)).id

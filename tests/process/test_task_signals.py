@@ -8,9 +8,8 @@ from jobqueue.models import Job
 from tests.app import coroutines, tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed
-from tests.matrix import each_driver, enough_on
 
-pytestmark = [committed, enough_on("sqlite", why="receivers run outside of transactions")]
+pytestmark = committed
 #: a receiver that a busy machine keeps waiting is no reason to leave without it
 NOBODY_HANGS = {"JOBQUEUE_TEST_STUCK_SECONDS": "120"}
 ONE_HANGS = {"JOBQUEUE_TEST_STUCK_SECONDS": "1"}
@@ -81,7 +80,6 @@ def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worke
     assert group.wait(20) == 0
 
 
-@each_driver
 def test_a_receiver_of_job_done_that_leaves_a_transaction_open_undoes_no_end(worker, evidence):
     ids = [tasks.add.enqueue(n, 1).id for n in range(20)]
     assert worker("--drain", JOBQUEUE_TEST_RECEIVERS="done open", **NOBODY_HANGS).wait() == 0

@@ -4,10 +4,9 @@ import json
 
 from tests.app import coroutines, tasks
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.otel.conftest import spans  # noqa: F401
 
-pytestmark = [committed, enough_on("sqlite", why="the link is text in a column, read by tests/otel on each database")]
+pytestmark = committed
 
 
 def test_runs_of_a_worker_are_linked_to_enqueues_of_another_process(worker, spans, tmp_path):  # noqa: F811

@@ -8,10 +8,9 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.process.harness import LONG
 
-pytestmark = [committed, enough_on("mysql", why="the weights of queues are the worker's own")]
+pytestmark = committed
 
 
 @finding("A8")

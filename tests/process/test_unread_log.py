@@ -12,12 +12,11 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, state, wait_until
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.probe import let_run_out, renewed, starts
 from tests.process.test_busy_monitor import lapse
 
-pytestmark = [committed, enough_on("sqlite", why="a full pipe knows no database")]
+pytestmark = committed
 OPTIONS = ("runworker", "--lease", "20s", "--heartbeat", "0.5s", "-v", "0")
 
 

@@ -16,15 +16,11 @@ from tests import memories
 from tests.app import tasks
 from tests.factories import state, wait_until
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.probe import monitor_of, starts, wait_until_asleep
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    enough_on("sqlite", "postgres", why="Redis wakes on all, NOTIFY on PostgreSQL"),
-]
+pytestmark = committed
 RARELY = ("--poll", "3600s..5400s", "--lease", "600s")
 AT_ONCE = 10.0  # seconds: far less than a poll, however patient
 
@@ -55,8 +51,7 @@ def patient_bells(monkeypatch):
     monkeypatch.setattr("jobqueue.wakeup.redis.WAIT_SECONDS", 20.0)
 
 
-ON_SQLITE = enough_on("sqlite", why="Redis knows no database")
-MESSENGERS = [pytest.param("redis", marks=ON_SQLITE), "auto"] if VENDOR == "postgres" else ["redis"]
+MESSENGERS = ["redis", "auto"] if VENDOR == "postgres" else ["redis"]
 
 
 @pytest.fixture(params=MESSENGERS)
@@ -173,7 +168,6 @@ def test_a_listener_that_hears_nothing_sends_nothing(worker, redis_url):
         assert min(sent) <= 1, group.text()
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="the messenger that each database has")
 def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(worker, evidence, tmp_path):
     now, gate = tmp_path / "now", tmp_path / "gate"
     tasks.enqueues_late.enqueue(str(now), str(gate))
@@ -185,7 +179,6 @@ def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(work
     gate.touch()
 
 
-@enough_on("mysql", why="pipes between the processes of a worker")
 def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
     now, gate = tmp_path / "now", tmp_path / "gate"
     # There before them: one child takes it when it comes up, the other one is idle when the second is enqueued.
@@ -207,7 +200,6 @@ def test_a_job_that_nobody_rang_for_is_found_by_polling(worker, messenger):
     wait_until(lambda: state(job_id) == "DONE")
 
 
-@enough_on("sqlite", why="about Redis")
 def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server, redis_url, settings):
     settings.JOBQUEUE = {"WAKEUP": redis_url}
     memories.reset()
@@ -231,7 +223,6 @@ def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server
     assert group.text().count("cannot be received") == 1
 
 
-@enough_on("sqlite", why="about Redis")
 def test_a_redis_that_hangs_holds_up_one_enqueue_for_a_moment_and_the_next_not_at_all(
     redis_server, redis_url, settings, monkeypatch
 ):

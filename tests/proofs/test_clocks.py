@@ -15,11 +15,10 @@ from jobqueue.transitions import claim
 from tests.app import tasks
 from tests.factories import now, seconds_from_now, set_columns, state
 from tests.marks import committed
-from tests.matrix import each_driver
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, each_driver]
+pytestmark = committed
 
 ZONES = {
     "mysql": ["+09:00", "-08:00"],

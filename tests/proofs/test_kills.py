@@ -18,13 +18,12 @@ from jobqueue.producer.enqueueing import add_many, new_job
 from tests.app import tasks
 from tests.factories import seconds_from_now
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs import audit
 from tests.proofs.running import unended, wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

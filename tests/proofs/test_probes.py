@@ -11,11 +11,10 @@ from contextlib import suppress
 from tests.app import tasks
 from tests.factories import state
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, enough_on("mariadb", why="see make prove")]
+pytestmark = committed
 
 
 def free_port():

@@ -11,7 +11,6 @@ from django.db import OperationalError, connection, connections
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs import audit
 from tests.proofs.running import unended, wait_for
 from tests.proofs.test_kills import fill
@@ -22,7 +21,6 @@ pytestmark = [
     committed,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server and no sessions"),
-    enough_on("mysql", "postgres", why="see make prove"),
 ]
 
 NO_SUCH_THREAD = 1094
@@ -71,7 +69,6 @@ def test_a_server_restart_and_a_server_crash_in_the_middle_of_the_work_lose_noth
     figure("attempts charged", sum(Job.objects.values_list("attempts", flat=True)))
 
 
-@enough_on("mysql", why="tests/process/test_kills.py ends sessions on PostgreSQL, too")
 @pytest.mark.parametrize("task", [tasks.work, tasks.work_acked_each], ids=["acked together", "acked one by one"])
 def test_sessions_killed_again_and_again_lose_nothing_and_charge_nobody(run_worker, full, figure, task):
     """All sessions of the workers killed several times a second, whatever they are doing: counted, nothing lost."""

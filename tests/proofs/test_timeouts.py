@@ -8,10 +8,9 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import coroutines, tasks
 from tests.factories import state
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, enough_on("mariadb", why="see make prove")]
+pytestmark = committed
 
 # A lease that does not run out on a busy machine, and limits that do not come before the job's first line there.
 OPTIONS = ("--lease", "60s", "--heartbeat", "2s", "--concurrency", "4")

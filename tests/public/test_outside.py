@@ -15,7 +15,6 @@ from jobqueue.transactions import OutsideCallWarning, forbid_outside_calls, retr
 from tests.app.models import Account
 from tests.docs.markdown import ROOT
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 
 pytestmark = committed
@@ -135,7 +134,6 @@ assert result.wasSuccessful() and result.testsRun == 1
 """
 
 
-@enough_on("sqlite", why="a process that imports the module")
 def test_a_runner_that_does_not_set_up_the_test_environment_is_recognized():
     run_as_script(PLAIN_RUNNER)
 
@@ -154,7 +152,6 @@ assert hooks == [], hooks
 """
 
 
-@enough_on("sqlite", why="a process that imports the module")
 def test_in_production_no_hook_is_installed():
     run_as_script(PRODUCTION)
 

@@ -19,7 +19,6 @@ from jobqueue.outbox import retry as retry_event
 from jobqueue.testing import run_task
 from tests.app.tasks import add
 from tests.marks import committed
-from tests.matrix import enough_on
 
 pytestmark = pytest.mark.django_db
 
@@ -65,7 +64,6 @@ CALLS = {
 }
 
 
-@enough_on("sqlite", why="arguments are checked before the database is asked")
 @pytest.mark.parametrize(("call", "words"), CALLS.values(), ids=CALLS)
 def test_a_wrong_argument_is_refused_in_words(call, words):
     with pytest.raises((TypeError, ValueError)) as refused:
@@ -74,13 +72,11 @@ def test_a_wrong_argument_is_refused_in_words(call, words):
     assert words in str(refused.value)
 
 
-@enough_on("sqlite", why="arguments are checked before the database is asked")
 def test_an_unknown_backend_is_the_error_of_django_tasks_too():
     with pytest.raises(InvalidTaskBackend):
         task(backend="nowhere")(plain)
 
 
-@enough_on("sqlite", why="arguments are checked before the database is asked")
 def test_a_type_error_inside_a_key_function_is_not_taken_for_wrong_arguments():
     def key(a, b):
         return a + "x"
@@ -90,7 +86,6 @@ def test_a_type_error_inside_a_key_function_is_not_taken_for_wrong_arguments():
     assert not isinstance(raised.value, InvalidType)
 
 
-@enough_on("sqlite", why="settings are read before the database is asked")
 def test_wrong_settings_are_an_error_of_ours_wherever_they_are_met(settings):
     settings.JOBQUEUE = {"LEASE_SECOND": 5}
     for call in (lambda: enqueue("q", 1), lambda: redis_lock("k", 5)):
@@ -98,7 +93,6 @@ def test_wrong_settings_are_an_error_of_ours_wherever_they_are_met(settings):
             call()
 
 
-@enough_on("sqlite", why="settings are read before the database is asked")
 def test_a_database_that_is_not_in_databases_is_named_with_its_setting(settings):
     settings.TASKS = {"default": settings.TASKS["default"] | {"OPTIONS": {"DATABASE": "nowhere"}}}
     with pytest.raises(WrongSettings, match=r"\['default'\]\['OPTIONS'\]\['DATABASE'\] = 'nowhere' is not in DATA"):
@@ -109,7 +103,6 @@ def test_a_database_that_is_not_in_databases_is_named_with_its_setting(settings)
             call()
 
 
-@enough_on("sqlite", why="no statement is sent")
 def test_without_the_app_the_error_names_the_setting(monkeypatch):
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
     with pytest.raises(WrongSettings, match="'jobqueue' is not in INSTALLED_APPS"):

@@ -10,7 +10,6 @@ from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules import disable, versions
 from jobqueue.schedules.firing import fire_due
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.schedules.helpers import USING, begin, row
 from tests.settings import VENDOR
 
@@ -96,7 +95,6 @@ def test_sessions_that_announce_the_same_at_once_make_one_schedule():
     assert Schedule.objects.count() == ScheduleVersion.objects.count() == 1
 
 
-@enough_on("sqlite", "mysql", "postgres", why="MariaDB locks as MySQL does")
 def test_a_schedule_that_is_disabled_while_it_fires_fires_whole_ticks_or_none():
     begin(every=60, missed="all")
     overdue()

@@ -11,16 +11,15 @@ from jobqueue.transitions import ack, ack_many, cancel, claim, fail, retry
 from tests.app import tasks
 from tests.groups import nodes
 from tests.marks import committed
-from tests.matrix import FULL, enough_on, sized
 from tests.races.actors import all_at_once
 from tests.races.stepping import walk
-from tests.settings import VENDOR
+from tests.settings import FULL, VENDOR
 
-pytestmark = [committed, sized]
+pytestmark = committed
 needs_row_locks = pytest.mark.skipif(
     VENDOR == "sqlite", reason="SQLite has one writer at a time: a second transaction waits for the first"
 )
-STRIDE = 1 if FULL else 5
+STRIDE = 1 if FULL else 13
 
 
 def begin(if_failed="cancel"):
@@ -176,7 +175,6 @@ PAIRS = {
 
 
 @needs_row_locks
-@enough_on("mysql", "postgres", why="the two kinds of row locks; all four walk all moments in make prove")
 @pytest.mark.parametrize("turned", [False, True], ids=["", "turned"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_second_comes_at_each_moment_of_the_first(pair, turned):

@@ -11,12 +11,8 @@ from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
 from jobqueue.schedules.declaring import declared
 from jobqueue.schedules.from_settings import declare_settings, problems
 from tests.app import tasks
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.usefixtures("own_registry"),
-    enough_on("sqlite", why="nothing here asks a database"),
-]
+pytestmark = pytest.mark.usefixtures("own_registry")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -9,15 +9,12 @@ import pytest
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.schedules.timing import Timing, check_cron, check_zone
-from tests.matrix import enough_on
 
 ZONES = ["America/New_York", "Europe/London", "Asia/Seoul", "Australia/Lord_Howe", "Africa/Casablanca"]
 EXPRESSIONS = ["*/15 * * * *", "0 * * * *", "30 * * * *", "*/7 1-3 * * *", "30 2 * * *", "30 1 * * *",
                "15,45 2 * * *", "0 3 * * *", "5 */2 * * *", "0 0 * * SUN", "59 23 L * *", "10 2 1-31 * *",
                "45 1,2 * 3,10,11 0"]  # fmt: skip
 MINUTE = timedelta(minutes=1)
-
-pytestmark = enough_on("sqlite", why="nothing here asks a database")
 
 
 def utc(*parts):

@@ -26,9 +26,8 @@ from tests.app import tasks
 from tests.app.models import Account
 from tests.factories import claim_one, job, make_job, set_columns, settle_run
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="the arguments are compared before the database is asked")]
+pytestmark = pytest.mark.django_db
 
 
 @task

@@ -15,9 +15,8 @@ from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
 from tests.factories import claim_one, make_job, settle_run
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [pytest.mark.django_db, enough_on("sqlite", why="nothing of this asks the database")]
+pytestmark = pytest.mark.django_db
 
 
 def function(module, name="send"):

@@ -2,11 +2,8 @@
 
 import pytest
 
-from tests.matrix import enough_on
 from tests.servers import packages, programs
 from tests.servers.process import StepFailed
-
-pytestmark = enough_on("sqlite", why="no database")
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 from jobqueue.tasks import registry
 from jobqueue.worker.child import recycling
 from jobqueue.worker.child.recycling import ChangedCode
-from tests.matrix import enough_on
 
-pytestmark = [enough_on("sqlite", why="files only"), pytest.mark.usefixtures("own_registry")]
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 @pytest.fixture

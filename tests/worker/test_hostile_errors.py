@@ -20,13 +20,8 @@ from jobqueue.worker.shared.scoreboard import LeaseSlot, ProcessSlot
 from tests.factories import job, make_jobs, set_columns, state
 from tests.failures.test_chains import HOSTILE, trap
 from tests.marks import committed
-from tests.matrix import enough_on
 
-pytestmark = [
-    committed,
-    pytest.mark.usefixtures("own_registry"),
-    enough_on("sqlite", why="what is hostile is an exception in memory"),
-]
+pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
 
 
 class Meta(type):

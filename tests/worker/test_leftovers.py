@@ -23,7 +23,6 @@ from tests.app import leftovers
 from tests.app.models import Account
 from tests.factories import run_lease
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -436,10 +435,6 @@ def test_a_lock_by_name_that_a_job_has_not_released_can_be_taken_by_the_next():
     assert in_one_thread(work)
 
 
-QUERY_LOG = enough_on("sqlite", why="Django collects the statements itself")
-
-
-@QUERY_LOG
 def test_with_debug_a_job_does_not_find_the_queries_of_the_job_before(settings):
     settings.DEBUG = True
 
@@ -454,7 +449,6 @@ def test_with_debug_a_job_does_not_find_the_queries_of_the_job_before(settings):
     assert (left, own > 0) == (0, True)
 
 
-@QUERY_LOG
 @pytest.mark.parametrize("last", [True, False])
 def test_nor_does_a_coroutine_job(settings, last):
     settings.DEBUG = True

@@ -27,13 +27,9 @@ from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.clocks import Clock
 from tests.factories import job, make_due, make_job, run_lease, seconds_from_now
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.worker.retry_service import DOWN, Service, lease, ran, workers
 
-in_memory = enough_on("sqlite", why="a simulation in memory, without a database")
 
-
-@in_memory
 @pytest.mark.parametrize("processes", [1, 3])
 def test_while_a_dependency_is_down_retries_are_held_at_their_share_of_all_runs(processes):
     budgets, _, clock = workers(processes)
@@ -44,7 +40,6 @@ def test_while_a_dependency_is_down_retries_are_held_at_their_share_of_all_runs(
     assert 0.15 < retries / (firsts + retries) < 0.205
 
 
-@in_memory
 def test_without_the_budget_the_same_retries_are_most_of_the_runs(monkeypatch):
     monkeypatch.setattr(RetryLimit, "look", lambda *_: False)
     budgets, _, clock = workers()
@@ -54,7 +49,6 @@ def test_without_the_budget_the_same_retries_are_most_of_the_runs(monkeypatch):
     assert retries > 3 * firsts
 
 
-@in_memory
 @override_settings(JOBQUEUE={"DEPENDENCIES": {"stripe": {"RETRY_SHARE": 0.5}}})
 def test_the_share_is_a_setting_of_the_dependency():
     budgets, _, clock = workers()
@@ -73,7 +67,6 @@ def test_a_quiet_queue_may_retry_all_of_its_jobs():
         clock.go(1.5)
 
 
-@in_memory
 def test_workers_on_other_hosts_need_not_know_each_other_to_hold_the_share():
     clock = Clock()
     budgets = [workers(1, clock)[0][0] for _ in range(2)]
@@ -83,7 +76,6 @@ def test_workers_on_other_hosts_need_not_know_each_other_to_hold_the_share():
     assert 0.15 < retries / (firsts + retries) < 0.205
 
 
-@in_memory
 def test_without_first_attempts_retries_go_on_at_the_floor():
     budgets, _, clock = workers(2)
     service = Service(budgets, clock)
@@ -93,7 +85,6 @@ def test_without_first_attempts_retries_go_on_at_the_floor():
     assert 0.8 < retries / 400 < 1.1
 
 
-@in_memory
 def test_a_service_that_fails_a_third_of_its_calls_gets_no_more_retries_than_the_share():
     budgets, _, clock = workers(2)
     service = Service(budgets, clock)
@@ -102,7 +93,6 @@ def test_a_service_that_fails_a_third_of_its_calls_gets_no_more_retries_than_the
     assert retries / (firsts + retries) < 0.21
 
 
-@in_memory
 @pytest.mark.parametrize(("jobs", "down"), [(1000, 300), (3000, 120)])
 def test_a_burst_is_held_at_the_floor_and_runs_within_minutes_after_the_service_is_back(jobs, down):
     budgets, _, clock = workers(4)
@@ -115,7 +105,6 @@ def test_a_burst_is_held_at_the_floor_and_runs_within_minutes_after_the_service_
     assert service.until_done() < LOOK_HIGH_SECONDS + WINDOW_SECONDS + 10
 
 
-@in_memory
 def test_jobs_of_a_short_outage_do_not_wait_for_longer_than_it_and_a_minute():
     budgets, _, clock = workers()
     service = Service(budgets, clock)
@@ -123,7 +112,6 @@ def test_jobs_of_a_short_outage_do_not_wait_for_longer_than_it_and_a_minute():
     assert service.until_done() < 60 + WINDOW_SECONDS + 10
 
 
-@in_memory
 def test_a_retry_that_waits_is_looked_at_every_few_minutes_only():
     budgets, _, clock = workers(4)
     service = Service(budgets, clock)
@@ -134,7 +122,6 @@ def test_a_retry_that_waits_is_looked_at_every_few_minutes_only():
     assert service.looks - looked < 2.2 * 1000
 
 
-@in_memory
 def test_when_the_dependency_is_back_new_retries_wait_no_longer_and_the_held_ones_go_through(caplog):
     budgets, _, clock = workers()
     service = Service(budgets, clock)
@@ -153,7 +140,6 @@ def test_when_the_dependency_is_back_new_retries_wait_no_longer_and_the_held_one
     ]
 
 
-@in_memory
 def test_first_attempts_and_retries_of_other_services_are_not_put_back():
     (budget,), _, _ = workers()
     budget.ended([ran(DOWN) for _ in range(100)])
@@ -165,7 +151,6 @@ def test_first_attempts_and_retries_of_other_services_are_not_put_back():
     assert {reason for _, reason in waiting} == {"stripe fails: its retries wait for their turn"}
 
 
-@in_memory
 def test_a_retry_is_not_put_back_beyond_its_expiry():
     (budget,), _, _ = workers()
     budget.ended([ran(DOWN) for _ in range(100)])
@@ -178,7 +163,6 @@ def test_a_retry_is_not_put_back_beyond_its_expiry():
     assert seconds[expiring[2].expires_at] > 7
 
 
-@in_memory
 def test_a_job_that_fails_its_own_lease_is_no_success_of_the_dependency():
     (budget,), counts, clock = workers()
     budget.ended([ran(DOWN) for _ in range(100)])
@@ -194,7 +178,6 @@ def test_a_job_that_fails_its_own_lease_is_no_success_of_the_dependency():
     assert totals(counts)[0].retries == 40
 
 
-@in_memory
 def test_any_number_of_names_takes_bounded_memory():
     (budget,), _, clock = workers()
     budget.ended([ran(DOWN, dependency="stripe") for _ in range(100)])
@@ -206,7 +189,6 @@ def test_any_number_of_names_takes_bounded_memory():
     assert budget.sift([lease(2, dependency="stripe") for _ in range(9)])[1], "the one that fails is kept"
 
 
-@in_memory
 def test_more_dependencies_than_there_is_room_for_are_limited_in_each_process_alone():
     budgets, counts, _ = workers(2)
     for number in range(40):

@@ -9,9 +9,7 @@ from django.utils import timezone, translation
 
 from jobqueue.admin.charts import Series, bars, lines, sparkline
 from tests.admin.helpers import HOSTILE, Inline
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="plain code")
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 MINUTES = [NOON + timedelta(minutes=number) for number in range(4)]
 

@@ -6,9 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobqueue.admin.charts.scales import TIME_TICKS, VALUE_TICKS, linear, logarithmic, time_ticks
-from tests.matrix import enough_on
 
-pytestmark = enough_on("sqlite", why="plain code")
 NOON = datetime(2026, 3, 8, 12, tzinfo=UTC)
 
 

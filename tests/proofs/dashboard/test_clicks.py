@@ -14,15 +14,10 @@ from jobqueue.models import Redrive
 from tests.browser.palette import with_palette
 from tests.browser.screenshots import PHONE, WIDE
 from tests.launch import ROOT
-from tests.matrix import enough_on
 from tests.proofs.dashboard import shop_rows
 from tests.proofs.figures import FULL
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(1800),
-    enough_on("sqlite", why="pages in a browser; the time that servers take is that of the part pages"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 FOLDER = ROOT / "docs" / "img" / "clicks"
 #: of all pictures together
 BYTES_MAX = 2_000_000

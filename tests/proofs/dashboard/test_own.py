@@ -12,16 +12,11 @@ from django.test import Client
 from django.urls import reverse
 
 from jobqueue.models import Job
-from tests.matrix import enough_on
 from tests.proofs.dashboard.test_pages import MIX, QUEUES, TASKS
 from tests.proofs.dashboard.test_rivals import SECONDS, TIMES, told
 from tests.proofs.operations.crowded import crowded
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(7200),
-    enough_on("sqlite", "mysql", "postgres", why="see test_pages.py"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200)]
 
 
 def test_our_own_pages(full, row):

@@ -19,18 +19,13 @@ from jobqueue.models import Job, JobStat, QueueStat, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import sent
 from tests.factories import make_job, now
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.dashboard.pages import addresses
 from tests.proofs.dashboard.server_time import seconds_by_page
 from tests.proofs.operations.crowded import crowded
 from tests.stats.helpers import write
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(7200),
-    enough_on("sqlite", "mysql", "postgres", why="see make prove"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(7200)]
 #: of a hundred jobs two in ten are alive
 MIX = ((70, Job.Status.DONE, -90_000), (12, Job.Status.READY, -60), (8, Job.Status.READY, 90_000),
        (6, Job.Status.FAILED, -90_000), (4, Job.Status.CANCELED, -90_000))  # fmt: skip

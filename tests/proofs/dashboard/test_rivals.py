@@ -15,7 +15,6 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from tests.launch import ROOT
-from tests.matrix import enough_on
 from tests.proofs.dashboard.rival_rows import RIVALS
 from tests.proofs.schedules.rows import CHUNK, drop_numbers, make_numbers, refresh, run
 
@@ -29,7 +28,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.timeout(7200),
     pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-rivals: make test makes it"),
-    enough_on("sqlite", why="the packages are measured by make prove only; here they must start"),
 ]
 
 

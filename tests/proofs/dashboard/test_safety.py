@@ -11,13 +11,8 @@ from tests.browser import rows
 from tests.browser.walk import LANGUAGES, NARROW, THEMES
 from tests.masking import everywhere
 from tests.masking.secrets import SECRETS
-from tests.matrix import enough_on
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(3600),
-    enough_on("sqlite", why="pages are the same on every database"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(3600)]
 
 
 def test_no_page_has_a_serious_finding_of_axe_core(walk, row):

@@ -13,15 +13,10 @@ import pytest
 
 from tests.demo.helpers import manage, migrate
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.figures import FULL
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.timeout(600),
-    enough_on("sqlite", why="the locks are tested on each database; here it is the commands"),
-]
+pytestmark = [committed, pytest.mark.timeout(600)]
 SMALL = not FULL or bool(os.environ.get("JOBQUEUE_PROVE_SMALL"))
 SERIALS = ["--numbers", "100", "--requests", "300", "--processes", "4"]
 if not SMALL:
@@ -61,7 +56,6 @@ def test_of_all_ways_to_sell_a_serial_number_only_the_unsafe_one_sells_it_twice(
     assert [verdict["duplicates"] for verdict in safe] == [0] * 6
 
 
-@enough_on("sqlite", "mysql", "mariadb", "postgres", why="make test has a short form, in tests/demo/test_auction.py")
 @pytest.mark.skipif(not FULL, reason="make prove ISSUE=demo; a short race is in tests/demo/test_auction.py")
 def test_the_rules_of_the_auction_hold_under_every_lock_that_claims_it(race):
     """The auction: the process looks at the rules after each of its commits."""

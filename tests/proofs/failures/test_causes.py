@@ -12,14 +12,9 @@ from jobqueue.models import Job, JobAttempt
 from tests.factories import make_jobs
 from tests.failures.server import surroundings
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.running import unended, wait_for
 
-pytestmark = [
-    committed,
-    pytest.mark.timeout(600),
-    enough_on("sqlite", why="tests/failures raises them on each database"),
-]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 #: of the operations guide: what happened -> a real exception, and its cause
 GUIDE = {

@@ -16,12 +16,11 @@ from jobqueue import enqueue
 from jobqueue.models import Job, JobAttempt
 from tests.factories import seconds_from_now
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 from tests.proofs.test_probes import free_port, get
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 COUNTERS = ("ended", "failed", "snoozed", "discarded")
 

@@ -11,12 +11,11 @@ import pytest
 from jobqueue.dead_letters import redrive
 from jobqueue.models import Job, Redrive
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs import audit
 from tests.proofs.failures.dead import QUEUE, by_key, make_dead_letters
 from tests.proofs.running import unended, wait_for
 
-pytestmark = [committed, pytest.mark.timeout(1800), enough_on("mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1800)]
 
 FAILING = 10
 UNDONE = (Job.Status.READY, Job.Status.PROCESSING, Job.Status.FAILED)

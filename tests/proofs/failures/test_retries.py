@@ -11,13 +11,12 @@ from jobqueue.models import Job
 from jobqueue.transitions import retry
 from tests.failures.shop import Shop
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.customers import customers
 from tests.proofs.running import unended, wait_for
 from tests.proofs.test_probes import free_port, get
 
-pytestmark = [committed, pytest.mark.timeout(900), enough_on("sqlite", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(900)]
 
 SHARE = 0.2
 PER_SECOND = 20

@@ -10,12 +10,11 @@ from jobqueue import flow
 from jobqueue.failures.dependencies import DependencySettings
 from jobqueue.models import Job
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.customers import customers
 from tests.proofs.running import unended, wait_for
 
-pytestmark = [committed, pytest.mark.timeout(900), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(900)]
 PER_SECOND, WORKERS, THREADS = 40, 4, 2
 
 

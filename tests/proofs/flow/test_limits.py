@@ -11,19 +11,13 @@ import pytest
 
 from jobqueue.models import Job
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.flow.crowd import Crowd, add, left, members, most_leases
 from tests.proofs.running import unended, wait_for
 from tests.servers import control
 from tests.settings import VENDOR
 
-pytestmark = [
-    committed,
-    pytest.mark.timeout(1800),
-    enough_on("sqlite", "mysql", why="see make prove"),
-    pytest.mark.usefixtures("audited"),
-]
+pytestmark = [committed, pytest.mark.timeout(1800), pytest.mark.usefixtures("audited")]
 KEYS = 20
 
 

@@ -13,14 +13,13 @@ from jobqueue import enqueue, flow
 from jobqueue.exceptions import QueueFull
 from jobqueue.models import Job, Worker
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.flow.crowd import Crowd, add, left
 from tests.proofs.running import unended, wait_for
 from tests.servers import control
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(900), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(900)]
 
 
 def registered():

@@ -13,14 +13,13 @@ from django.db.models import Max, Min
 
 from jobqueue.models import Job
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.flow.crowd import Crowd, add, add_each, left, percentile
 from tests.proofs.flow.test_pause import registered
 from tests.proofs.running import unended, wait_for
 from tests.purge import wait_for_purge
 
-pytestmark = [committed, pytest.mark.timeout(1800), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1800)]
 OPTIONS = ("--processes", "2", "--concurrency", "8", "--lease", "60s")
 
 

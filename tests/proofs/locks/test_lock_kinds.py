@@ -20,18 +20,13 @@ from jobqueue.locks.redis import PREFIX
 from jobqueue.models import LockRow
 from tests.app.models import Account
 from tests.locks.helpers import expire, make_lock, row
-from tests.matrix import each_driver
 from tests.patience import patient
 from tests.proofs.figures import FULL
 from tests.proofs.locks.kinds import KINDS, holding
 from tests.proofs.running import ROOT, wait_for
 from tests.settings import VENDOR
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(600),
-    each_driver,
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 # Redis has nothing to do with the database, so once is enough, where the proof is longest; SQLite has no locks by name.
 REDIS_ON = "mysql" if FULL else "sqlite"
 HERE = [kind for kind in KINDS if (kind != "redis" or VENDOR == REDIS_ON) and (kind != "named" or VENDOR != "sqlite")]

@@ -24,14 +24,13 @@ from tests.alarms.helpers import look_again
 from tests.alarms.receivers import http_receiver, smtp_sink
 from tests.factories import make_jobs, now
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.conftest import start  # noqa: F401
 from tests.process.harness import SHORT
 from tests.proofs.running import wait_for
 from tests.stats.helpers import add
 
-pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(3600)]
 MANY = 20
 OF_WORKERS = ("silent", "stalled", "exhausted", "refused_connections")
 #: how bad a figure is: clearly good, at its threshold, and between the bounds where nothing begins and ends

@@ -16,13 +16,12 @@ from jobqueue.transitions import claim, fail
 from tests.factories import make_job
 from tests.launch import ROOT
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.operations.crowded import crowded
 from tests.proofs.operations.reads import reads
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", "postgres", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(3600)]
 #: of a hundred jobs two in ten are alive
 MIX = ((70, Job.Status.DONE, -90_000), (12, Job.Status.READY, -60), (8, Job.Status.READY, 90_000),
        (6, Job.Status.FAILED, -90_000), (4, Job.Status.CANCELED, -90_000))  # fmt: skip

@@ -14,7 +14,6 @@ from django.db import connection
 from jobqueue.db import vendor
 from tests.launch import ROOT
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.settings import VENDOR
 
@@ -22,7 +21,6 @@ pytestmark = [
     committed,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="statements have no parameters in their text"),
-    enough_on("mysql", "postgres", why="see make prove"),
 ]
 PROCESSES = "SELECT id, info FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
 OTHERS = {

@@ -18,7 +18,6 @@ from tests.explain.helpers import checked, codes
 from tests.factories import now, wait_until
 from tests.gates import jobs
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.process.conftest import start  # noqa: F401
 from tests.process.harness import LONG
@@ -27,7 +26,7 @@ from tests.proofs.operations.provoked import LAST, NOT_IN_SQLITE, OF_ALL, OF_BAC
 from tests.settings import VENDOR
 
 MEASURES_ROUND_TRIPS = True
-pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", "postgres", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(3600)]
 #: reasons of jobs with which all is well
 HEALTHY = {"running", "ended", "workers_busy"}
 

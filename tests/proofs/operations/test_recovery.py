@@ -11,11 +11,10 @@ import pytest
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.marks import committed, finding
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600)]
 DEFAULTS = {"JOBQUEUE_TEST_DEFAULT_BACKOFF": "1"}
 BOUND_SECONDS = 2.0
 

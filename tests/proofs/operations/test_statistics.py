@@ -16,14 +16,13 @@ from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.models import JobAttempt, JobStat, QueueStat
 from tests.app.tasks import observed_by_process
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.observer import Observer
 from tests.proofs import audit
 from tests.proofs.flow.crowd import Crowd, add_each, left, members
 from tests.proofs.running import unended, wait_for
 from tests.stats.helpers import sums
 
-pytestmark = [committed, pytest.mark.timeout(1800), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1800)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "6s", "--heartbeat", "1s")
 #: the longest time between two writes, and a moment for the last one to be made
 WRITE_SECONDS = 1.2 * FLUSH_SECONDS + 2

@@ -20,13 +20,12 @@ from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from tests.app import tasks
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.outbox.publishers import Publishers
 from tests.proofs.running import wait_for
 
 QUEUE = "webhooks"
-pytestmark = [committed, pytest.mark.timeout(1200), enough_on("mariadb", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1200)]
 
 
 class Enqueuers(Publishers):

@@ -15,10 +15,9 @@ from tests.factories import claim_one, expire, lease_with
 from tests.faults.conftest import wait_until_gone
 from tests.faults.moments import cut_at
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.settings import VENDOR
 
-pytestmark = [committed, enough_on("mysql", "postgres", why="see make prove")]
+pytestmark = committed
 
 
 class Died(BaseException):

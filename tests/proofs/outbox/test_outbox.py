@@ -18,7 +18,6 @@ from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import Relay, publish, subscribers
 from tests.app.models import Account, Ticket
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.outbox.helpers import drain, make_due
 from tests.patience import patient
 from tests.proofs.outbox.publishers import Publishers
@@ -28,11 +27,7 @@ from tests.settings import VENDOR
 
 # At full size four databases share the machine.
 PATIENCE_SECONDS = 1500
-pytestmark = [
-    committed,
-    pytest.mark.timeout(2 * PATIENCE_SECONDS),
-    enough_on("mariadb", why="see make prove"),
-]
+pytestmark = [committed, pytest.mark.timeout(2 * PATIENCE_SECONDS)]
 
 
 @pytest.fixture
@@ -102,7 +97,6 @@ def test_relays_that_are_killed_and_paused_lose_nothing_and_keep_the_order_of_ev
     figure("seconds", round(seconds, 1))
 
 
-@enough_on("mysql", "mariadb", "postgres", "sqlite", why="make test has a short form, in tests/outbox/test_brokers.py")
 def test_broker_restarts_and_killed_relays_lose_nothing_and_keep_the_order_of_every_key(relays, request, full, figure):
     """Relays under kill -9 to a RabbitMQ under kill -9: nothing missing in its queue, order per key unbroken."""
     if not full:

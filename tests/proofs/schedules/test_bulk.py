@@ -10,11 +10,10 @@ import pytest
 from jobqueue import enqueue_many
 from jobqueue.models import Job
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.schedules.tasks import brief
 from tests.purge import wait_for_purge
 
-pytestmark = [committed, pytest.mark.timeout(1800), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1800)]
 
 
 def per_second(add, jobs):

@@ -7,10 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobqueue.schedules.timing import Timing
-from tests.matrix import enough_on
 from tests.schedules.test_timing import EXPRESSIONS, ZONES, calculated, changes_of, timedelta, utc
 
-pytestmark = enough_on("sqlite", why="nothing here asks a database")
 SINCE, UNTIL = utc(2024, 1, 1), utc(2031, 1, 1)
 
 

@@ -11,13 +11,12 @@ from jobqueue import groups
 from jobqueue.models import Job
 from tests.groups import nodes
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs import audit
 from tests.proofs.flow.crowd import Crowd
 from tests.proofs.running import unended, wait_for
 from tests.proofs.schedules import graphs
 
-pytestmark = [committed, pytest.mark.timeout(7200), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(7200)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "4s", "--heartbeat", "1s")
 #: (seeds, nodes of a level)
 FULL, SHORT = (50, 200), (1, 12)

@@ -12,12 +12,11 @@ from django.db import Error, connections
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, Schedule, ScheduleTick
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.flow.crowd import Crowd
 from tests.proofs.flow.test_pause import restart_server
 from tests.proofs.running import unended, wait_for
 
-pytestmark = [committed, pytest.mark.timeout(1800), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(1800)]
 OPTIONS = ("--processes", "1", "--concurrency", "1", "--queues", "nothing")
 
 

@@ -12,14 +12,13 @@ from django.db.models import Max, Min
 from jobqueue import group, groups
 from jobqueue.models import GroupMember, Job, JobGroup
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.patience import patient
 from tests.proofs.running import unended, wait_for
 from tests.proofs.schedules import rows, tasks
 from tests.proofs.schedules.long_transactions import LongTransactions
 from tests.purge import wait_for_purge
 
-pytestmark = [committed, pytest.mark.timeout(7200), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(7200)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "60s")
 CALLBACKS = {"on_success": tasks.succeeded, "on_failure": tasks.failed, "on_done": tasks.done}
 

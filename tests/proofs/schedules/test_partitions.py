@@ -9,7 +9,6 @@ import pytest
 from jobqueue.conf import load
 from jobqueue.maintenance.cleaner import ARCHIVED_JOBS
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.schedules import partitioned, rows
 from tests.settings import VENDOR
 
@@ -17,7 +16,6 @@ pytestmark = [
     committed,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no partitions"),
-    enough_on("mysql", "postgres", why="the two forms of the statement"),
 ]
 
 

@@ -15,7 +15,6 @@ from django.db.models import Max, Min
 from jobqueue.maintenance import pruner
 from jobqueue.models import Job, JobAttempt, LockRow
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.flow.crowd import percentile
 from tests.proofs.running import unended, wait_for
 from tests.proofs.schedules import rows
@@ -23,7 +22,7 @@ from tests.proofs.schedules.commands import prune
 from tests.proofs.schedules.lock_waits import LockWaits
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(3600), enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(3600)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "60s")
 #: a job that calls another service for a moment
 JOB_SECONDS = 0.005

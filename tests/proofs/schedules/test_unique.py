@@ -6,10 +6,9 @@ import pytest
 
 from jobqueue.models import Job
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.races.test_unique_races import TASKS, THREADS, race
 
-pytestmark = [committed, enough_on("sqlite", "mysql", why="see make prove")]
+pytestmark = committed
 
 
 @pytest.mark.parametrize("mode", TASKS)

@@ -15,10 +15,9 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job
 from tests.app.models import Account
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.running import wait_for
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 PAYMENTS = Job.objects.filter(queue="payments")
 

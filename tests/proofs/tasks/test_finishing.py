@@ -10,12 +10,11 @@ from tests.app import finishing
 from tests.app.models import Account
 from tests.faults.finishing import by_sigkill, disconnected, walk
 from tests.marks import committed
-from tests.matrix import enough_on
 from tests.proofs.figures import FULL
 from tests.proofs.running import wait_for
 from tests.settings import VENDOR
 
-pytestmark = [committed, pytest.mark.timeout(600), enough_on("mariadb", "postgres", why="see make prove")]
+pytestmark = [committed, pytest.mark.timeout(600)]
 
 BODIES = [finishing.pays]
 if FULL:
@@ -63,7 +62,6 @@ def test_the_walk_finds_a_job_that_writes_outside_of_finish():
         walk(finishing.pays_too_early, by_sigkill)
 
 
-@enough_on("mariadb", why="see make prove")
 def test_workers_of_runworker_killed_at_every_statement_of_the_job(run_worker, full, tmp_path, figure):
     """runworker, its children killed by SIGKILL at every statement of the job: run again, the effect is there once."""
     Account.objects.create(owner="all")

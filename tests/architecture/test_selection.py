@@ -1,0 +1,303 @@
+"""What `make test` runs where, and what the map of statements chooses."""
+
+import ast
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests import suite
+from tests.architecture.test_layers import ROOT, none_of
+from tests.selection import plugin, quick
+from tests.selection.choosing import Recorded, renewed
+from tests.selection.plugin import Plugin, Selection
+from tests.selection.shapes import shape
+from tests.selection.statement_map import DATABASES, Statement, StatementMap, key_of
+
+THERE = StatementMap.load()
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """The servers are our own: each database may have two. Nothing is changed."""
+    monkeypatch.setattr(suite, "_can_have_two", lambda database: True)
+    monkeypatch.setattr(suite, "changed_files", list)
+
+
+def lanes(python6, *arguments):
+    """All runs, in the order of the databases."""
+    options = suite.parse(arguments)
+    return [lane for name in DATABASES for track in suite.tracks(name, options, python6) for lane in track]
+
+
+def named(lane):
+    """The paths that a run is given."""
+    return tuple(argument for argument in lane.arguments if not argument.startswith("-"))
+
+
+def processes(found):
+    return [lane.database for lane in found if named(lane) == (suite.PROCESS,)]
+
+
+def test_every_database_has_one_short_run_on_one_of_two_djangos():
+    found = [(lane.database, lane.python) for lane in lanes("six") if lane.short]
+    assert found == [("sqlite", "six"), ("mysql", "six"), ("mariadb", sys.executable), ("postgres", sys.executable)]
+
+
+def test_what_can_differ_between_the_djangos_runs_on_the_other_too():
+    found = [(lane.database, lane.python) for lane in lanes("six") if named(lane) == suite.ON_BOTH]
+    assert found == [("sqlite", sys.executable)]
+
+
+def test_without_django_6_everything_runs_on_what_there_is():
+    assert {lane.python for lane in lanes(None)} == {sys.executable}
+    assert [lane.database for lane in lanes(None) if lane.short] == list(DATABASES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "databases"),
+    [
+        ([], ["mysql"]),
+        (["jobqueue/db/mysql/locks.py"], ["mysql"]),
+        (["jobqueue/db/postgresql/locks.py"], ["mysql", "postgres"]),
+        (["jobqueue/wakeup/notify.py"], ["mysql", "postgres"]),
+        (["README.md", "jobqueue/db/sqlite/dialect.py"], ["sqlite", "mysql"]),
+    ],
+)
+def test_a_changed_database_has_its_process_tests_beside_those_of_mysql(changed, databases, monkeypatch):
+    monkeypatch.setattr(suite, "changed_files", lambda: changed)
+    assert processes(lanes("six")) == databases
+
+
+def test_process_tests_have_a_server_of_their_own():
+    # Two runs on one server would stop it for each other.
+    assert [lane.own_server for lane in lanes("six", "--all") if suite.PROCESS in lane.arguments] == [
+        False,
+        *[True] * 3,
+    ]
+
+
+def test_a_server_that_somebody_named_is_used_by_one_run_at_a_time(monkeypatch):
+    monkeypatch.setattr(suite, "_can_have_two", lambda database: False)
+    (track,) = suite.tracks("mysql", suite.parse([]), "six")
+    assert [(lane.own_server, named(lane)) for lane in track] == [(False, ()), (False, (suite.PROCESS,))]
+
+
+@pytest.mark.parametrize("arguments", [["tests/transitions"], ["--all"], ["--map"], ["--db", "mysql"]])
+def test_only_the_short_run_leaves_tests_out(arguments):
+    assert not any(lane.short for lane in lanes("six", *arguments))
+
+
+def test_what_is_given_runs_on_every_database():
+    assert [named(lane) for lane in lanes("six", "tests/transitions")] == [("tests/transitions",)] * 4
+    assert {(lane.python, named(lane)) for lane in lanes("six", "tests/proofs", "--only-given")} == {
+        (sys.executable, ("tests/proofs",))
+    }
+
+
+def test_a_run_of_everything_has_the_processes_of_each_database_and_the_verbs_on_the_other_django():
+    found = lanes("six", "--all")
+    assert processes(found) == list(DATABASES)
+    other = [lane for lane in found if (lane.python == "six") != (lane.database in suite.ON_DJANGO_6)]
+    assert [(lane.database, named(lane)) for lane in other] == [
+        ("sqlite", ()),
+        *((name, suite.VERBS) for name in DATABASES[1:]),
+    ]
+
+
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
+def test_a_run_without_django_6_says_so_and_fails_in_ci(ci, status, monkeypatch, capsys):
+    outcome(monkeypatch, ci, lambda lane: (Recorded(), frozenset()))
+    monkeypatch.delenv("JOBQUEUE_TEST_PYTHON6", raising=False)
+    assert suite.main([]) == status
+    assert "Django 6.x: NOT TESTED" in capsys.readouterr().out
+
+
+def outcome(monkeypatch, ci, report):
+    """All servers are there, and every run passes with this report."""
+    for name in ("JOBQUEUE_TEST_SETUP_MISSING", "JOBQUEUE_TEST_MISSING"):
+        monkeypatch.delenv(name, raising=False)
+    for name in DATABASES:
+        monkeypatch.setenv(f"JOBQUEUE_TEST_{name.upper()}_URL", "there")
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("JOBQUEUE_TEST_PYTHON6", "six")
+    monkeypatch.setattr(
+        suite.Lane, "run", lambda lane: suite.Outcome(lane.database, 0, f"{lane.database}: passed", *report(lane))
+    )
+
+
+@pytest.mark.parametrize(("ran_on", "status"), [("mysql", 0), ("none", 1)])
+def test_a_test_that_every_database_leaves_out_or_skips_fails_in_ci(ran_on, status, monkeypatch, capsys):
+    def report(lane):
+        return Recorded({"a"} if lane.database == ran_on else set()), frozenset({"a"} - {lane.database})
+
+    outcome(monkeypatch, "true", report)
+    assert suite.main([]) == status
+    assert ("a: NOT TESTED" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_run_of_everything_fails_for_a_statement_and_a_test_that_the_map_does_not_have(monkeypatch, capsys):
+    sent = {"gates/test_x.py::test_new": {"SELECT ? FROM nowhere": "gates"}}
+    outcome(monkeypatch, "", lambda lane: (Recorded(set(sent), set(), sent), frozenset()))
+    assert suite.main(["--all"]) == 1
+    said = capsys.readouterr().out
+    assert "mysql: NEW statement, run make test-map: gates: SELECT ? FROM nowhere" in said
+    assert "NEW test, run make test-map: gates/test_x.py::test_new" in said
+
+
+KNOWN = StatementMap(
+    {"SELECT a": Statement("gates", {"sqlite": ("gates/test_a.py::chosen",), "mysql": ("gates/test_a.py::chosen",)})},
+    {
+        "gates/test_a.py::chosen": DATABASES,
+        "gates/test_a.py::other": DATABASES,
+        "gates/test_b.py::other": DATABASES,
+        "races/test_c.py::race": DATABASES,
+        "gates/test_d.py::on_servers": ("mysql", "postgres"),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("database", "left"),
+    [
+        ("sqlite", set()),
+        ("mysql", {"gates/test_a.py::other", "gates/test_b.py::other"}),
+        ("postgres", {"gates/test_a.py::chosen", "gates/test_a.py::other", "gates/test_b.py::other"}),
+        (
+            "mariadb",
+            {
+                "gates/test_a.py::chosen",
+                "gates/test_a.py::other",
+                "gates/test_b.py::other",
+                "gates/test_d.py::on_servers",
+            },
+        ),
+    ],
+)
+def test_a_server_runs_what_is_chosen_races_what_sqlite_skips_and_what_is_new(database, left):
+    selection = Selection(KNOWN, database)
+    assert {test for test in KNOWN.tests if not selection.runs(test)} == left
+    assert selection.runs("gates/test_a.py::new")
+
+
+def test_a_file_is_collected_if_it_has_a_test_to_run_or_is_new():
+    selection = Selection(KNOWN, "mysql")
+    files = ("gates/test_a.py", "gates/test_b.py", "races/test_c.py", "gates/test_new.py", "conftest.py")
+    assert [selection.needs(path) for path in files] == [True, False, True, True, True]
+
+
+def test_left_tests_are_deselected_and_cases_of_a_test_stay_together(monkeypatch):
+    monkeypatch.setattr(StatementMap, "load", lambda: KNOWN)
+    told = []
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: told.extend(items)))
+    items = [
+        SimpleNamespace(nodeid=f"tests/gates/test_a.py::{name}") for name in ("chosen[1]", "other[1]", "chosen[2]")
+    ]
+    every = list(items)
+    Plugin("mysql", "short", None).pytest_collection_modifyitems(config, items)
+    assert items == every[::2]
+    assert told == [every[1]]
+
+
+def run_of(sent, skipped=()):
+    texts = {test: dict.fromkeys(found, "gates") for test, found in sent.items()}
+    return Recorded(set(sent), set(skipped), texts)
+
+
+def test_each_statement_has_two_tests_of_its_room_and_others_only_where_those_are_missing():
+    many = {f"gates/test_a.py::t{n}": ["A", "B"] for n in range(4)}
+    run = run_of({**many, "admin/test_p.py::page": ["A", "C"], "faults/test_w.py::walk": ["A", "B", "C"]})
+    found = renewed(StatementMap(), {"mysql": run}, whole=True).statements
+    assert [len(found[text].tests["mysql"]) for text in "ABC"] == [2, 2, 2]
+    assert all(test.startswith("gates/") for text in "AB" for test in found[text].tests["mysql"])
+    assert set(found["C"].tests["mysql"]) == {"admin/test_p.py::page", "faults/test_w.py::walk"}
+
+
+def test_mariadb_has_tests_only_for_statements_that_mysql_does_not_send():
+    run = run_of({"gates/test_a.py::t": ["A", "B"]})
+    found = renewed(StatementMap(), {"mysql": run_of({"gates/test_a.py::t": ["A"]}), "mariadb": run}, whole=True)
+    assert found.chosen("mariadb") == {"gates/test_a.py::t"}
+    assert found.statements["A"].tests["mariadb"] == ()
+
+
+def test_a_part_of_the_tests_changes_what_they_send_and_keeps_the_rest():
+    whole = renewed(
+        StatementMap(), {"mysql": run_of({"gates/t.py::a": ["A", "B"], "gates/t.py::b": ["C"]})}, whole=True
+    )
+    found = renewed(whole, {"mysql": run_of({"gates/t.py::a": ["A", "D"]})}, whole=False)
+    assert found.statements.keys() == {"A", "C", "D"}
+    assert found.statements["C"].tests["mysql"] == ("gates/t.py::b",)
+    assert found.tests.keys() == {"gates/t.py::a", "gates/t.py::b"}
+
+
+def test_a_map_is_read_as_it_was_written(tmp_path):
+    KNOWN.save(tmp_path)
+    assert StatementMap.load(tmp_path) == KNOWN
+
+
+def test_a_new_statement_of_a_short_run_is_named():
+    assert KNOWN.unknown("mysql", {"SELECT a": "gates", "SELECT b": "flow"}) == ["flow: SELECT b"]
+    assert KNOWN.unknown("postgres", {"SELECT a": "gates"}) == ["gates: SELECT a"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT a FROM b WHERE id IN (%s)", 'SELECT "a" FROM `b` WHERE "id" IN (%s, %s,  %s)'),
+        ("INSERT INTO a VALUES (%s, NULL)", "INSERT INTO a VALUES (%s, %s), (%s, %s), (NULL, %s)"),
+        ("SELECT 1 WHERE (a = 1 AND b = 'x')", "SELECT 2 WHERE (a = %s AND b = 'it''s') OR (a = 3 AND b = '')"),
+        (
+            "UPDATE a SET b = CASE WHEN c = 1 THEN 2 END",
+            "UPDATE a SET b = CASE WHEN c = 1 THEN 2 WHEN c = 3 THEN 4 END",
+        ),
+        ("(SELECT a FROM b WHERE c = 1) UNION ALL (SELECT a FROM b WHERE c = 2)", "(SELECT a FROM b WHERE c = %s)"),
+        ("SELECT t1.a FROM b t1", "SELECT t22.a FROM b t22"),
+    ],
+)
+def test_statements_that_differ_in_values_and_lengths_have_one_shape(one, other):
+    assert shape(one) == shape(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT a FROM b FOR UPDATE", "SELECT a FROM b FOR UPDATE SKIP LOCKED"),
+        ("SELECT a FROM b WHERE c = %s", "SELECT a FROM b WHERE c < %s"),
+        ("SELECT a FROM b WHERE c IS NULL", "SELECT a FROM b WHERE c IS NOT NULL"),
+        ("UPDATE a SET b = NOW(6)", "UPDATE a SET b = UTC_TIMESTAMP(6)"),
+    ],
+)
+def test_statements_that_do_something_else_have_another_shape(one, other):
+    assert shape(one) != shape(other)
+
+
+def test_transactions_have_no_shape_and_long_ones_differ_after_their_cut():
+    assert shape("SAVEPOINT x_1") == shape("COMMIT") == ""
+    assert key_of("a" * 500) != key_of("a" * 501)
+
+
+def test_each_test_of_the_map_exists():
+    """A test that was renamed or removed leaves statements with one test, or none: run make test-map."""
+
+    def offenders():
+        for path in sorted({test.partition("::")[0] for test in THERE.tests}):
+            file = ROOT / "tests" / path
+            there = (
+                {n.name for n in ast.walk(ast.parse(file.read_text())) if hasattr(n, "name")} if file.exists() else ()
+            )
+            names = {t.rpartition("::")[2] for t in THERE.tests if t.startswith(f"{path}::")}
+            yield from (f"tests/{path}::{name} is in the map and does not exist" for name in sorted(names - set(there)))
+
+    none_of(offenders())
+
+
+def test_a_changed_room_brings_in_the_tests_of_its_statements_and_a_changed_test_itself():
+    found = quick.chosen(["jobqueue/gates/rules.py", "tests/cli/test_jobs.py", "tests/process/test_kills.py"], KNOWN)
+    assert found == ["tests/cli/test_jobs.py"]
+    assert quick.chosen(["jobqueue/alarms/rules.py"], KNOWN) == ["tests/alarms"]
+
+
+def test_a_mode_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setenv(plugin.VARIABLE, "shrot")
+    with pytest.raises(pytest.UsageError, match="is short or not set"):
+        plugin.register(None, "sqlite")
