@@ -40,17 +40,17 @@ bench: ## measure against hand-written SQL and other queues; writes docs/benchma
 bench-check: ## three minutes: enqueue and drain compared with main (BASE=commit DB=mysql); fails after a loss over 5 %
 	@BASE="$(BASE)" DB="$(DB)" sh scripts/bench_check.sh
 
-prove: ## every promise at full size; writes docs/proof/ (ISSUE=name for one, DB=name on one database)
+prove: ## every promise at full size, in six hours at most; writes docs/proof/ (ISSUE=name for one page, DB=name on one database)
 	@sh scripts/prove.sh "$(ISSUE)" "$(DB)"
 
-proofs: ## each page of evidence, with the number of commits since that change what it proves
+proofs: ## each page of evidence and each figure in the docs; fails if one is stale
 	@sh scripts/proofs.sh
 
 screenshots: ## the pictures of the admin in docs/img, taken by a headless Chromium over a demo shop (ONLY=jobs,job)
 	@sh scripts/screenshots.sh $(if $(ONLY),--only $(ONLY))
 
-release-check: ## the same, and fail if a page is stale or missing
-	@sh scripts/proofs.sh --fail
+release-check: ## the same, and fail if one is missing too
+	@sh scripts/proofs.sh --release
 
 clean: ## remove what the other commands made
 	rm -rf .venv .venv-6 .python .upstream .venv-bench .venv-import .venv-rivals .servers .site build dist .pytest_cache .mypy_cache .ruff_cache .demo demo.sqlite3*

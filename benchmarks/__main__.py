@@ -107,9 +107,9 @@ def _about(size: str, plan: Plan) -> dict[str, Any]:
 def _commit() -> str:
     if not (ROOT / ".git").exists():
         return "unknown (no clone of the repository)"
-    commit = _git("describe", "--always")
+    commit = _git("rev-parse", "--short=12", "HEAD")
     # Files that a run writes itself do not change what the next run measures.
-    if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results"):
+    if _git("status", "--porcelain", "--", ".", ":!docs", ":!benchmarks/results", ":!demo_project/demo/races.json"):
         commit += "-dirty"
     return commit
 

@@ -10,11 +10,8 @@ from benchmarks import chart
 from benchmarks.tables import TABLES
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
-_NEW = f"""# Benchmarks
-
-{BEGIN}
-{END}
-"""
+#: the page before anything was measured
+_NEW = Path(__file__).with_name("page.md")
 _ORDER = (
     *("drain", "enqueue", "latency", "growth", "snapshot", "resources", "idle", "scaling"),
     *("locks", "outbox", "keys"),
@@ -24,7 +21,7 @@ _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL", "sql
 
 def write(record: dict[str, Any], page: Path) -> None:
     """Replace the text between the markers, and write the charts to img/ beside the page."""
-    text = page.read_text() if page.exists() else _NEW
+    text = (page if page.exists() else _NEW).read_text()
     if BEGIN not in text or END not in text:
         text = f"{text.rstrip()}\n\n{BEGIN}\n{END}\n"
     head, rest = text.split(BEGIN, 1)

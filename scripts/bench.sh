@@ -14,8 +14,7 @@ for word in "$@" ""; do
     previous=$word
 done
 if [ -n "${wanted:-}" ]; then
-    [ -x .venv-bench/bin/python ] || "$PY" -m venv .venv-bench
-    .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+    sh scripts/other_packages.sh bench
     # What is left is for python -m benchmarks, which takes every peer it finds.
     count=$#
     while [ "$count" -gt 0 ]; do

@@ -1,7 +1,7 @@
 #!/bin/sh
-# For test.sh and prove.sh: makes the environments of other packages. .venv-import: those whose tables `schedules` imports;
-# .venv-rivals: those whose admin pages are measured beside ours. The latter need Python 3.12 or later, as Django 6 does,
-# so they are made if .venv-6 is there: see django6.sh.
+# For test.sh, prove.sh and bench.sh: makes the environments of other packages. .venv-import: those whose tables `schedules`
+# imports; .venv-rivals: those whose admin pages are measured beside ours. The latter need Python 3.12 or later, as Django 6
+# does, so they are made if .venv-6 is there: see django6.sh. With `bench`: .venv-bench, the queues that are measured.
 . "$(dirname "$0")/venv.sh"
 
 # Without a stamp: pip sees in two seconds that nothing is missing.
@@ -12,5 +12,9 @@ packages() {
 }
 
 mysql_headers
+if [ "${1:-}" = bench ]; then
+    packages .venv-bench "$PWD/.venv/bin/python" benchmarks/peers/requirements.txt
+    exit 0
+fi
 packages .venv-import "$PWD/.venv/bin/python" tests/proofs/schedules/foreign_requirements.txt
 [ ! -x .venv-6/bin/python ] || packages .venv-rivals "$PWD/.venv-6/bin/python" tests/proofs/dashboard/rivals_requirements.txt

@@ -50,7 +50,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_collection_modifyitems(items):
-    """Write the finding numbers of a test into the report that docs/proof/findings.md is made from."""
+    """Write the finding numbers of a test into the report that `make prove ISSUE=findings` reads."""
     for item in items:
         for mark in item.iter_markers("finding"):
             item.user_properties.append(("finding", mark.kwargs["number"]))

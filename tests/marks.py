@@ -12,5 +12,5 @@ on_a_wire = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no wire on
 
 
 def finding(number):
-    """This test failed before finding `number` was fixed: docs/proof/findings.md is made from these marks."""
+    """This test failed before finding `number` was fixed: `make prove ISSUE=findings` runs it without the fix."""
     return pytest.mark.finding(number=number)

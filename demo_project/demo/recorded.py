@@ -1,4 +1,4 @@
-"""The races that `make prove ISSUE=demo` has run, from races.json, which tests/proofs/demo/page.py writes."""
+"""The races that `make prove ISSUE=demo` has run, from races.json, which tests/proofs/demo/shown.py writes."""
 
 import json
 from collections.abc import Sequence

@@ -20,10 +20,11 @@ project, author, release = "jobqueue", "The jobqueue maintainers", __version__
 copyright = author
 extensions = ["myst_parser"]
 root_doc = "docs/index"
+EVIDENCE = "docs/proof/index"
 TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "UPGRADING")
 include_patterns = ["docs/**.md", *(f"{name}.md" for name in TOP)]
 # A search for pages must not walk through environments.
-exclude_patterns = [".*", "build", "dist", "benchmarks", "demo_project", "jobqueue", "tests", "docs/proof/parts"]
+exclude_patterns = [".*", "build", "dist", "benchmarks", "demo_project", "jobqueue", "tests"]
 
 # The anchors that code hosts make.
 myst_heading_anchors = 6
@@ -72,7 +73,14 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 def _read(app: Any, docname: str, source: list[str]) -> None:
     text = without_comments(source[0])
-    source[0] = text + navigation(text, docname) if docname == root_doc else text
+    if docname == root_doc:
+        text += navigation(text, docname)
+    elif docname == EVIDENCE:
+        # The pages of proofs stand below their list.
+        folder = (ROOT / docname).parent
+        pages = (folder.joinpath(link).resolve().relative_to(ROOT).with_suffix("") for link in _LINK.findall(text))
+        text += _tree("Pages", [f"/{page}" for page in pages])
+    source[0] = text
 
 
 def setup(app: Any) -> None:

@@ -15,10 +15,14 @@ import tempfile
 from pathlib import Path
 
 from tests.architecture.house import ROOT
+from tests.matrix import DATABASES
+from tests.proofs.figures import write
 from tests.proofs.history.trees import unpack
 from tests.selection.statement_map import DATABASES
 from tests.servers.state import url_variable
 
+SAYS = "Queues that use none of it send the same statements, and read the same rows, as at commit {commit}."
+COLUMNS = ("verb", "statements then", "statements now", "their words", "rows read then", "rows read now")
 #: the statements of a call, and the rows that the server read for them
 Sent = tuple[list[str], int | None]
 
@@ -37,7 +41,7 @@ def statements(root: Path, url: str | None) -> dict[str, Sent]:
 
 def main(commit: str, *databases: str) -> int:
     """Print one table for all databases; 1 if a verb sends more statements, or reads more rows, than at `commit`."""
-    more = False
+    more, lines = False, []
     print(f"| database | verb | {commit} | now | | rows at {commit} | rows now |")
     print("| --- | --- | ---: | ---: | --- | ---: | ---: |")
     with tempfile.TemporaryDirectory() as name:
@@ -54,7 +58,11 @@ def main(commit: str, *databases: str) -> int:
                 print(
                     f"| {database} | {verb} | {len(sent_before)} | {len(sent)} | {same} | {figures[0]} | {figures[1]} |"
                 )
+                before_and_now = (len(sent_before), len(sent), same or "other words", *figures)
+                lines.append((database, dict(zip(COLUMNS, (verb, *before_and_now), strict=True))))
                 more = more or len(sent) > len(sent_before) or (rows or 0) > (rows_before or 0)
+    for database, row in lines:
+        write(SAYS.format(commit=commit), database, [row])
     return int(more)
 
 

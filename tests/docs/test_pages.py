@@ -2,10 +2,11 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import OTHERS, PAGES, ROOT, anchors, links, name
+from tests.docs.markdown import EVIDENCE, OTHERS, PAGES, ROOT, anchors, links, name
 
 LINES_MAX = 250
 ADR_LINES_MAX = 60
@@ -16,9 +17,9 @@ GROWING = {"CHANGELOG.md"}
 @pytest.mark.parametrize("page", [page for page in PAGES + OTHERS if page.name not in GROWING], ids=name)
 def test_a_page_is_short(page):
     most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
-    # Without what programs write: the tables of benchmarks, the statements that make the tables of the queue, and what
-    # the tutorial prints, and the twenty mistakes themselves.
-    written = re.sub(r"<!-- bench: begin -->.*?<!-- bench: end -->", "", page.read_text(), flags=re.DOTALL)
+    # Without what programs write: figures, the statements that make the tables of the queue, and what the tutorial
+    # prints, and the twenty mistakes themselves.
+    written = re.sub(r"<!-- figure: .*?<!-- figure: end -->", "", page.read_text(), flags=re.DOTALL)
     if "tutorial" in page.parts or page.name == "first-mistakes.md":
         kind = r"\w+" if page.name == "first-mistakes.md" else "text"
         written = re.sub(rf"^(```{kind}\n.*?^```|<!-- test: .*?-->)$\n*", "", written, flags=re.DOTALL | re.MULTILINE)
@@ -27,7 +28,7 @@ def test_a_page_is_short(page):
     assert written.count("\n") < most
 
 
-@pytest.mark.parametrize("page", PAGES + OTHERS, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS, *filter(Path.exists, EVIDENCE)], ids=name)
 def test_links_lead_somewhere(page):
     for target in links(page):
         if re.match(r"https?:|mailto:", target):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-
-from tests.settings import VENDOR
 
 FULL = os.environ.get("JOBQUEUE_PROVE") == "1"
 PASSED = pytest.StashKey[bool]()
@@ -47,10 +46,17 @@ def row(request):
 
 def keep(request, rows, about=""):
     """Write down what a test has found, if it passes."""
+    from tests.settings import VENDOR
+
+    if request.node.stash.get(PASSED, False):
+        write((request.function.__doc__ or "").strip() + about, VENDOR, rows, test=request.node.name)
+
+
+def write(says: str, database: str, rows: Iterable[Mapping[str, object]], test: str = "") -> None:
+    """Write rows of the table with the heading `says` into the file of the part; nothing without one."""
     out = os.environ.get("JOBQUEUE_PROVE_OUT")
-    if not out or not request.node.stash.get(PASSED, False):
+    if not out:
         return
-    says = (request.function.__doc__ or "").strip() + about
     with Path(out).open("a") as file:
         for found in filter(None, rows):
-            file.write(json.dumps({"test": request.node.name, "says": says, "on": VENDOR, **found}) + "\n")
+            file.write(json.dumps({"test": test, "says": says, "on": database, **found}) + "\n")

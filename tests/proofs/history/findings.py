@@ -1,4 +1,4 @@
-"""python -m tests.proofs.history.findings: each fixed bug with its tests, before its fix and now.
+"""python -m tests.proofs.history.findings [DATABASE ...]: each fixed bug with its tests, before its fix and now.
 
 A commit that fixes a confirmed bug says so in a trailer, `Finding: H2`, and its tests bear the mark finding("H2"). The
 tests of that commit are run on the code of its parent, where every one has to fail, and on the code of now, where every
@@ -23,12 +23,9 @@ from functools import cache
 from pathlib import Path
 from subprocess import TimeoutExpired
 
-from tests.proofs.history.trees import ROOT, Case, git, heading, run_tests, unpack
-
-ABOUT = """\
-Each confirmed bug, with the commit that fixed it. Its tests ran on the code of that commit's parent, where they have to
-fail, and on the present code, where they have to pass, on every database that the bug concerns. A test file that
-imports what came with the fix cannot be loaded with the parent's code; its tests are not counted."""
+from tests.proofs.figures import write
+from tests.proofs.freshness import fingerprint
+from tests.proofs.history.trees import ROOT, Case, git, run_tests, unpack
 
 KEPT = ROOT / ".prove" / "findings"
 RUN_SECONDS = 2700.0
@@ -129,7 +126,7 @@ def before(fix: Fix, database: str) -> list[Case] | None:
 
 def now(database: str) -> list[Case]:
     """Every marked test on the code of now."""
-    kept = KEPT / f"now-{git('rev-parse', 'HEAD')}-{database}.json"
+    kept = KEPT / f"now-{fingerprint(('jobqueue', 'tests'))}-{database}.json"
     if kept.exists():
         return [Case(c["test"], c["outcome"], tuple(c["findings"])) for c in json.loads(kept.read_text())]
     cases = run_tests(ROOT, database, ["-m", "finding"], timeout_seconds=RUN_SECONDS)
@@ -141,49 +138,51 @@ def now(database: str) -> list[Case]:
 
 
 def main(databases: Iterable[str]) -> int:
-    """Print the page; exit status 1 if a test did not fail before, or does not pass now."""
-    databases = list(databases)
-    known = fixes()
-    present = {database: now(database) for database in databases}
-    wrong = 0
-    print(heading("findings", ABOUT))
-    print("| finding | fixed by | tests | failed on the parent | pass now |\n| --- | --- | --- | --- | --- |")
-    for fix in known:
-        earlier = {database: before(fix, database) for database in databases}
-        for number in fix.findings:
-            failed, passes, names, ok = _row(number, earlier, present)
-            wrong += not ok
-            mark = "" if ok else " **wrong**"
-            tests = "<br>".join(f"`{name}`" for name in names)
-            print(f"| {number}{mark} | `{fix.commit[:12]}` {fix.title} | {tests} | {failed} | {passes} |")
-    for number, answers in sorted(pages().items()):
-        print(f"| {number} | in words: {', '.join(answers)} | | | |")
-    print(f"\n{wrong} rows are wrong." if wrong else "\nEvery marked test failed before its fix and passes now.")
+    """Write the rows of the page; exit status 1 if a test did not fail before, or does not pass now."""
+    wrong = [database for database in databases if _one(database)]
     return int(bool(wrong))
 
 
-def _row(number: str, earlier: dict[str, list[Case] | None], present: dict[str, list[Case]]):
-    failed, passes, names, ok, some = [], [], {}, True, False
-    for database, found in earlier.items():
-        if found is None:
-            failed.append(f"{database}: no result")
-            ok = False
-            continue
-        cases = [case for case in found if number in case.findings and case.outcome != "skipped"]
-        if reason := NOT_CONCERNED.get((number, database)):
-            failed.append(f"{database}: not concerned, {reason}")
-            continue
-        if not cases:
-            continue
-        some = True
-        names |= {re.sub(r"\[.*", "", case.test): None for case in cases}
-        down = sum(case.outcome == "failed" for case in cases)
-        failed.append(f"{database} {down}/{len(cases)}")
-        ran = [case for case in present[database] if number in case.findings and case.outcome != "skipped"]
-        up = sum(case.outcome == "passed" for case in ran)
-        passes.append(f"{database} {up}/{len(ran)}")
-        ok = ok and down == len(cases) and bool(ran) and up == len(ran)
-    return ", ".join(failed), ", ".join(passes), list(names), ok and some
+def _one(database: str) -> bool:
+    """Whether a row of this database is wrong."""
+    present, rows, wrong, down, up = now(database), [], [], 0, 0
+    for fix in fixes():
+        earlier = before(fix, database)
+        for number in fix.findings:
+            row, is_right = _row(fix, number, earlier, present, database)
+            rows.append(row)
+            wrong += [] if is_right else [f"{number} {fix.commit[:12]}: {row}"]
+            down += row.get("failed", 0)
+            up += row.get("pass", 0)
+    answered = [{"finding": n, "answered in words by": ", ".join(at)} for n, at in sorted(pages().items())]
+    write("Fixed bugs: tests that fail without the fix, and pass with it.", database, [
+        {"bugs": len(rows), "without their fix / with it": f"{down} fail / {up} pass"}
+    ])  # fmt: skip
+    about = ("finding", "fixed by", "tests", "failed on the parent", "pass now")
+    write("Each of them.", database, [{name: row[name] for name in about} for row in rows])
+    write("Findings that needed no code.", database, answered)
+    print(f"{database}: {len(rows)} rows", *wrong, sep="\n", file=sys.stderr)
+    return bool(wrong)
+
+
+def _row(fix: Fix, number: str, earlier: list[Case] | None, present: list[Case], database: str) -> tuple[dict, bool]:
+    """The row of a finding, and whether it is as it should be."""
+    row = {"finding": number, "fixed by": f"`{fix.commit[:12]}` {fix.title}", "tests": "-"}
+    row |= {"failed on the parent": "-", "pass now": "-"}
+    if earlier is None:
+        return row | {"failed on the parent": "no result"}, False
+    if reason := NOT_CONCERNED.get((number, database)):
+        return row | {"failed on the parent": f"not concerned, {reason}"}, True
+    cases = [case for case in earlier if number in case.findings and case.outcome != "skipped"]
+    if not cases:
+        return row, True
+    names = dict.fromkeys(re.sub(r"\[.*", "", case.test) for case in cases)
+    down = sum(case.outcome == "failed" for case in cases)
+    ran = [case for case in present if number in case.findings and case.outcome != "skipped"]
+    up = sum(case.outcome == "passed" for case in ran)
+    row |= {"tests": "<br>".join(f"`{name}`" for name in names), "failed": down, "pass": up}
+    row |= {"failed on the parent": f"{down}/{len(cases)}", "pass now": f"{up}/{len(ran)}"}
+    return row, down == len(cases) and bool(ran) and up == len(ran)
 
 
 if __name__ == "__main__":

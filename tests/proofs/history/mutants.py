@@ -2,25 +2,26 @@
 
 Each mutant of the catalogue is one replacement in one file. Its command, one run of pytest on one database, has to fail
 within a minute, or the suite would not notice. With --broad a mutant that its own tests let pass is tried against the
-folders of BROAD, to find the test that notices. What was found is kept in .prove/ for this commit.
+folders of BROAD, to find the test that notices. What was found is kept in .prove/ as long as
+the code and these tests stay the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+from tests.proofs.figures import write
+from tests.proofs.freshness import fingerprint
 from tests.proofs.history.catalogue import MUTANTS, Mutant
-from tests.proofs.history.trees import ROOT, git, heading, run_tests, unpack
-
-ABOUT = """\
-The code, broken on purpose in one place at a time, and the test that noticed first. Each command is one run of pytest
-on one database; `tests/proofs/history/catalogue.py` has the replacements and the commands."""
+from tests.proofs.history.trees import ROOT, run_tests, unpack
 
 KEPT = ROOT / ".prove" / "mutants"
 LIMIT_SECONDS = 60.0
@@ -55,7 +56,9 @@ def apply(mutant: Mutant, folder: Path) -> None:
 
 def try_one(mutant: Mutant, *, broad: bool) -> dict[str, object]:
     """What its command says: noticed by which test, and in how many seconds."""
-    kept = KEPT / f"{git('rev-parse', 'HEAD')}-{mutant.number}.json"
+    same = hashlib.sha256(repr(replace(mutant, number=0)).encode()).hexdigest()[:12]
+    files = (test.partition("::")[0] for test in mutant.tests)
+    kept = KEPT / f"{same}-{fingerprint(('jobqueue', *files))}.json"
     if kept.exists() and not broad:
         return dict(json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory(prefix="jobqueue-mutant-") as name:
@@ -85,31 +88,25 @@ def _run(mutant: Mutant, folder: Path, tests: list[str], limit_seconds: float) -
 
 
 def main(arguments: list[str]) -> int:
-    """Print the page; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
-    broad = "--broad" in arguments
+    """Write the rows of the page; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
     numbers = {int(word) for word in arguments if word.isdigit()}
-    if not numbers:
-        print(heading("mutants", ABOUT))
-    print("| # | what is broken | place | noticed by | database | seconds |\n| --- | --- | --- | --- | --- | --- |")
-    alive = tried = 0
-    for mutant in MUTANTS:
-        if numbers and mutant.number not in numbers:
-            continue
-        if mutant.database != "sqlite" and f"JOBQUEUE_TEST_{mutant.database.upper()}_URL" not in os.environ:
-            sys.exit(f"mutant {mutant.number} needs {mutant.database}: run this under python -m tests.servers run --")
-        found = try_one(mutant, broad=broad)
-        tried += 1
-        lives = not found["noticed"] or not found["healthy"]
-        alive += lives
+    chosen = [mutant for mutant in MUTANTS if not numbers or mutant.number in numbers]
+    needed = {mutant.database for mutant in chosen} - {"sqlite"}
+    missing = sorted(name for name in needed if f"JOBQUEUE_TEST_{name.upper()}_URL" not in os.environ)
+    if missing:
+        sys.exit(f"{', '.join(missing)} needed: run this under python -m tests.servers run --")
+    alive = 0
+    for mutant in chosen:
+        found = try_one(mutant, broad="--broad" in arguments)
+        alive += not found["noticed"] or not found["healthy"]
         by = f"`{found['by']}`" if found["noticed"] else "**nothing**"
         by += "" if found["healthy"] else " **(fails on healthy code)**"
-        print(
-            f"| {mutant.number} | {mutant.what} | `{mutant.file}` | {by} | {mutant.database} | {found['seconds']} |",
-            flush=True,
-        )
-    print(
-        f"\n{tried - alive} of {tried} are noticed. One of them alone: `python -m tests.proofs.history.mutants NUMBER`."
-    )
+        row = {"#": mutant.number, "what is broken": mutant.what, "place": f"`{mutant.file}`", "noticed by": by}
+        print(mutant.database, *row.values(), f"{found['seconds']} s", flush=True)
+        write("Each of them, with the test that noticed first.", mutant.database, [row | {"seconds": found["seconds"]}])
+    noticed = f"{len(chosen) - alive} of {len(chosen)}"
+    print(f"{noticed} are noticed")
+    write("Guards that were taken out of the code, one at a time.", "all", [{"noticed": noticed}])
     return int(bool(alive))
 
 

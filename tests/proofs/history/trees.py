@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -15,13 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 COLLECTION_FAILED = (2, 3, 4)
-
-
-def heading(name: str, about: str) -> str:
-    """The beginning of the page of a proof."""
-    commit = git("rev-parse", "--short=12", "HEAD")
-    system = f"Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
-    return f"# Proof: {name}\n\nCommand: `make prove ISSUE={name}`, commit `{commit}`, {system}.\n\n{about}\n"
 
 
 def git(*arguments: str) -> str:
