@@ -54,6 +54,10 @@ def test_a_part_that_takes_longer_than_its_minutes_is_ended_and_named(prove):
     assert prove(part) == ("ended, as it took longer than 0.01 minutes", [])
 
 
+def test_a_part_whose_tests_are_skipped_is_named_and_not_kept(prove):
+    assert prove(part_of("kills", "pass")) == ("it has measured nothing: were its tests skipped?", [])
+
+
 def test_what_is_not_committed_is_not_proved(prove, monkeypatch):
     monkeypatch.setattr(run, "git", lambda *words: " M jobqueue/bulk.py\n")
     says, results = prove(part_of("kills", WRITES))

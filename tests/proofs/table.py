@@ -566,7 +566,7 @@ SCHEDULES = Page(
         ),
         Part(
             "unique",
-            {"sqlite": 1, "mysql": 1, "postgres": 1},
+            {"sqlite": 2, "mysql": 2},
             ("tests/proofs/schedules/test_unique.py",),
             (
                 Promise(
