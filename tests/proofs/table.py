@@ -706,7 +706,7 @@ DEMO = Page(
     (
         Part(
             "races",
-            _everywhere(4),
+            _everywhere(6),
             ("tests/proofs/demo/test_races.py",),
             (
                 Promise("`take` sells each serial number once.", "Serial numbers", "duplicates", "take"),
