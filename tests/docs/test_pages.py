@@ -4,8 +4,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import pytest
-
+from tests.architecture.test_layers import none_of
 from tests.docs.markdown import EVIDENCE, OTHERS, PAGES, ROOT, anchors, links, name
 
 LINES_MAX = 250
@@ -14,9 +13,8 @@ ADR_LINES_MAX = 60
 GROWING = {"CHANGELOG.md"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES + OTHERS if page.name not in GROWING], ids=name)
-def test_a_page_is_short(page):
-    most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
+def written_lines(page):
+    """How many lines of a page somebody has written."""
     # Without what programs write: figures, the statements that make the tables of the queue, and what the tutorial
     # prints, and the twenty mistakes themselves.
     written = re.sub(r"<!-- figure: .*?<!-- figure: end -->", "", page.read_text(), flags=re.DOTALL)
@@ -25,20 +23,35 @@ def test_a_page_is_short(page):
         written = re.sub(rf"^(```{kind}\n.*?^```|<!-- test: .*?-->)$\n*", "", written, flags=re.DOTALL | re.MULTILINE)
     if page.name == "schema.md":
         written = re.sub(r"^```sql\n.*?^```$", "", written, flags=re.DOTALL | re.MULTILINE)
-    assert written.count("\n") < most
+    return written.count("\n")
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OTHERS, *filter(Path.exists, EVIDENCE)], ids=name)
-def test_links_lead_somewhere(page):
+def test_pages_are_short():
+    def offenders():
+        for page in PAGES + OTHERS:
+            most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
+            if page.name not in GROWING and (lines := written_lines(page)) >= most:
+                yield f"{name(page)} has {lines} lines, and {most} are too many"
+
+    none_of(offenders())
+
+
+def broken_links(page):
+    """The links of a page that lead nowhere."""
     for target in links(page):
         if re.match(r"https?:|mailto:", target):
             continue
         path, _, anchor = target.partition("#")
         found = (page.parent / path).resolve() if path else page
-        assert found.exists(), f"{name(page)} links to {target}"
-        assert found.is_relative_to(ROOT), target
-        if anchor:
-            assert anchor in anchors(found), f"{name(page)} links to {target}; there are {sorted(anchors(found))}"
+        if not found.exists() or not found.is_relative_to(ROOT):
+            yield f"{name(page)} links to {target}, which does not exist"
+        elif anchor and anchor not in anchors(found):
+            yield f"{name(page)} links to {target}; there are {sorted(anchors(found))}"
+
+
+def test_links_lead_somewhere():
+    pages = [*PAGES, *OTHERS, *filter(Path.exists, EVIDENCE)]
+    none_of(broken for page in pages for broken in broken_links(page))
 
 
 def test_the_index_links_every_page():
