@@ -1,18 +1,17 @@
 """What `make test` runs where, and what the map of statements chooses."""
 
-import ast
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from tests import suite
-from tests.architecture.test_layers import ROOT, none_of
-from tests.selection import plugin, quick
+from tests.architecture.test_layers import none_of
+from tests.selection import choosing, plugin, quick
 from tests.selection.choosing import Recorded, renewed
 from tests.selection.plugin import Plugin, Selection
 from tests.selection.shapes import shape
-from tests.selection.statement_map import DATABASES, Statement, StatementMap, key_of
+from tests.selection.statement_map import DATABASES, Statement, StatementMap, exists, key_of
 
 THERE = StatementMap.load()
 
@@ -220,10 +219,10 @@ def test_mariadb_has_tests_only_for_statements_that_mysql_does_not_send():
     assert found.statements["A"].tests["mariadb"] == ()
 
 
-def test_a_part_of_the_tests_changes_what_they_send_and_keeps_the_rest():
-    whole = renewed(
-        StatementMap(), {"mysql": run_of({"gates/t.py::a": ["A", "B"], "gates/t.py::b": ["C"]})}, whole=True
-    )
+def test_a_part_of_the_tests_changes_what_they_send_and_keeps_the_rest(monkeypatch):
+    monkeypatch.setattr(choosing, "exists", lambda test: test != "gates/t.py::gone")
+    sent = {"gates/t.py::a": ["A", "B"], "gates/t.py::b": ["C"], "gates/t.py::gone": ["E"]}
+    whole = renewed(StatementMap(), {"mysql": run_of(sent)}, whole=True)
     found = renewed(whole, {"mysql": run_of({"gates/t.py::a": ["A", "D"]})}, whole=False)
     assert found.statements.keys() == {"A", "C", "D"}
     assert found.statements["C"].tests["mysql"] == ("gates/t.py::b",)
@@ -276,19 +275,10 @@ def test_transactions_have_no_shape_and_long_ones_differ_after_their_cut():
     assert key_of("a" * 500) != key_of("a" * 501)
 
 
-def test_each_test_of_the_map_exists():
-    """A test that was renamed or removed leaves statements with one test, or none: run make test-map."""
-
-    def offenders():
-        for path in sorted({test.partition("::")[0] for test in THERE.tests}):
-            file = ROOT / "tests" / path
-            there = (
-                {n.name for n in ast.walk(ast.parse(file.read_text())) if hasattr(n, "name")} if file.exists() else ()
-            )
-            names = {t.rpartition("::")[2] for t in THERE.tests if t.startswith(f"{path}::")}
-            yield from (f"tests/{path}::{name} is in the map and does not exist" for name in sorted(names - set(there)))
-
-    none_of(offenders())
+def test_each_chosen_test_exists():
+    """A statement whose test was renamed or removed may have no other: run make test-map with the tests that send it."""
+    chosen = {test for database in DATABASES for test in THERE.chosen(database)}
+    none_of(f"tests/{test} is in the map and does not exist" for test in sorted(chosen) if not exists(test))
 
 
 def test_a_changed_room_brings_in_the_tests_of_its_statements_and_a_changed_test_itself():

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.selection.statement_map import DATABASES, ENOUGH, Statement, StatementMap, key_of
+from tests.selection.statement_map import DATABASES, ENOUGH, Statement, StatementMap, exists, key_of
 
 #: the folders in which a test asserts what a statement did, whatever room sends it; pages, commands and docs do not
 KINDS = ("races", "faults")
@@ -73,10 +73,11 @@ def _senders(old: StatementMap, database: str, run: Recorded) -> tuple[dict[str,
             senders[key].add(test)
     ran = run.ran | run.skipped
     for key, statement in old.statements.items():
-        chosen = statement.tests.get(database)
-        if chosen is not None and (not chosen or set(chosen) - ran):
-            rooms.setdefault(key, statement.room)
-            senders[key] |= set(chosen) - ran
+        if database in statement.tests:
+            left = {test for test in statement.tests[database] if test not in ran and exists(test)}
+            if left or not statement.tests[database]:
+                rooms.setdefault(key, statement.room)
+                senders[key] |= left
     return rooms, senders
 
 
@@ -130,7 +131,7 @@ def _asserting(tests: Iterable[str], room: str) -> set[str]:
 
 def _known(old: StatementMap, runs: Mapping[str, Recorded]) -> dict[str, tuple[str, ...]]:
     where: dict[str, set[str]] = defaultdict(set)
-    for test, databases in old.tests.items():
+    for test, databases in filter(lambda known: exists(known[0]), old.tests.items()):
         where[test] |= {name for name in databases if name not in runs or test not in runs[name].skipped}
     for database, run in runs.items():
         for test in run.ran:

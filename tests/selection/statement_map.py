@@ -12,9 +12,11 @@ A statement stands for all of its values (tests/selection/shapes.py). A long one
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -93,6 +95,19 @@ class StatementMap:
         """The statements, as "room: statement", that are not in the map of a database."""
         known = {key for key, statement in self.statements.items() if database in statement.tests}
         return sorted(f"{room}: {key}" for text, room in shapes.items() if (key := key_of(text)) not in known)
+
+
+def exists(test: str) -> bool:
+    """Whether the file of a test of the map still has a function of its name."""
+    path, _, name = test.partition("::")
+    return name.rpartition("::")[2] in _functions(FOLDER.parent / path)
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    if not path.exists():
+        return frozenset()
+    return frozenset(re.findall(r"^ *(?:async )?def (\w+)", path.read_text(), re.MULTILINE))
 
 
 def id_of(nodeid: str) -> str:
