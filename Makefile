@@ -4,7 +4,7 @@
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
 
-demo: ## the main job in a new SQLite file (or beside DATABASE_URL), a worker and a relay killed, an outage, proved in a minute
+demo: ## the main job in a new SQLite file (or beside DATABASE_URL), a worker and a relay killed, an outage, proved in one to two minutes
 	@sh scripts/demo.sh
 
 serve: ## a worker and the admin site at 127.0.0.1:8000 (PORT=8001), with 200 sample jobs; login printed

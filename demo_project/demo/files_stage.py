@@ -14,6 +14,7 @@ from django.db.models import Count, F, Max, Min, Sum
 from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
+from demo_project.demo.sizes import sized
 from demo_project.demo.worker import DRAIN_SECONDS, Killed, WorkerCommand
 from demo_project.sources.files import Found, all_paths, examine
 from demo_project.sources.models import Effect, SourceFile
@@ -24,6 +25,8 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import JobQuerySet
 
 LOOK_SECONDS = 0.02
+#: files of a run on the slowest machine; the next ones, if the worker ends before it can be killed
+FILES_MIN, FILES_MORE = 120, 120
 #: starts of the worker after which a failed one is not repeated
 STARTS_MAX = 3
 
@@ -40,10 +43,15 @@ class Recovery(NamedTuple):
 class FilesStage:
     """One run: enqueue, work, kill, recover, wait."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: OutputWrapper, share: float = 1.0) -> None:
         self.out = out
         self.run_id = uuid.uuid4().hex
-        self.paths = all_paths()
+        known = all_paths()
+        many = sized(len(known), FILES_MIN, share)
+        # From all parts of the package.
+        self.paths = [known[n * len(known) // many] for n in range(many)]
+        chosen = set(self.paths)
+        self._spare = [path for path in known if path not in chosen]
         self.first_job = 0
         self.killed: Killed | None = None
         self.reaped = 0
@@ -56,14 +64,15 @@ class FilesStage:
         with transaction.atomic():
             Effect.objects.all().delete()
             SourceFile.objects.all().delete()
-            SourceFile.objects.bulk_create(
-                [SourceFile(path=path, run=self.run_id) for path in self.paths], batch_size=200
-            )
-            ids = [int(read_source.enqueue(path, self.run_id).id) for path in self.paths]
-        self.first_job = min(ids)
+            self.first_job = self._add(self.paths)
+
+    def _add(self, paths: list[str]) -> int:
+        """Enqueue one job per file; the least of their ids."""
+        SourceFile.objects.bulk_create([SourceFile(path=path, run=self.run_id) for path in paths], batch_size=200)
+        return min(int(read_source.enqueue(path, self.run_id).id) for path in paths)
 
     def work(self) -> None:
-        """Run the worker until every job has ended, and kill one of its processes half-way."""
+        """Run the worker until every job has ended, and kill one of its processes meanwhile."""
         began = time.monotonic()
         worker, progress = WorkerCommand(), Progress(len(self.paths), "files", self.out)
         pace = Pace(len(self.paths), "files")
@@ -71,11 +80,12 @@ class FilesStage:
         try:
             with progress.moving():
                 worker.start()
-                while left := self._left():
+                while left := self._left() or self._more(progress):
                     pace.see(len(self.paths) - left)
                     progress.show(pace.done)
                     self._step(worker, progress, left)
                     time.sleep(LOOK_SECONDS)
+                pace.see(len(self.paths))
                 progress.show(len(self.paths))
             worker.wait(DRAIN_SECONDS)
         except TimeUp:
@@ -85,7 +95,7 @@ class FilesStage:
                 worker.stop()
         self.seconds = time.monotonic() - began
         for line in worker.warnings():
-            progress.say(f"  worker: {line}")
+            progress.say(f"worker: {line}")
 
     def _cause(self, worker: WorkerCommand, pace: Pace) -> str:
         """Kill the worker, and say why files are left."""
@@ -141,11 +151,24 @@ class FilesStage:
     def _left(self) -> int:
         return self._jobs().filter(status__in=(Job.Status.READY, Job.Status.PROCESSING)).count()
 
+    def _more(self, progress: Progress) -> int:
+        """More files for the worker, which has ended all before it could be killed; how many."""
+        more = self._spare[:FILES_MORE]
+        if self.killed or not more:
+            return 0
+        del self._spare[: len(more)]
+        with transaction.atomic():
+            self._add(more)
+        self.paths += more
+        progress.total = len(self.paths)
+        progress.say(f"All files were done before a process could be killed: {len(more)} more.")
+        return len(more)
+
     def _step(self, worker: WorkerCommand, progress: Progress, left: int) -> None:
-        if self.killed is None and 2 * left <= len(self.paths) and worker.running():
+        if self.killed is None and 3 * (len(self.paths) - left) >= len(self.paths) and worker.running():
             self.killed = worker.kill_child()
             if self.killed:
-                progress.say(f"kill -9 {self.killed.pid}: a worker process that held {self.killed.leases} leases")
+                progress.say(f"$ kill -9 {self.killed.pid}    a worker process, which held {self.killed.leases} leases")
                 self._reap(progress)
         if worker.failed() and worker.starts >= STARTS_MAX:
             raise GaveUp(f"{worker.starts} starts failed. {worker.failed()}")

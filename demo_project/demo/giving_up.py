@@ -1,5 +1,6 @@
 """When the demo ends early, and why."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -8,8 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: seconds without a change after which things stand still, and are not only slow
+from demo_project.demo.speed import patient
+
+#: without a change for so long, things stand still, and are not only slow
 STILL_SECONDS = 20
+#: without a change for so long on a quiet machine, the demo gives up; on a busy one it waits longer
+PATIENCE_SECONDS = 60
+_moved_at = _over_at = math.inf
 #: one entry per block of undisturbed(): whether the time ended in it
 _held: list[bool] = []
 
@@ -26,10 +32,19 @@ class TimeUp(BaseException):
     """The time is over; whoever knows what is missing turns this into GaveUp."""
 
 
-def start_timer(seconds: float) -> None:
-    """Raise TimeUp in the main thread after `seconds`, wherever it is."""
+def start_timer(seconds: float | None = None) -> None:
+    """Raise TimeUp in the main thread, wherever it is, once nothing has moved for long, or after `seconds`."""
+    global _over_at
+    _over_at = math.inf if seconds is None else time.monotonic() + seconds
+    moved()
     signal.signal(signal.SIGALRM, _alarm)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, _seconds_left())
+
+
+def moved() -> None:
+    """Something has moved, so that the demo goes on, however slow the machine is."""
+    global _moved_at
+    _moved_at = time.monotonic()
 
 
 def stop_timer() -> None:
@@ -49,7 +64,15 @@ def undisturbed() -> Iterator[None]:
         raise TimeUp
 
 
+def _seconds_left() -> float:
+    return min(_over_at, _moved_at + patient(PATIENCE_SECONDS)) - time.monotonic()
+
+
 def _alarm(number: int, frame: FrameType | None) -> None:
+    left = _seconds_left()
+    if left > 0:
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
+        return
     if _held:
         _held[-1] = True
         return
@@ -60,7 +83,7 @@ def _alarm(number: int, frame: FrameType | None) -> None:
 
 
 class Pace:
-    """How far a stage has come, and since when it stands still."""
+    """How far a stage has come, and since when it stands still. Each step keeps the demo from giving up."""
 
     def __init__(self, total: int, things: str) -> None:
         self.total, self.things = total, things
@@ -71,6 +94,7 @@ class Pace:
         """Note that `done` things are done."""
         if done != self.done:
             self.done, self.moved_at = done, time.monotonic()
+            moved()
 
     def cause(self) -> str:
         """Why the time was not enough: things stand still, or the machine is slow."""

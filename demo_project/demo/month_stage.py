@@ -19,13 +19,17 @@ from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
+from demo_project.demo.sizes import sized
+from demo_project.demo.speed import measured
 from jobqueue.models import Job, Schedule, ScheduleTick
 from jobqueue.models.job import JobQuerySet
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-QUEUE, SCHEDULE, MONTH_VARIABLE = "billing", "month end", "DEMO_MONTH"
+QUEUE, SCHEDULE, MONTH_VARIABLE, CUSTOMERS_VARIABLE = "billing", "month end", "DEMO_MONTH", "DEMO_CUSTOMERS"
+#: on the slowest machine
+CUSTOMERS_MIN = 20
 WORKERS, TICKS = 2, 2
 LOOK_SECONDS = 0.05
 
@@ -33,8 +37,9 @@ LOOK_SECONDS = 0.05
 class MonthStage:
     """One run: two workers fire a schedule and run its jobs; then the jobs grow old, and are deleted."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: OutputWrapper, share: float = 1.0) -> None:
         self.out = out
+        self.customers = sized(CUSTOMERS, CUSTOMERS_MIN, share)
         self.month = uuid.uuid4().hex[:8]
         self.seconds = 0.0
         #: what the dry run of the prune found, and what the prune deleted
@@ -50,7 +55,7 @@ class MonthStage:
         """Run all of it."""
         began = time.monotonic()
         self._first_id = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-        progress, pace = Progress(CUSTOMERS, "invoices", self.out), Pace(CUSTOMERS, "invoices")
+        progress, pace = Progress(self.customers, "invoices", self.out), Pace(self.customers, "invoices")
         progress.say(f"{self._workers[0].typed}  ({WORKERS} times)")
         try:
             with progress.moving():
@@ -67,12 +72,12 @@ class MonthStage:
 
     def _close_month(self, progress: Progress, pace: Pace) -> None:
         # Only these workers have the schedule: see SCHEDULES in the settings.
-        os.environ[MONTH_VARIABLE] = self.month
+        os.environ |= {MONTH_VARIABLE: self.month, CUSTOMERS_VARIABLE: str(self.customers)}
         try:
             for worker in self._workers:
                 worker.start()
         finally:
-            del os.environ[MONTH_VARIABLE]
+            del os.environ[MONTH_VARIABLE], os.environ[CUSTOMERS_VARIABLE]
         self._wait(lambda: any(line.startswith("report") for line in self.lines()), progress, pace)
         self._wait(lambda: self._decided().count() >= TICKS and not self._jobs().ready().exists(), progress, pace)
 
@@ -92,6 +97,12 @@ class MonthStage:
         progress.say(f"$ manage.py {shlex.join(words)}")
         return sum(part["jobs"] for part in json.loads(out.getvalue())["jobs"])
 
+    @property
+    def every(self) -> str:
+        """The time between two ticks, in words."""
+        seconds = round(min(measured(), 2))
+        return "second" if seconds == 1 else f"{seconds} s"
+
     def proofs(self) -> list[Proof]:
         """Each tick added one job, each invoice was written once and before the report, and old jobs are gone."""
         lines = self.lines()
@@ -106,9 +117,9 @@ class MonthStage:
                 at_least=TICKS,
             ),
             Proof("ticks that did not add exactly one job", 0, len(self._ticks) - added),
-            Proof("invoices written", CUSTOMERS, len(invoices)),
+            Proof("invoices written", self.customers, len(invoices)),
             Proof("customers invoiced twice", 0, len(invoices) - len(set(invoices))),
-            Proof("what the callback of the group has written", f"report of {CUSTOMERS}", ", ".join(reports)),
+            Proof("what the callback of the group has written", f"report of {self.customers}", ", ".join(reports)),
             Proof(
                 "invoices written after the report", 0, len(lines) - 1 - lines.index(reports[0]) if reports else None
             ),
@@ -129,7 +140,7 @@ class MonthStage:
                     raise GaveUp(f"A program ended by itself. {ended}")
             written = len(self.lines())
             pace.see(written)
-            progress.show(min(written, CUSTOMERS))
+            progress.show(min(written, self.customers))
             time.sleep(LOOK_SECONDS)
 
     def _cause(self, pace: Pace) -> str:

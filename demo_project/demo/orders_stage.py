@@ -15,18 +15,21 @@ from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
+from demo_project.demo.speed import stretched
 from demo_project.orders.mailbox import MailFolder
 from demo_project.orders.models import Booking, Order, Receipt, Stock
 from demo_project.orders.shop import CardDeclined, place
 from jobqueue.models import OutboxEvent
 
-ORDERS, CUSTOMERS, QUANTITY = 500, 50, 3
+#: ORDERS_MIN: on the slowest machine; ORDERS_MORE: the next ones, if all are delivered before a relay can be killed
+ORDERS, ORDERS_MIN, ORDERS_MORE = 500, 120, 120
+CUSTOMERS, QUANTITY = 50, 3
 #: one of so many customers cannot pay, so that the order is rolled back
 DECLINED_EVERY = 8
 PRODUCT, IN_STOCK = "lamp", 10_000
 LOOK_SECONDS = 0.02
 #: seconds without a message after which a stopped relay has sent nothing more
-FREEZE_SECONDS = 0.3
+FREEZE_SECONDS, FREEZE_SECONDS_MAX = 0.3, 2.0
 
 
 class OrdersStage:
@@ -55,7 +58,10 @@ class OrdersStage:
         for model in (Order, Receipt, Booking, Stock):
             model.objects.all().delete()
         Stock.objects.create(product=PRODUCT, on_hand=IN_STOCK)
-        for n in range(self.orders):
+        self._place(range(self.orders))
+
+    def _place(self, numbers: range) -> None:
+        for n in numbers:
             reference, pays = f"{self.run_id[:8]}-{n}", n % DECLINED_EVERY != 0
             with suppress(CardDeclined):
                 place(reference, f"customer-{n % CUSTOMERS}", PRODUCT, QUANTITY, run=self.run_id, pays=pays)
@@ -72,10 +78,12 @@ class OrdersStage:
                 for program in self._programs():
                     progress.say(program.typed)
                     program.start()
-                while min(self._delivered(), self._booked()) < orders:
+                while min(self._delivered(), self._booked()) < orders or not self.killed:
                     pace.see(self._booked())
                     progress.show(pace.done)
                     self._step(progress, orders)
+                    if not self.killed and self._booked() == orders:
+                        orders = self._more(progress)
                     time.sleep(LOOK_SECONDS)
                 progress.show(self._booked())
         except TimeUp:
@@ -87,14 +95,22 @@ class OrdersStage:
         self.seconds = time.monotonic() - began
         for program in self._programs():
             for line in program.warnings():
-                progress.say(f"  {program.arguments[0]}: {line}")
+                progress.say(f"{program.arguments[0]}: {line}")
+
+    def _more(self, progress: Progress) -> int:
+        """More orders for the relay, which has delivered all before it could be killed; how many are committed."""
+        self._place(range(self.orders, self.orders + ORDERS_MORE))
+        self.orders += ORDERS_MORE
+        progress.say(f"All were delivered before the relay could be killed: {ORDERS_MORE} more orders.")
+        progress.total = Order.objects.filter(run=self.run_id).count()
+        return progress.total
 
     def _programs(self) -> list[Program]:
         """All programs; the warehouse is the last one, because it books what is still in its mailbox."""
         return [*self._relays, self._warehouse]
 
     def _step(self, progress: Progress, orders: int) -> None:
-        if not self.killed and 4 * self._delivered() >= orders:
+        if not self.killed and 5 * self._delivered() >= orders:
             self._kill_a_relay(progress)
         for program in self._programs():
             if ended := program.failed():
@@ -158,8 +174,9 @@ class OrdersStage:
             return
         relay.send(signal.SIGSTOP)
         received, still_since = -1, time.monotonic()
+        freeze = stretched(FREEZE_SECONDS, FREEZE_SECONDS_MAX)
         # Wait until the warehouse has received what was sent.
-        while not (found := self._has_unmarked()) and time.monotonic() - still_since < FREEZE_SECONDS:
+        while not (found := self._has_unmarked()) and time.monotonic() - still_since < freeze:
             count = Receipt.objects.filter(run=self.run_id).count()
             if count != received:
                 received, still_since = count, time.monotonic()
@@ -170,12 +187,13 @@ class OrdersStage:
             return
         relay.kill()
         # The server may have received the marks already, and commits them late on a busy machine.
-        time.sleep(FREEZE_SECONDS)
+        time.sleep(freeze)
         if not self._has_unmarked():
             relay.start()
             return
         self.killed = 1
-        progress.say(f"kill -9 {relay.pid}: the relay, which has sent messages that it has not marked as delivered")
+        progress.say(f"$ kill -9 {relay.pid}    the relay, which has sent messages that it has not marked as delivered")
+        progress.say("Two relays take its place. Events that it had claimed follow when its lease on them has expired.")
         for successor in (Program("relay_outbox"), Program("relay_outbox")):
             progress.say(successor.typed)
             successor.start()

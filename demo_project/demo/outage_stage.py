@@ -18,19 +18,19 @@ from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
+from demo_project.demo.sizes import sized
 from demo_project.demo.tables import table
 from demo_project.payments.service import PaymentService
 from demo_project.payments.tasks import charge
 from jobqueue import flow, transitions
 from jobqueue.dead_letters import DeadLetters, Redriven, fingerprints, redrives
-from jobqueue.models import Job
+from jobqueue.models import Job, Redrive
 from jobqueue.models.job import JobQuerySet
 
-#: payments while the service is on; how many of them name a card that it does not know; payments while it is off
-BEFORE, UNKNOWN, AFTER = 12, 3, 40
-#: payments with a dependency while it is off again
-GUARDED = 40
-PAYMENTS = BEFORE + AFTER + GUARDED
+#: payments while the service is on; how many of them name a card that it does not know
+BEFORE, UNKNOWN = 12, 3
+#: payments while it is off, and as many with a dependency while it is off again; how many on the slowest machine
+OFF, OFF_MIN = 40, 12
 CANARY, THREADS = 5, 2
 QUEUE, DEPENDENCY = "payments", "payment-service"
 #: failures that open its breaker
@@ -42,8 +42,10 @@ LOOK_SECONDS = 0.02
 class OutageStage:
     """One run: pay, switch the service off, group the dead letters, switch it on, redrive; then behind a breaker."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: OutputWrapper, share: float = 1.0) -> None:
         self.out = out
+        self.off = sized(OFF, OFF_MIN, share)
+        self.payments = BEFORE + 2 * self.off
         self.run_id = uuid.uuid4().hex[:8]
         self.service = PaymentService({KNOWN_CARD})
         self.seconds = 0.0
@@ -62,7 +64,7 @@ class OutageStage:
         unfinished = (Job.Status.READY, Job.Status.FAILED)
         for job_id in Job.objects.filter(queue=QUEUE, status__in=unfinished).values_list("pk", flat=True):
             transitions.discard(job_id)
-        progress, pace = Progress(PAYMENTS, "payments", self.out), Pace(PAYMENTS, "payments")
+        progress, pace = Progress(self.payments, "payments", self.out), Pace(self.payments, "payments")
         progress.say(self._worker.typed)
         try:
             with progress.moving():
@@ -82,9 +84,9 @@ class OutageStage:
         self._pay([UNKNOWN_CARD] * UNKNOWN + [KNOWN_CARD] * (BEFORE - UNKNOWN))
         self._wait(lambda: self._ended() == BEFORE, progress, pace)
         self._switch(on=False)
-        progress.say(f"The service is switched off, and {AFTER} more payments are enqueued.")
-        self._pay([KNOWN_CARD] * AFTER)
-        self._wait(lambda: self._ended() == BEFORE + AFTER, progress, pace)
+        progress.say(f"The service is switched off, and {self.off} more payments are enqueued.")
+        self._pay([KNOWN_CARD] * self.off)
+        self._wait(lambda: self._ended() == BEFORE + self.off, progress, pace)
         self.groups = fingerprints(queue=QUEUE)
         progress.say(f"The dead letters, in groups of the same failure:\n{_table(self.groups)}")
         self._switch(on=True)
@@ -94,38 +96,38 @@ class OutageStage:
         words = ("retry", "--fingerprint", kind, "--canary", str(CANARY))
         progress.say(f"The service is switched on.\n$ manage.py jobs {' '.join(words)}")
         call_command("jobs", *words, "--yes", verbosity=0)
-        self._wait(lambda: self._redriven() and self._ended() == BEFORE + AFTER, progress, pace)
+        self._wait(lambda: self._redriven() and self._ended() == BEFORE + self.off, progress, pace)
 
     def _wait_behind_breaker(self, progress: Progress, pace: Pace) -> None:
         self._switch(on=False)
         progress.say(
-            f'The service is switched off again, and {GUARDED} payments with dependency="{DEPENDENCY}" are enqueued.'
+            f'The service is switched off again, and {self.off} payments with dependency="{DEPENDENCY}" are enqueued.'
         )
-        self._pay([KNOWN_CARD] * GUARDED, dependency=DEPENDENCY)
+        self._pay([KNOWN_CARD] * self.off, dependency=DEPENDENCY)
         # While a probe runs, one job does not wait.
-        self._wait(lambda: self._behind_breaker() == GUARDED and self._breaker_is_open(), progress, pace)
-        progress.say(f"The circuit breaker of the service is {self.breaker}: all {GUARDED} wait.\nIt is switched on.")
+        self._wait(lambda: self._behind_breaker() == self.off and self._breaker_is_open(), progress, pace)
+        progress.say(f"The circuit breaker of the service is {self.breaker}: all {self.off} wait.\nIt is switched on.")
         self._switch(on=True)
-        self._wait(lambda: self._ended() == PAYMENTS, progress, pace)
+        self._wait(lambda: self._ended() == self.payments, progress, pace)
 
     def proofs(self) -> list[Proof]:
         """Each payment that can be paid was paid once, and only the others are dead letters."""
         causes = {str(group.cause): group.count for group in self.groups}
         kinds = {group.fingerprint for group in self.groups if group.fingerprint}
-        paid, charged = PAYMENTS - UNKNOWN, self.service.charged
+        paid, charged = self.payments - UNKNOWN, self.service.charged
         per_order = [charged.count(order) for order in set(charged)]
         dead = self._jobs().filter(status=Job.Status.FAILED)
         left = f"{dead.filter(cause='data').count()} of {dead.count()}"
         guarded = self._jobs().filter(dependency=DEPENDENCY)
         spent = FAILURES + THREADS
         return [
-            Proof("dead letters of the outage, cause dependency", AFTER, causes.get("dependency", 0)),
+            Proof("dead letters of the outage, cause dependency", self.off, causes.get("dependency", 0)),
             Proof("dead letters with an unknown card, cause data", UNKNOWN, causes.get("data", 0)),
             Proof("their fingerprints, one per kind of failure", 2, len(kinds)),
             Proof("dead letters retried before the canary had passed", CANARY, self.in_canary),
             Proof("the breaker, while the service was off again", "open", self.breaker),
             Proof(
-                f"attempts that {GUARDED} payments with a dependency used then",
+                f"attempts that {self.off} payments with a dependency used then",
                 f"at most {spent}",
                 guarded.aggregate(n=Sum("attempts"))["n"],
                 at_most=spent,
@@ -170,6 +172,9 @@ class OutageStage:
             raise GaveUp(f"redrive {run.id} was stopped: {run.reason}")
         if run.state == "canary":
             self.in_canary = max(self.in_canary, run.redriven)
+        if run.state == "done":
+            # Its row has them too, however short the canary was.
+            self.in_canary = max(self.in_canary, len(Redrive.objects.get(pk=run.id).canaries))
         return run.state == "done"
 
     def _cause(self, pace: Pace) -> str:

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -16,8 +16,11 @@ SUFFIX = "_demo"
 
 
 @contextmanager
-def own_database() -> Iterator[str]:
-    """Connect this process and those that it starts to a new database. Gives its name. Raises CommandError."""
+def own_database(say: Callable[[str], None]) -> Iterator[str]:
+    """Connect this process and those that it starts to a new database; `say` gets its name before its tables are made.
+
+    Gives its name. Raises CommandError.
+    """
     folder = Path(settings.DEMO_DIR)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a+") as lock:
@@ -30,6 +33,7 @@ def own_database() -> Iterator[str]:
         lock.write(str(os.getpid()))
         lock.flush()
         name = _new_file(folder / "demo.sqlite3") if connection.vendor == "sqlite" else _new_database()
+        say(name)
         call_command("migrate", verbosity=0)
         yield name
 

@@ -16,15 +16,19 @@ from demo_project.demo.giving_up import GaveUp, Pace, TimeUp, undisturbed
 from demo_project.demo.program import Program
 from demo_project.demo.progress import Progress
 from demo_project.demo.proof import Proof
-from demo_project.packing.bench import PackingBench
+from demo_project.demo.sizes import sized
+from demo_project.demo.speed import stretched
+from demo_project.packing.bench import PACK_SECONDS, PackingBench
 from demo_project.packing.tasks import PLACES, pack
 from jobqueue import flow, transitions
 from jobqueue.explain import explain_queue
 from jobqueue.models import FlowRule, Job
 from jobqueue.models.job import JobQuerySet
 
-#: how many there are; how many of them are packed before the pause
-PARCELS, BEFORE = 60, 10
+#: how many there are, and how many on the slowest machine; one of so many is packed before the pause
+PARCELS, PARCELS_MIN, BEFORE_OF = 60, 24, 6
+#: of a parcel on a slow machine, so that several are at the bench at once there too
+PACK_SECONDS_MAX = 0.4
 PROCESSES, THREADS = 3, 4
 QUEUE, REASON = "packing", "the tape has run out"
 #: so long after the commit of a pause nothing starts any more; so long the stage then watches that nothing does
@@ -35,10 +39,11 @@ LOOK_SECONDS = 0.02
 class ParcelsStage:
     """One run: pack with a limit, pause, watch, resume."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: OutputWrapper, share: float = 1.0) -> None:
         self.out = out
+        self.parcels = sized(PARCELS, PARCELS_MIN, share)
         self.run_id = uuid.uuid4().hex[:8]
-        self.bench = PackingBench()
+        self.bench = PackingBench(stretched(PACK_SECONDS, PACK_SECONDS_MAX))
         self.seconds = 0.0
         #: the parcels that waited when the queue was resumed
         self.waited = 0
@@ -56,7 +61,7 @@ class ParcelsStage:
         flow.resume(QUEUE)
         for job_id in Job.objects.ready().filter(queue=QUEUE).values_list("pk", flat=True):
             transitions.cancel(job_id)
-        progress, pace = Progress(PARCELS, "parcels", self.out), Pace(PARCELS, "parcels")
+        progress, pace = Progress(self.parcels, "parcels", self.out), Pace(self.parcels, "parcels")
         progress.say(self._worker.typed)
         try:
             with progress.moving():
@@ -71,9 +76,9 @@ class ParcelsStage:
 
     def _act(self, progress: Progress, pace: Pace) -> None:
         with transaction.atomic():
-            self._ids = [int(pack.enqueue(f"{self.run_id}-{n}", self.bench.url).id) for n in range(PARCELS)]
+            self._ids = [int(pack.enqueue(f"{self.run_id}-{n}", self.bench.url).id) for n in range(self.parcels)]
         self._worker.start()
-        self._wait(lambda: self._done() >= BEFORE, progress, pace)
+        self._wait(lambda: self._done() >= self.parcels // BEFORE_OF, progress, pace)
         with connection.execute_wrapper(self._note):
             self._control("pause", progress, "--reason", REASON)
         self._paused_at = time.monotonic()
@@ -84,7 +89,7 @@ class ParcelsStage:
         progress.say(f"{self.waited} parcels wait. explain_queue(): {explain_queue(QUEUE)[0].text}")
         self._resumed_at = time.monotonic()
         self._control("resume", progress)
-        self._wait(lambda: self._done() == PARCELS, progress, pace)
+        self._wait(lambda: self._done() == self.parcels, progress, pace)
 
     def _control(self, verb: str, progress: Progress, *options: str) -> None:
         """Do what an operator does, and show the command."""
@@ -103,7 +108,7 @@ class ParcelsStage:
             Proof("rows that the pause of the queue wrote", "1 of job_flow", wrote),
             Proof("parcels that waited until the queue was resumed", "at least 1", self.waited, at_least=1),
             Proof("starts later than 1 s after the commit of the pause", 0, len(late)),
-            Proof("parcels DONE", PARCELS, self._done()),
+            Proof("parcels DONE", self.parcels, self._done()),
             Proof(
                 "times that each was packed, least and most",
                 "1 and 1",

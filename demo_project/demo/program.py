@@ -10,7 +10,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from demo_project.demo.giving_up import undisturbed
+from demo_project.demo.giving_up import moved, undisturbed
+from demo_project.demo.speed import patient
 
 STOP_SECONDS = 20
 
@@ -46,16 +47,18 @@ class Program:
             self.process = subprocess.Popen(command, stderr=self.log, text=True, process_group=0)
         self.killed = False
         self.starts += 1
+        moved()
 
     def running(self) -> bool:
         """Whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process has ended."""
+        """Wait until the process has ended: for `seconds` at most, on a slow machine longer."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
+                self.process.wait(patient(seconds))
+            moved()
 
     def stop(self) -> None:
         """Send SIGTERM and wait until the process has ended."""

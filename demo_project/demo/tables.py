@@ -1,6 +1,16 @@
-"""Text tables for a terminal."""
+"""Text for a terminal: tables, and lines that are not too long."""
 
+import textwrap
 from collections.abc import Sequence
+
+WIDTH = 100
+
+
+def wrapped(line: str) -> str:
+    """`line` in lines of WIDTH at most; a command stays one line, and the lines of a table are not touched."""
+    if len(line) <= WIDTH or line.startswith(("$", " ")):
+        return line
+    return textwrap.fill(line, WIDTH, subsequent_indent="", break_long_words=False, break_on_hyphens=False)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

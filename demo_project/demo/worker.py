@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from demo_project.demo.program import Program
+from demo_project.demo.speed import stretched
 from jobqueue.models import Job, Worker
 
-LEASE = "6s"
+#: of its jobs, on a quiet machine and at most: a process that gets no processor time renews its leases late
+LEASE_SECONDS, LEASE_SECONDS_MAX = 6, 30
 PROCESSES = 2
 DRAIN_SECONDS = 5
 
@@ -25,7 +27,8 @@ class WorkerCommand(Program):
     """`manage.py runworker sources --drain`, which can be started several times."""
 
     def __init__(self) -> None:
-        shape = ("--processes", str(PROCESSES), "--concurrency", "2", "--drain", "--lease", LEASE)
+        lease = f"{stretched(LEASE_SECONDS, LEASE_SECONDS_MAX):.0f}s"
+        shape = ("--processes", str(PROCESSES), "--concurrency", "2", "--drain", "--lease", lease)
         super().__init__("runworker", "sources", *shape, quietly=("--no-reload", "-v", "0"))
 
     def kill_child(self) -> Killed | None:

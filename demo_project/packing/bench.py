@@ -13,9 +13,10 @@ POLL_SECONDS = 0.02
 
 
 class PackingBench:
-    """POST /pack with {"parcel": ..., "began": ...} takes PACK_SECONDS and answers 204. It counts, and refuses none."""
+    """POST /pack with {"parcel": ..., "began": ...} takes `pack_seconds`, and answers 204. It counts all."""
 
-    def __init__(self) -> None:
+    def __init__(self, pack_seconds: float | None = None) -> None:
+        self._pack_seconds = PACK_SECONDS if pack_seconds is None else pack_seconds
         #: append-only evidence: (parcel, when its job began, by time.monotonic()), in the order of the calls
         self.packed: list[tuple[str, float]] = []
         #: the most parcels that were on the bench at once
@@ -43,7 +44,7 @@ class PackingBench:
             self._there += 1
             self.most = max(self.most, self._there)
             self.packed.append((parcel, began))
-        time.sleep(PACK_SECONDS)
+        time.sleep(self._pack_seconds)
         # Before the answer, so that a parcel whose job has ended is never counted.
         with self._lock:
             self._there -= 1

@@ -3,8 +3,8 @@
 import multiprocessing
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -17,6 +17,8 @@ from demo_project.serials import racer
 from demo_project.serials.models import Sale, SerialNumber
 from demo_project.serials.strategies import STRATEGIES
 from jobqueue.models import Allocation
+
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -86,28 +88,40 @@ class Verdict:
         return cls(**{one.name: found[one.name] for one in fields(cls)})
 
 
-def run(names: Sequence[str], shape: Shape) -> Iterator[Verdict]:
-    """Yield one verdict per strategy. The processes are started once, each with its own connection."""
+def run(
+    names: Sequence[str],
+    shape: Shape,
+    *,
+    next_shape: Callable[[], Shape] | None = None,
+    see: Callable[[int], None] = lambda sent: None,
+) -> Iterator[Verdict]:
+    """Yield one verdict per strategy. The processes are started once, each with its own connection.
+
+    `next_shape` is asked before each strategy, and may change all but the number of processes. `see` is called now and
+    then with the number of requests that were sent.
+    """
     missing = redis_missing()
-    with _processes(shape.processes) as pool:
+    with _processes(shape.processes) as (pool, sent):
         for name in names:
             strategy = STRATEGIES[name]
             if strategy.needs_redis and missing:
                 yield Verdict(name, strategy.safe, not_run=missing)
             else:
-                yield _race(name, shape, pool)
+                yield _race(name, next_shape() if next_shape else shape, pool, sent, see)
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+def _processes(count: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count)
-    with ProcessPoolExecutor(count, mp_context=context, initializer=racer.prepare, initargs=(barrier,)) as pool:
-        yield pool
+    sent = context.Array("l", count, lock=False)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=racer.prepare, initargs=(barrier, sent)) as pool:
+        yield pool, sent
 
 
-def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
+def _race(name: str, shape: Shape, pool: ProcessPoolExecutor, sent: Any, see: Callable[[int], None]) -> Verdict:
     _stock(shape.numbers)
+    sent_before = sum(sent)
     before = lock_waits()
     run_id = uuid.uuid4().hex[:8]
     shares = [
@@ -117,6 +131,8 @@ def _race(name: str, shape: Shape, pool: ProcessPoolExecutor) -> Verdict:
     running = [
         pool.submit(racer.run, name, run_id, index, shape.processes, share) for index, share in enumerate(shares)
     ]
+    while wait(running, LOOK_SECONDS).not_done:
+        see(sum(sent) - sent_before)
     laps = [future.result() for future in running]
     waits = waits_since(before)
     verdict = _judge(name, shape, laps)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-PATIENCE_SECONDS = 120
+#: for the other processes, which may start slowly
+PATIENCE_SECONDS = 600
 TRIES = 10
 _barrier: Any = None
+#: how many requests each process has sent in this race; written by it alone
+_sent: Any = None
 
 
 @dataclass
@@ -26,12 +29,12 @@ class Lap:
     answers: list[tuple[str, str, float, float]] = field(default_factory=list)
 
 
-def prepare(barrier: Any) -> None:
+def prepare(barrier: Any, sent: Any) -> None:
     """Set Django up in a spawned process."""
     import django
 
-    global _barrier
-    _barrier = barrier
+    global _barrier, _sent
+    _barrier, _sent = barrier, sent
     django.setup()
 
 
@@ -51,6 +54,7 @@ def run(name: str, run_id: str, index: int, processes: int, requests: int) -> La
     for request_id, repeated in _requests(run_id, index, processes, requests, strategy.repeatable):
         lap.repeats += repeated
         _ask(strategy.sell, request_id, lap)
+        _sent[index] += not repeated
     lap.ended = time.monotonic()
     lap.errors += Counter(retries) - before
     Sale.objects.bulk_create(

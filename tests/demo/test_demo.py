@@ -130,7 +130,7 @@ def test_a_demo_that_gives_up_says_why_and_never_that_all_was_delivered(elsewher
 
 
 def test_a_worker_that_cannot_start_is_the_cause_at_once(elsewhere):
-    done = manage("demo", "--stage", "files", JOBQUEUE_WORKER_CONCURRENCY="many", **elsewhere)
+    done = manage("demo", "--stage", "files", "--size", "full", JOBQUEUE_WORKER_CONCURRENCY="many", **elsewhere)
     assert done.returncode == 1, done.stdout + done.stderr
     words = " ".join(done.stdout.split())
     assert "3 starts failed" in words

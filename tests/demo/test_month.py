@@ -10,6 +10,7 @@ from tests.demo.test_orders import proofs
 def failing(lines, ticks=(1, 2), found=102, deleted=102):
     """The claims that do not hold of a stage that saw this."""
     stage = MonthStage.__new__(MonthStage)
+    stage.customers = 100
     stage._ticks, stage.found, stage.deleted, stage._first_id = list(ticks), found, deleted, 0
     stage.lines = lambda: lines
     return {proof.claim for proof in stage.proofs() if not proof.holds}
@@ -28,7 +29,16 @@ def test_the_proofs_fail_if_something_was_done_twice_or_not_at_all():
 
 
 def test_a_month_is_closed_by_a_tick_and_its_jobs_are_pruned(tmp_path):
-    done = manage("demo", "--stage", "month", DEMO_DIR=str(tmp_path), BROKER_URL="", DATABASE_URL="sqlite:///:memory:")
+    done = manage(
+        "demo",
+        "--stage",
+        "month",
+        "--size",
+        "full",
+        DEMO_DIR=str(tmp_path),
+        BROKER_URL="",
+        DATABASE_URL="sqlite:///:memory:",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(proofs(done).values()) == ["yes"] * 8, done.stdout
     assert "$ manage.py jobs prune --queue billing --state done=7d --yes" in done.stdout

@@ -42,7 +42,16 @@ def test_a_service_that_is_off_refuses_connections_and_has_its_address_again_whe
 
 
 def test_the_stage_brings_the_dead_letters_of_an_outage_back_and_has_none_behind_a_breaker(tmp_path):
-    done = manage("demo", "--stage", "outage", DEMO_DIR=str(tmp_path), BROKER_URL="", DATABASE_URL="sqlite:///:memory:")
+    done = manage(
+        "demo",
+        "--stage",
+        "outage",
+        "--size",
+        "full",
+        DEMO_DIR=str(tmp_path),
+        BROKER_URL="",
+        DATABASE_URL="sqlite:///:memory:",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(proofs(done).values()) == ["yes"] * 10, done.stdout
     assert "10 of 10 proofs hold" in done.stdout

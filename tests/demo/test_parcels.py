@@ -36,7 +36,7 @@ def test_the_bench_counts_parcels_that_are_there_together(bench, monkeypatch):
 
 
 def test_the_bench_does_not_count_a_parcel_whose_job_has_ended(bench, monkeypatch):
-    monkeypatch.setattr(benches, "PACK_SECONDS", 0.0)
+    monkeypatch.setattr(bench, "_pack_seconds", 0.0)
     before = time.monotonic()
     for number in range(20):
         pack.func(f"p-{number}", bench.url)
@@ -49,6 +49,7 @@ def failing(bench_most=2, began=0.0, rows=1, tables=("job_flow",)):
     """The claims that do not hold of a stage that saw this."""
     stage = ParcelsStage.__new__(ParcelsStage)
     stage.bench = type("Bench", (), {"most": bench_most, "packed": [("p-0", began)]})
+    stage.parcels = 60
     stage.rows, stage.written, stage.waited, stage._ids = rows, set(tables), 1, []
     stage._paused_at, stage._resumed_at = 10.0, 20.0
     return {proof.claim for proof in stage.proofs() if not proof.holds} - {"parcels DONE"}
@@ -66,7 +67,14 @@ def test_the_proofs_fail_if_the_limit_or_the_pause_did_not_hold():
 
 def test_the_stage_keeps_to_the_limit_and_stands_still_while_its_queue_is_paused(tmp_path):
     done = manage(
-        "demo", "--stage", "parcels", DEMO_DIR=str(tmp_path), BROKER_URL="", DATABASE_URL="sqlite:///:memory:"
+        "demo",
+        "--stage",
+        "parcels",
+        "--size",
+        "full",
+        DEMO_DIR=str(tmp_path),
+        BROKER_URL="",
+        DATABASE_URL="sqlite:///:memory:",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(proofs(done).values()) == ["yes"] * 6, done.stdout
