@@ -276,7 +276,7 @@ def test_transactions_have_no_shape_and_long_ones_differ_after_their_cut():
 
 
 def test_each_chosen_test_exists():
-    """A statement whose test was renamed or removed may have no other: run make test-map with the tests that send it."""
+    """A statement whose test was removed may have no other: run make test-map with the tests that send it."""
     chosen = {test for database in DATABASES for test in THERE.chosen(database)}
     none_of(f"tests/{test} is in the map and does not exist" for test in sorted(chosen) if not exists(test))
 
