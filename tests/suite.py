@@ -7,8 +7,8 @@ PostgreSQL with this Python and Django 5.2.
 Without arguments it is the short run: all tests on SQLite, what tests/selection chooses on the other databases, the
 process tests on MySQL (and on a database whose code has changed), and what can differ between the Djangos on the other
 Django. With paths and options of pytest these run on every database. --db NAME runs everything on one database, --all
-everything everywhere, --map the same without processes and writes the map of statements anew (with paths: what these
-tests send), and --only-given what is given, and nothing else, on this Python.
+everything everywhere, and --map the same without processes and proofs; it writes the map of statements anew (with paths:
+what these tests send).
 """
 
 from __future__ import annotations
@@ -114,8 +114,6 @@ class Lane:
 
 def tracks(database: str, options: argparse.Namespace, python6: str | None) -> list[list[Lane]]:
     """The runs on one database: tracks go on at the same time, the runs of a track one after the other."""
-    if options.only_given:
-        return [[Lane(database, sys.executable, tuple(options.given))]]
     ours = other = sys.executable
     if python6 is not None:
         ours, other = (python6, ours) if database in ON_DJANGO_6 else (ours, python6)
@@ -164,7 +162,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--db", choices=DATABASES)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--map", action="store_true")
-    parser.add_argument("--only-given", action="store_true")
     options, options.given = parser.parse_known_args(arguments)
     return options
 
@@ -215,7 +212,7 @@ def main(arguments: Sequence[str]) -> int:
         outcomes = [outcome for ended in pool.map(run, planned) for outcome in ended]
     lines = [outcome.line for outcome in outcomes]
     lines += [f"{name}: NOT TESTED" for name in wanted if name not in there]
-    if python6 is None and not options.only_given:
+    if python6 is None:
         lines.append("Django 6.x: NOT TESTED")
     lines += [f"{test}: NOT TESTED, it is left out or skipped on every database" for test in run_nowhere(outcomes)]
     # Again, because the output of the runs is long and the last lines are what is read.

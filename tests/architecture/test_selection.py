@@ -89,9 +89,6 @@ def test_only_the_short_run_leaves_tests_out(arguments):
 
 def test_what_is_given_runs_on_every_database():
     assert [named(lane) for lane in lanes("six", "tests/transitions")] == [("tests/transitions",)] * 4
-    assert {(lane.python, named(lane)) for lane in lanes("six", "tests/proofs", "--only-given")} == {
-        (sys.executable, ("tests/proofs",))
-    }
 
 
 def test_a_run_of_everything_has_the_processes_of_each_database_and_the_verbs_on_the_other_django():

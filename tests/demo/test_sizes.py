@@ -18,10 +18,8 @@ from demo_project.demo.sizes import COSTS, GOAL_SECONDS, Plan, sized
 from tests.demo.helpers import manage
 from tests.demo.test_orders import proofs
 from tests.docs.markdown import ROOT
-from tests.matrix import enough_on
 from tests.patience import patient
 
-pytestmark = enough_on("sqlite", why="the demo's default; sizes and waits know no database")
 STAGES = list(COSTS)
 
 
