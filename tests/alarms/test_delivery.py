@@ -28,6 +28,11 @@ def hook(alarm):
     heard.append(alarm)
 
 
+def leaking_hook(alarm):
+    """One whose error has a password."""
+    raise OSError("no answer from https://ops:hunter2@pager.example/")
+
+
 def broken_hook(alarm):
     """One that raises."""
     raise RuntimeError("no pager today")
@@ -174,6 +179,13 @@ def test_a_hook_that_raises_is_tried_again(notify, caplog):
     now_due()
     assert tell() == Told(failed=1)
     assert len(heard) == 1
+
+
+def test_an_error_is_logged_and_kept_without_the_secrets_in_it(notify, caplog):
+    notify({"HOOK": "tests.alarms.test_delivery.leaking_hook"})
+    assert tell() == Told(failed=1)
+    assert "https://ops:********@pager.example/" in caplog.text
+    assert "hunter2" not in caplog.text + str(JobAlarm.objects.get(queue="mail").notices)
 
 
 def test_a_process_that_is_killed_while_it_tells_repeats_that_notice_only(notify, monkeypatch, caplog):

@@ -54,6 +54,19 @@ def test_an_alarm_begins_with_the_second_look_and_ends_with_the_second_below_80_
     assert alarms.firing() == []
 
 
+def test_an_alarm_that_has_ended_keeps_its_beginning_and_fires_again_after_two_looks(settings):
+    watch(settings, mail={"ready": 10})
+    make_jobs(10, "mail")
+    assert [look_again(), look_again()] == [Looked(), Looked(begun=1)]
+    (begun,) = alarms.firing()
+    remove(5)
+    assert [look_again(), look_again()] == [Looked(), Looked(ended=1)]
+    assert JobAlarm.objects.get(queue="mail").since == begun.since
+    make_jobs(5, "mail")
+    assert look_again() == Looked()
+    assert alarms.firing() == []
+
+
 def test_a_queue_that_swings_around_its_threshold_has_one_incident(settings):
     watch(settings, mail={"ready": 10})
     make_jobs(10, "mail")

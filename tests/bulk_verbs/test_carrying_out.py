@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, connection, connections
+from django.db import IntegrityError, OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import bulk_verbs, enqueue
@@ -87,6 +87,19 @@ def test_prune_deletes_ended_jobs_and_leaves_the_others():
     assert read(event).changed == len(ended)
 
 
+def test_where_a_row_of_the_project_protects_a_job_the_others_are_deleted_one_by_one(monkeypatch):
+    make_in_state("DONE"), make_in_state("DONE")
+
+    def refuse(*_, **__):
+        raise IntegrityError("a row refers to one of them")
+
+    monkeypatch.setattr("jobqueue.bulk_verbs.changing.delete_jobs", refuse)
+    event = record("prune")
+    finish()
+    assert not Job.objects.exists()
+    assert read(event).changed == 2
+
+
 def test_jobs_that_are_added_later_are_left_alone():
     first = failed(2)
     event = record()
@@ -94,6 +107,15 @@ def test_jobs_that_are_added_later_are_left_alone():
     finish()
     assert [state(job_id) for job_id in [*first, *later]] == ["READY", "READY", "FAILED"]
     assert read(event).changed == 2
+
+
+def test_jobs_that_wait_and_were_added_later_are_not_canceled():
+    first = make_job()
+    event = record("cancel")
+    later = make_job()
+    finish()
+    assert [state(first), state(later)] == ["CANCELED", "READY"]
+    assert read(event).changed == 1
 
 
 def test_it_goes_on_in_chunks_and_each_has_its_progress_committed():

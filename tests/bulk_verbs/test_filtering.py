@@ -32,6 +32,12 @@ def test_each_state_has_its_jobs():
     assert found() == sorted(ids.values())
 
 
+def test_a_job_whose_lease_is_good_runs_and_has_not_expired():
+    running = make_in_state("PROCESSING")
+    assert found(state="running") == [running]
+    assert found(state="expired") == []
+
+
 def test_all_filters_must_match():
     mine, other, untagged = make_job("a"), make_job("b"), make_job("a")
     tagged = make_job("a")

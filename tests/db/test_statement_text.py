@@ -4,9 +4,10 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from jobqueue import enqueue
+from jobqueue.db import vendor
 from jobqueue.models import Job, JobAttempt, OutboxEvent
 from jobqueue.outbox import publish
 from jobqueue.transitions import fail
@@ -83,3 +84,9 @@ def test_characters_of_four_bytes_do_not_leave_as_they_are():
 def publish_one(payload):
     with transaction.atomic():
         return publish("t", payload)
+
+
+@pytest.mark.parametrize("text", ["plain", "é 한 🚀", '"it\'s" \\ \n \r \0 \x1a', '{"a": "' + "\\" * 50 + '"}'])
+def test_the_bytes_of_a_text_are_counted_with_what_the_driver_adds(text):
+    connection.ensure_connection()
+    assert vendor("default").statement_bytes(text) >= len(connection.connection.literal(text)) - len("''")

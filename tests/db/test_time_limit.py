@@ -38,6 +38,18 @@ def run_slow():
         one_value(connection, SLOW[VENDOR])
 
 
+@pytest.mark.skipif(VENDOR not in VARIABLE, reason="SQLite has no such variable")
+@committed
+def test_the_server_has_the_limit_in_its_own_unit():
+    in_seconds = {
+        "mysql": "SELECT @@max_execution_time / 1000",
+        "mariadb": VARIABLE["mariadb"],
+        "postgres": "SELECT setting::float / 1000 FROM pg_settings WHERE name = 'statement_timeout'",
+    }
+    with time_limit(600, using="default"):
+        assert 0 <= 600 - float(one_value(connection, in_seconds[VENDOR])) < patient(10)
+
+
 @committed
 def test_a_slow_read_is_stopped_and_the_session_has_no_limit_afterwards():
     before, begun = setting(), time.monotonic()

@@ -238,6 +238,16 @@ def test_jobs_that_others_have_changed_are_left_as_they_are():
     assert of(run).redriven == 1
 
 
+def test_a_job_that_was_retried_by_hand_and_failed_again_before_its_turn_stays_failed():
+    first, second = dead(2)
+    run = redrive(everything=True)
+    assert retry(second)
+    fail(claim_one(), error=ValueError("again"), retry=False)
+    carry_out()
+    assert [state(first), state(second)] == ["READY", "FAILED"]
+    assert (of(run).redriven, of(run).skipped, of(run).state) == (1, 1, "done")
+
+
 def test_a_job_whose_dedupe_key_another_one_has_stays_failed():
     old = enqueue("q", 1, dedupe_key="k", max_attempts=1)
     fail(claim_one(), error=ValueError("x"))

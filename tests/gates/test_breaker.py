@@ -184,6 +184,13 @@ def test_failures_of_the_code_do_not_open_it(stripe, error):
     assert attempts(ids) == [1] * 5
 
 
+def test_failures_of_runs_that_began_before_it_was_closed_do_not_open_it_again(stripe):
+    breaker("stripe").open("maintenance")
+    breaker("stripe").close()
+    machine.failed("stripe", [[Run(n, 1, 5.0, 0.0)] for n in range(3)], using="default")
+    assert breaker_state() == "closed"
+
+
 def test_a_batch_that_fails_in_one_call_counts_once(stripe):
     add(3, stripe)
     (down,) = outage(1)
@@ -283,6 +290,14 @@ class TestAProbe:
             (second,) = claimed()
             run([second])
             assert breaker_state() == "closed"
+
+    def test_closes_it_by_its_own_success_and_not_by_that_of_another_run(self, stripe):
+        break_it(stripe)
+        BreakerState.objects.update(state="half-open", probe_job=7, probe_fence=2)
+        machine.succeeded("stripe", [Run(8, 2, 1.0, 0.0), Run(7, 1, 1.0, 0.0)], using="default")
+        assert breaker_state() == "half-open"
+        machine.succeeded("stripe", [Run(7, 2, 1.0, 0.0)], using="default")
+        assert breaker_state() == "closed"
 
     def test_may_be_a_job_with_a_limit(self, stripe, limited):
         break_it(stripe)

@@ -82,6 +82,17 @@ def test_until_ends_it_by_itself(stripe):
         assert taken() == ids
 
 
+def test_jobs_that_waited_for_a_probe_start_when_the_time_of_the_operator_is_over(stripe):
+    machine.failed("stripe", [[Run(n, 1, 1.0, 0.0)] for n in range(5)], using="default")
+    ids = add(2, stripe)
+    assert taken() == []
+    breaker("stripe").open("maintenance", until=now() + timedelta(hours=1))
+    with travel(3610):
+        forget_rules()
+        open_in_time()
+        assert taken() == ids
+
+
 def test_failures_count_again_after_until_has_passed(stripe):
     breaker("stripe").open("maintenance", until=now() + timedelta(seconds=10))
     with travel(60):

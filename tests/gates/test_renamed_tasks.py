@@ -81,6 +81,14 @@ def test_a_pause_of_before_the_task_was_renamed_still_holds(renamed):
     assert taken() == []
 
 
+@pytest.mark.parametrize("names", [(OLD, jobs.WORK), (jobs.WORK, OLD)], ids=["first", "last"])
+def test_a_rule_of_the_earlier_name_gives_way_to_one_of_the_present_name(renamed, names):
+    for name in names:
+        FlowRule.objects.create(queue="q", task=name, mode="paused" if name == OLD else "running", reason="r")
+    _, first, second = renamed()
+    assert taken() == [first, second]
+
+
 def test_the_reason_names_the_task_as_it_is_called_now(renamed):
     work, first, _ = renamed()
     pause("q", task=work, reason="r")

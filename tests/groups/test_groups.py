@@ -14,6 +14,7 @@ from jobqueue.exceptions import (
     PayloadError,
     WrongDatabase,
 )
+from jobqueue.grouping.running import RunningGroup
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks
@@ -238,6 +239,15 @@ def test_cancel_cancels_those_that_wait_and_asks_those_that_run():
     transitions.ack(lease)
     assert callbacks() == ["group_failed", "group_done"]
     assert (groups.get(number).done, groups.get(number).canceled) == (1, 2)
+
+
+def test_a_member_that_runs_on_after_the_cancel_adds_no_others():
+    number = made(2)
+    claimed()
+    groups.cancel(number)
+    with pytest.raises(InvalidValue, match="was canceled, and takes no more jobs"):
+        RunningGroup(number, "default").add(tasks.look_at_group)
+    assert groups.get(number).total == 2
 
 
 def test_cancel_ends_a_group_of_which_no_member_runs():

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from jobqueue.db import vendor
+from jobqueue.db.mariadb.diagnostics import own_part
 from jobqueue.exceptions import InvalidValue, NotSupported, TransactionRequired
 from jobqueue.inspect import LockKind, assert_locks_at_most, lock_footprint
 from tests.app.models import Account
@@ -298,6 +299,16 @@ def test_a_lock_that_ends_while_its_holder_is_looked_up_is_left_out(seats):
     session.close()
     assert looked
     assert keys(footprint.rows) == ["10"]
+
+
+@pytest.mark.skipif(VENDOR != "mariadb", reason="the others do not tell it in a text")
+def test_a_session_whose_number_begins_like_ours_is_another_one():
+    text = "".join(
+        f"---TRANSACTION {number}, ACTIVE 1 sec\nMariaDB thread id {number}, OS thread handle 5\nTABLE LOCK {number}\n"
+        for number in (123, 12)
+    )
+    lines, was_cut = own_part(text, 12)
+    assert (lines[-1], was_cut) == ("TABLE LOCK 12", False)
 
 
 @pytest.mark.skipif(VENDOR != "mariadb", reason="the monitor of MariaDB shows ten lists of locks")

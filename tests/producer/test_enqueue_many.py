@@ -1,11 +1,13 @@
 """Many jobs at once: all or none, ids in the order of the payloads."""
 
 import pytest
+from django.db import connection
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
 from jobqueue.models import Job
 from tests.factories import job, undone
+from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
 
@@ -16,6 +18,17 @@ def test_ids_come_in_the_order_of_the_payloads(count):
     assert len(set(ids)) == count
     stored = dict(Job.objects.values_list("pk", "payload"))
     assert [stored[job_id] for job_id in ids] == list(range(count))
+
+
+@pytest.mark.skipif(VENDOR != "mysql", reason="the others return the ids of an INSERT")
+def test_ids_are_those_of_the_jobs_on_a_server_that_counts_in_steps():
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION auto_increment_increment = 3")
+        try:
+            ids = enqueue_many("q", range(5))
+        finally:
+            cursor.execute("SET SESSION auto_increment_increment = DEFAULT")
+    assert [job(job_id).payload for job_id in ids] == list(range(5))
 
 
 def test_no_payloads_give_no_ids():

@@ -3,7 +3,7 @@
 import pytest
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.models import ArchivedJob, JobAttempt
+from jobqueue.models import ArchivedJob, JobAttempt, JobTag
 from jobqueue.retention.by_hand import delete_job
 from jobqueue.transitions import fail
 from tests.factories import claim_one, make_in_state
@@ -19,6 +19,13 @@ def test_an_ended_job_is_deleted_with_its_attempts(state):
     assert left() == [other]
     assert [*JobAttempt.objects.values_list("job_id", flat=True)] == [other]
     assert not delete_job(job_id)
+
+
+def test_its_tags_are_deleted_with_it():
+    job_id, other = ended("DONE", 0), ended("DONE", 0)
+    JobTag.objects.bulk_create([JobTag(job_id=number, tag="mail") for number in (job_id, other)])
+    assert delete_job(job_id)
+    assert [*JobTag.objects.values_list("job_id", flat=True)] == [other]
 
 
 @pytest.mark.parametrize("state", ["READY", "PROCESSING"])

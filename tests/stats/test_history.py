@@ -47,6 +47,12 @@ def test_rows_of_processes_and_of_minutes_are_added_up():
     assert (parts[-2].retried, parts[-2].dead, parts[8].canceled) == (2, 1, 5)
 
 
+def test_the_first_part_has_the_rows_that_begin_with_it():
+    add(Span.MINUTE, **minute(15, done=6))
+    add(Span.MINUTE, **minute(16, done=1000))
+    assert [part.done for part in read()] == [6, *[0] * 15]
+
+
 def test_hours_and_days_count_where_they_begin():
     add(Span.HOUR, NOW.replace(hour=3, minute=0, second=0, microsecond=0), done=50)
     add(Span.MINUTE, **minute(10, done=2))
