@@ -39,14 +39,20 @@ class Case:
     findings: tuple[str, ...]
 
 
-def run_tests(folder: Path, database: str, arguments: Sequence[str], *, timeout_seconds: float) -> list[Case] | None:
-    """The tests that pytest ran in `folder`; None if it could not collect them. Raises subprocess.TimeoutExpired."""
+def run_tests(
+    folder: Path, database: str, arguments: Sequence[str], *, timeout_seconds: float, short: bool = False
+) -> list[Case] | None:
+    """The tests that pytest ran in `folder`; None if it could not collect them. Raises subprocess.TimeoutExpired.
+
+    They run at full size, or with `short` those that the short run has on this database.
+    """
     report = Path(tempfile.mkdtemp(prefix="jobqueue-report-")) / "junit.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-o", "junit_family=xunit1", f"--junitxml={report}", *arguments]
-    env = {**os.environ, "JOBQUEUE_TEST_DB": database, "JOBQUEUE_TEST_FULL": "1", "PYTHONPATH": str(folder)}
-    for name in ("JOBQUEUE_PROVE", "JOBQUEUE_PROVE_OUT"):
+    env = {**os.environ, "JOBQUEUE_TEST_DB": database, "PYTHONPATH": str(folder)}
+    for name in ("JOBQUEUE_PROVE", "JOBQUEUE_PROVE_OUT", "JOBQUEUE_TEST_FULL", "JOBQUEUE_TEST_RUN"):
         env.pop(name, None)
+    env |= {"JOBQUEUE_TEST_RUN": "short"} if short else {"JOBQUEUE_TEST_FULL": "1"}
     done = subprocess.run(
         command, cwd=folder, env=env, timeout=timeout_seconds, capture_output=True, text=True, check=False
     )

@@ -1,0 +1,13 @@
+"""The places that are broken on purpose: what a tired programmer could write, and would lose, double or hide something.
+
+Each file has those of some rooms. A mutant names its function, what is broken in it, and the tests that should notice.
+"""
+
+from __future__ import annotations
+
+from tests.proofs.history.catalogue import gates, innodb, postgres, shared, verbs
+from tests.proofs.history.catalogue.mutant import DATABASES, Mutant, NotThere
+
+MUTANTS = [one for file in (verbs, shared, gates, innodb, postgres) for one in file.MUTANTS]
+
+__all__ = ["DATABASES", "MUTANTS", "Mutant", "NotThere"]
