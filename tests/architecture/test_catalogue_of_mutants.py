@@ -1,10 +1,21 @@
 """The catalogue of places that are broken on purpose fits the code; make prove ISSUE=mutants breaks them."""
 
+from collections import Counter
+
 import pytest
 
 from tests.architecture.test_layers import ROOT, none_of
 from tests.proofs.history.catalogue import DATABASES, MUTANTS, NotThere
 from tests.proofs.history.catalogue.mutant import mutant
+
+SERVERS = ("mysql", "mariadb", "postgres")
+#: folders below jobqueue/ of a server's own code
+OWN = ("db/mysql/", "db/mariadb/", "db/postgresql/")
+#: the rooms that were written last
+YOUNG = (
+    *("gates", "flow", "failures", "dead_letters", "bulk_verbs", "schedules", "groups", "retention"),
+    *("stats", "explain", "alarms", "masking"),
+)
 
 
 def test_each_mutant_breaks_one_place_in_the_code_and_names_tests_that_exist():
@@ -20,6 +31,21 @@ def test_each_mutant_breaks_one_place_in_the_code_and_names_tests_that_exist():
             if not one.tests:
                 yield f"{one.what}: no tests"
             yield from (f"{one.what}: there is no {path}" for path in one.tests if not (ROOT / path).exists())
+
+    none_of(offenders())
+
+
+def test_there_are_enough_mutants_of_each_room_and_of_each_server():
+    files = [(one.file.removeprefix("jobqueue/"), one.database) for one in MUTANTS]
+    of_server = Counter(database for file, database in files if file.startswith(OWN) and database in SERVERS)
+    # The members of groups are in a room of their own.
+    of_room = Counter("groups" if (name := file.split("/")[0]) == "grouping" else name for file, _ in files)
+
+    def offenders():
+        yield from [f"{len(MUTANTS)} mutants in all"] if len(MUTANTS) < 118 else []
+        yield from [f"{of_server.total()} of servers"] if of_server.total() < 24 else []
+        yield from (f"{of_server[name]} of {name}" for name in SERVERS if of_server[name] < 7)
+        yield from (f"{of_room[name]} of {name}" for name in YOUNG if of_room[name] < 3)
 
     none_of(offenders())
 

@@ -5,9 +5,9 @@ Each file has those of some rooms. A mutant names its function, what is broken i
 
 from __future__ import annotations
 
-from tests.proofs.history.catalogue import gates, innodb, postgres, shared, verbs
+from tests.proofs.history.catalogue import failures, gates, groups, innodb, postgres, shared, telling, verbs
 from tests.proofs.history.catalogue.mutant import DATABASES, Mutant, NotThere
 
-MUTANTS = [one for file in (verbs, shared, gates, innodb, postgres) for one in file.MUTANTS]
+MUTANTS = [one for file in (verbs, shared, gates, failures, groups, telling, innodb, postgres) for one in file.MUTANTS]
 
 __all__ = ["DATABASES", "MUTANTS", "Mutant", "NotThere"]

@@ -119,4 +119,123 @@ MAINTENANCE = [
     ),
 ]
 
-MUTANTS = [*GATES, *MAINTENANCE]
+BREAKERS_AND_RULES = [
+    mutant(
+        "any success closes a breaker while its probe runs",
+        "gates/breaker.py",
+        "_succeeded",
+        "if row.state != State.HALF_OPEN or probe not in [run.key for run in runs]:",
+        "if row.state != State.HALF_OPEN:",
+        "tests/gates/test_breaker.py",
+    ),
+    mutant(
+        "failures of runs that began before the breaker was closed open it again",
+        "gates/breaker.py",
+        "_count",
+        "if call[0].began_after(row.since, told)",
+        "if call",
+        "tests/gates/test_breaker.py",
+    ),
+    mutant(
+        "a breaker whose probe was lost with its worker makes no other probe",
+        "gates/breaker.py",
+        "may_probe",
+        "(Q(state=State.HALF_OPEN) & ~Exists(runs))",
+        "(Q(state=State.HALF_OPEN) & Q(probe_job=None) & ~Exists(runs))",
+        "tests/gates/test_breaker.py",
+    ),
+    mutant(
+        "jobs behind a breaker that was opened by hand until some time wait for ever",
+        "gates/breaker.py",
+        "turn",
+        "row.until if row.by_hand else probe_at",
+        "probe_at",
+        "tests/gates/test_breaker_by_hand.py",
+    ),
+    mutant(
+        "a rule of before the task was renamed replaces the present one",
+        "gates/rules.py",
+        "rules_from",
+        "if row.task == place[1] or place not in tasks:",
+        "if place:",
+        "tests/gates/test_renamed_tasks.py",
+    ),
+    mutant(
+        "a gate of a task opens while the task is paused without an end",
+        "gates/timing.py",
+        "_open_unless_paused",
+        "(Q(until=None) | Q(until__gt=UtcNow()))",
+        "Q(until__gt=UtcNow())",
+        "tests/gates/test_pause.py",
+        "tests/gates/test_opening.py",
+    ),
+]
+
+FLOW = [
+    mutant(
+        "pauses whose time is over are listed as in effect",
+        "flow/controls.py",
+        "paused",
+        ".exclude(until__lte=UtcNow())",
+        "",
+        "tests/gates/test_pause.py",
+    ),
+    mutant(
+        "jobs that wait for a task go on waiting after resume()",
+        "flow/controls.py",
+        "resume",
+        "if path:",
+        "if not path:",
+        "tests/gates/test_pause.py",
+    ),
+    mutant(
+        "jobs that wait at a limit go on waiting after it is raised",
+        "flow/limiting.py",
+        "set_limit",
+        "if path:",
+        "if not path:",
+        "tests/gates/test_set_limit.py",
+    ),
+    mutant(
+        "clear_limit() leaves the rate",
+        "flow/limiting.py",
+        "_clear",
+        '"level": None, "sets_rate": False, "rate": None}',
+        '"level": None}',
+        "tests/gates/test_set_limit.py",
+    ),
+    mutant(
+        "a rate that is taken away stays",
+        "flow/limiting.py",
+        "set_limit",
+        "if rate is not KEEP:",
+        "if rate is not KEEP and rate is not None:",
+        "tests/gates/test_set_limit.py",
+    ),
+    mutant(
+        "workers that have stopped count as those that do not know a limit",
+        "flow/unaware.py",
+        "running_workers",
+        ".filter(stopped_at__isnull=True)",
+        ".all()",
+        "tests/flow/test_unaware.py",
+    ),
+    mutant(
+        "a breaker that is opened by hand is not in effect in this process at once",
+        "flow/breakers.py",
+        "Breaker.open",
+        "forget_rules()",
+        "pass",
+        "tests/gates/test_breaker_by_hand.py",
+    ),
+    mutant(
+        "breakers that are open stand behind those that are closed",
+        "flow/breaker_list.py",
+        "breaker_facts",
+        'key=lambda one: (one.state == "closed", one.dependency)',
+        'key=lambda one: (one.state != "closed", one.dependency)',
+        "tests/admin/test_queues_breakers.py",
+    ),
+]
+
+MUTANTS = [*GATES, *MAINTENANCE, *BREAKERS_AND_RULES, *FLOW]

@@ -1,0 +1,252 @@
+"""What people are told: statistics, explanations, alarms, and what must not be shown."""
+
+from __future__ import annotations
+
+from tests.proofs.history.catalogue.mutant import mutant
+
+STATS = [
+    mutant(
+        "jobs that died with their worker are not counted as dead",
+        "stats/recorder.py",
+        "_ENDS",
+        '("reap", Job.Status.FAILED): "dead",',
+        "",
+        "tests/stats/test_recorder.py",
+    ),
+    mutant(
+        "ends are counted although their transaction is rolled back",
+        "stats/recorder.py",
+        "Recorder.note",
+        "if in_open_transaction(self.using) and connections[self.using].in_atomic_block:",
+        "if status is None:",
+        "tests/stats/test_recorder.py",
+    ),
+    mutant(
+        "counts are lost when the database does not answer",
+        "stats/recorder.py",
+        "Recorder._write_again",
+        "if window is None or not window.unwritten:",
+        "if window is None or window.unwritten:",
+        "tests/stats/test_recorder.py",
+    ),
+    mutant(
+        "a time at a bound is counted in the bucket above it",
+        "stats/histogram.py",
+        "bucket_of",
+        "return bisect_left(BOUNDS_SECONDS, seconds)",
+        "return bisect_left(BOUNDS_SECONDS, seconds + 1e-9)",
+        "tests/stats/test_counts.py",
+    ),
+    mutant(
+        "the longest run of several processes is the last one that was read",
+        "stats/counts.py",
+        "Counts.add",
+        "setattr(self, name, max(getattr(self, name), getattr(other, name)))",
+        "setattr(self, name, getattr(other, name))",
+        "tests/stats/test_counts.py",
+    ),
+    mutant(
+        "the first minute of a span is left out",
+        "stats/history.py",
+        "_rows",
+        "begins_at__gte=",
+        "begins_at__gt=",
+        "tests/stats/test_history.py",
+    ),
+    mutant(
+        "jobs that are held for a person are not counted as held back",
+        "stats/held_back.py",
+        "GATES",
+        "(KEY_GATE, FLOW_GATE, HELD_GATE, PARENTS_GATE)",
+        "(KEY_GATE, FLOW_GATE, PARENTS_GATE)",
+        "tests/stats/test_held_back.py",
+    ),
+]
+
+EXPLAIN = [
+    mutant(
+        "a job that expires before it is due is said to wait for its time",
+        "explain/states.py",
+        "expired",
+        "job.expires_at > max(job.now, job.run_at)",
+        "job.expires_at > job.now",
+        "tests/explain/test_states.py",
+    ),
+    mutant(
+        "a lease that ran out is told as a job that runs",
+        "explain/states.py",
+        "running",
+        "job.lock_until is None or job.lock_until < job.now",
+        "job.lock_until is None",
+        "tests/explain/test_states.py",
+    ),
+    mutant(
+        "of the delayed jobs the last one is told as the next",
+        "explain/delayed.py",
+        "read_delays",
+        "min(quiet, default=None)",
+        "max(quiet, default=None)",
+        "tests/explain/test_backlog.py",
+    ),
+    mutant(
+        "commits that a worker finds slow are not told",
+        "explain/slowness.py",
+        "Stopwatch.told",
+        "claim <= CLAIM_SECONDS and self._commit is None",
+        "claim <= CLAIM_SECONDS",
+        "tests/explain/test_slow_database.py",
+    ),
+    mutant(
+        "one slow answer makes a slow database",
+        "explain/slowness.py",
+        "Stopwatch.first",
+        "min(seconds, _timed(lambda: ping(connections[self._using]))[1])",
+        "max(seconds, _timed(lambda: ping(connections[self._using]))[1])",
+        "tests/explain/test_slow_database.py",
+    ),
+    mutant(
+        "many free jobs hide what few jobs wait for",
+        "explain/backlog.py",
+        "_chosen",
+        "return [*first, *others][:SPOTS_MAX]",
+        "return [*due][:SPOTS_MAX]",
+        "tests/explain/test_backlog.py",
+    ),
+]
+
+ALARMS = [
+    mutant(
+        "one look at the threshold begins an alarm",
+        "alarms/hysteresis.py",
+        "LOOKS",
+        "LOOKS = 2",
+        "LOOKS = 1",
+        "tests/alarms/test_hysteresis.py",
+    ),
+    mutant(
+        "looks that are hours apart count as two in a row",
+        "alarms/hysteresis.py",
+        "after_look",
+        "before.looks if in_a_row else 0",
+        "before.looks",
+        "tests/alarms/test_hysteresis.py",
+    ),
+    mutant(
+        "an alarm of a minimum ends below it",
+        "alarms/hysteresis.py",
+        "is_over",
+        "value > END_ABOVE * threshold if name in MINIMA",
+        "value < END_ABOVE * threshold if name in MINIMA",
+        "tests/alarms/test_hysteresis.py",
+    ),
+    mutant(
+        "alarms that are about to begin are listed as firing",
+        "alarms/alarm.py",
+        "firing",
+        "filter(quiet_at__isnull=True, firing=True)",
+        "filter(quiet_at__isnull=True)",
+        "tests/alarms/test_looking.py",
+    ),
+    mutant(
+        "the error of a recipient is logged with the password of its URL",
+        "alarms/delivery.py",
+        "_tell_in_time",
+        'mask_text(one_line(f"{type(error).__name__}: {error}"))',
+        'one_line(f"{type(error).__name__}: {error}")',
+        "tests/alarms/test_delivery.py",
+    ),
+    mutant(
+        "a recipient that fails keeps the others from being told in this pass",
+        "alarms/delivery.py",
+        "tell_due",
+        "del by_key[key]",
+        "by_key.clear()",
+        "tests/alarms/test_delivery.py",
+    ),
+    mutant(
+        "the end of an alarm moves its beginning",
+        "alarms/looking.py",
+        "_write",
+        "row.since = now if row.firing else row.since",
+        "row.since = now",
+        "tests/alarms/test_looking.py",
+    ),
+    mutant(
+        "an alarm whose threshold was removed fires for ever",
+        "alarms/looking.py",
+        "_judge",
+        "row.firing, row.looks, row.last_age, row.rising_since = False, 0, None, None",
+        "row.looks, row.last_age, row.rising_since = 0, None, None",
+        "tests/alarms/test_looking.py",
+    ),
+    mutant(
+        "a webhook that answers 500 counts as told",
+        "alarms/recipients.py",
+        "_opener",
+        "HTTPSHandler, HTTPErrorProcessor, _NoRedirects)",
+        "HTTPSHandler, _NoRedirects)",
+        "tests/alarms/test_delivery.py",
+    ),
+]
+
+MASKING = [
+    mutant(
+        "secrets that are keys themselves are shown",
+        "masking/value.py",
+        "_copy",
+        """if isinstance(container, dict):
+            _mask_keys(container)""",
+        "",
+        "tests/masking/test_value.py",
+    ),
+    mutant(
+        "the keys that a project adds are compared with capitals and signs",
+        "masking/names.py",
+        "_is_secret",
+        "plain_name(name) in keys",
+        "name in keys",
+        "tests/masking/test_value.py",
+    ),
+    mutant(
+        "the end of a secret is shown at the beginning of a tail",
+        "masking/text.py",
+        "mask_tail",
+        'whole = lines if newline else text.partition(" ")[2]',
+        "whole = text",
+        "tests/masking/test_text.py",
+    ),
+    mutant(
+        "the rest of a line that was cut is shown",
+        "masking/text.py",
+        "mask_text",
+        'f"...{newline}" if (newline := rest[-1:]) == "\\n" else "..."',
+        "rest",
+        "tests/masking/test_text.py",
+    ),
+    mutant(
+        "each long number counts as that of a card",
+        "masking/numbers.py",
+        "_is_card",
+        "(sum(digits[-1::-2]) + sum(doubled)) % 10 == 0",
+        "True",
+        "tests/masking/test_text.py",
+    ),
+    mutant(
+        "the password of a URL is shown",
+        "masking/text.py",
+        "_masked",
+        'f"://{found[1]}:{MASK}@"',
+        'f"://{MASK}:{found[2]}@"',
+        "tests/masking/test_text.py",
+    ),
+    mutant(
+        "a header of several words is masked up to its first blank",
+        "masking/text.py",
+        "_value_at",
+        "(_LINE if is_header else _BARE).match",
+        "_BARE.match",
+        "tests/masking/test_text.py",
+    ),
+]
+
+MUTANTS = [*STATS, *EXPLAIN, *ALARMS, *MASKING]
