@@ -6,9 +6,9 @@ PostgreSQL with this Python and Django 5.2.
 
 Without arguments it is the short run: all tests on SQLite, what tests/selection chooses on the other databases, the
 process tests on MySQL (and on a database whose code has changed), and what can differ between the Djangos on the other
-Django. With paths and options of pytest these run on every database. --db NAME runs everything on one database, --all
-everything everywhere, and --map the same without processes and proofs; it writes the map of statements anew (with paths:
-what these tests send).
+Django. With paths and options of pytest these run on every database. --db NAME runs everything on one database, and
+--all everything everywhere. --map runs the same without processes and proofs, and writes the map of statements anew;
+with paths it renews what these tests send.
 """
 
 from __future__ import annotations

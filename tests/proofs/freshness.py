@@ -35,53 +35,7 @@ from tests.proofs.model import Page
 from tests.proofs.table import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("jobqueue/conf/", "jobqueue/transactions.py", "jobqueue/db/", "jobqueue/models/", "tests/proofs/running.py")
-ENGINE = (*SHARED, "jobqueue/producer", "jobqueue/transitions", "jobqueue/ordering", "jobqueue/worker")
-#: the paths that a page proves something about, and those of the tests that make it
-PROVED = {
-    "docs/proof/core.md": (*ENGINE, "jobqueue/wakeup", "jobqueue/maintenance", "tests/proofs/test_", "tests/faults"),
-    "docs/proof/operations.md": (
-        *(*ENGINE, "jobqueue/locks", "jobqueue/idempotency", "jobqueue/outbox"),
-        "tests/proofs/operations",
-    ),
-    "docs/proof/dashboard.md": (
-        *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
-        *("jobqueue/masking", "jobqueue/cli", "jobqueue/bulk_verbs", "tests/proofs/dashboard"),
-        "tests/faults/test_bulk_verbs_walk",
-    ),
-    "docs/proof/tasks.md": (*ENGINE, "jobqueue/tasks", "jobqueue/context", "tests/proofs/tasks"),
-    "docs/proof/failures.md": (
-        *(*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/backoff.py", "jobqueue/tasks"),
-        *("tests/proofs/failures", "tests/failures/real", "tests/faults/test_redrive_walk"),
-    ),
-    "docs/proof/flow.md": (
-        *(*ENGINE, "jobqueue/gates", "jobqueue/flow", "jobqueue/maintenance/gate_sweep.py", "jobqueue/tasks"),
-        *(
-            "jobqueue/maintenance/queue_levels.py",
-            "tests/proofs/flow",
-            "tests/faults/test_flow_walk",
-            "tests/observer.py",
-        ),
-    ),
-    "docs/proof/schedules.md": (
-        *(*ENGINE, "jobqueue/retention", "jobqueue/maintenance/pruner.py", "jobqueue/cli/prune.py"),
-        *("tests/proofs/schedules", "tests/faults/test_retention_walk"),
-    ),
-    "docs/proof/locks.md": (
-        *(*SHARED, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/allocate.py"),
-        *("jobqueue/fencing.py", "tests/proofs/locks"),
-    ),
-    "docs/proof/outbox.md": (*SHARED, "jobqueue/outbox", "jobqueue/idempotency", "tests/proofs/outbox"),
-    "docs/proof/demo.md": (
-        *(*SHARED, "jobqueue/locks", "jobqueue/allocate.py", "jobqueue/fencing.py", "demo_project/serials"),
-        *("demo_project/auction", "tests/proofs/demo"),
-    ),
-    "docs/proof/findings.md": ("jobqueue", "tests/proofs/history/findings.py"),
-    "docs/proof/mutants.md": ("jobqueue", "tests/proofs/history/mutants.py", "tests/proofs/history/catalogue"),
-    "docs/proof/matrix.md": ("jobqueue", "tests/matrix.py"),
-    "docs/benchmarks.md": (*ENGINE, "jobqueue/locks", "jobqueue/outbox", "jobqueue/tasks", "benchmarks"),
-}
-WORDS_AND_LOOKS = (".md", ".po", ".mo", ".css", ".svg")
+WORDS_AND_LOOKS = (".md", ".po", ".mo", ".css", ".svg", ".png")
 COMMIT = re.compile(r"\bcommit `?([0-9a-f]{7,40})\b")
 #: a row of the table of parts: part, databases, commit
 PART = re.compile(r"^\| (\w+) \| ([a-z, ]+) \| `([0-9a-f]{7,40})` \|", re.MULTILINE)

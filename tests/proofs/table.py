@@ -748,7 +748,7 @@ MUTANTS = Page(
         Part(
             "catalogue",
             {ALL: 15},
-            ("tests/proofs/history/mutants.py", "tests/proofs/history/catalogue.py", "tests/proofs/history/trees.py"),
+            ("tests/proofs/history/mutants.py", "tests/proofs/history/catalogue", "tests/proofs/history/trees.py"),
             (
                 Promise(
                     "Each guard that is taken out of the code makes a test fail.",

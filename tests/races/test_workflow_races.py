@@ -19,7 +19,7 @@ pytestmark = committed
 needs_row_locks = pytest.mark.skipif(
     VENDOR == "sqlite", reason="SQLite has one writer at a time: a second transaction waits for the first"
 )
-STRIDE = 1 if FULL else 13
+STRIDE = 1 if FULL else 7
 
 
 def begin(if_failed="cancel"):

@@ -20,15 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+from tests.proofs.figures import write
 from tests.proofs.history.catalogue import MUTANTS, Mutant
-from tests.proofs.history.trees import ROOT, git, heading, run_tests, unpack
-
-ABOUT = """\
-The code, broken on purpose in one place at a time, and the test of the short run that noticed first. Each try is one
-run of pytest on one database; `tests/proofs/history/catalogue` has the changes and their tests."""
+from tests.proofs.history.trees import ROOT, git, run_tests, unpack
 
 KEPT = ROOT / ".prove" / "mutants"
-HEAD = "| # | what is broken | place | database | noticed by | seconds |\n| --- | --- | --- | --- | --- | --- |"
+HEAD = "| # | what is broken | place | noticed by | database | seconds |\n| --- | --- | --- | --- | --- | --- |"
 #: of healthy code; broken code may take three times as long as healthy code, and this
 HEALTHY_SECONDS, MORE_SECONDS = 900.0, 60.0
 BROAD = [
@@ -162,24 +159,25 @@ def try_all(chosen: Sequence[tuple[int, Mutant]], *, broad: bool) -> dict[int, F
 
 
 def main(arguments: list[str]) -> int:
-    """Print the page; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
+    """Print and write a row for each mutant; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
     numbers = {int(word) for word in arguments if word.isdigit()}
     chosen = [(number, one) for number, one in enumerate(MUTANTS, 1) if not numbers or number in numbers]
     for number, mutant in chosen:
         if mutant.database != "sqlite" and f"JOBQUEUE_TEST_{mutant.database.upper()}_URL" not in os.environ:
             sys.exit(f"mutant {number} needs {mutant.database}: run this under python -m tests.servers run --")
     found = try_all(chosen, broad="--broad" in arguments)
-    if not numbers:
-        print(heading("mutants", ABOUT))
     print(HEAD)
     for number, mutant in chosen:
         one = found[number]
         by = f"`{one.by}`" if one.by else "**nothing**"
         by += "" if one.healthy else " **(fails on healthy code)**"
-        print(f"| {number} | {mutant.what} | `{mutant.place}` | {mutant.database} | {by} | {one.seconds:.0f} |")
-    good = sum(one.is_good for one in found.values())
-    print(f"\n{good} of {len(found)} are noticed. One of them alone: `python -m tests.proofs.history.mutants NUMBER`.")
-    return int(good < len(found))
+        row = {"#": number, "what is broken": mutant.what, "place": f"`{mutant.place}`", "noticed by": by}
+        print(f"| {' | '.join(map(str, [*row.values(), mutant.database, f'{one.seconds:.0f}']))} |")
+        write("Each of them, with the test that noticed first.", mutant.database, [row | {"seconds": one.seconds}])
+    noticed = f"{sum(one.is_good for one in found.values())} of {len(found)}"
+    print(f"{noticed} are noticed")
+    write("Guards that were taken out of the code, one at a time.", "all", [{"noticed": noticed}])
+    return int(not all(one.is_good for one in found.values()))
 
 
 if __name__ == "__main__":
