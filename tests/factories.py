@@ -1,7 +1,6 @@
-"""What tests make and look at: rows, moments of the database's clock, conditions that come true."""
+"""What tests make and look at: rows, and moments of the database's clock."""
 
 import itertools
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -12,7 +11,6 @@ from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.models import Job
 from jobqueue.transitions import Lease, ack, cancel, claim, fail
-from tests.patience import patient
 
 _numbers = itertools.count(1)
 
@@ -115,17 +113,6 @@ def enqueue_times(count, call, *arguments):
     with transaction.atomic():
         for _ in range(count):
             call.enqueue(*arguments)
-
-
-def wait_until(condition, seconds=20.0, what="the condition"):
-    """The first true value of condition(), looked at every 20 ms; AssertionError after `seconds`, see patient()."""
-    begun = time.monotonic()
-    while True:
-        if value := condition():
-            return value
-        waited = time.monotonic() - begun
-        assert waited < patient(seconds), f"{what} did not come true within {waited:.0f} s"
-        time.sleep(0.02)
 
 
 def run_lease(lease):

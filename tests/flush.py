@@ -29,7 +29,7 @@ def drop_when_nobody_is_there():
 
     def wait_and_drop(self, name, verbosity):
         # Models cannot be imported before Django is set up.
-        from tests.factories import wait_until
+        from tests.patience import wait_until
 
         with self._nodb_cursor() as cursor:
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import connection
 
-from tests.factories import wait_until
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 
@@ -14,7 +14,7 @@ def wait_for_purge():
         with connection.cursor() as cursor:
             # Or the length of the history is only counted anew after 128 rounds.
             cursor.execute("SET GLOBAL innodb_purge_rseg_truncate_frequency = 1")
-        wait_until(lambda: _history() == 0, 30, "the purge of what earlier tests have deleted")
+        wait_until(lambda: _history() == 0, what="the purge of what earlier tests have deleted")
 
 
 def _history():

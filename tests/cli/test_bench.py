@@ -19,9 +19,9 @@ from jobqueue.transitions.claiming.candidates import BENCH_QUEUE
 from jobqueue.worker.shared.queue_choice import parse
 from tests.cli.helpers import printed, read_json, refused
 from tests.cli.processes import start
-from tests.factories import expire, make_in_state, row, wait_until
+from tests.factories import expire, make_in_state, row
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 
 run, read = partial(printed, "bench"), partial(read_json, "bench")
 

@@ -9,9 +9,9 @@ from django.db import Error, connection, connections
 from jobqueue.db import Fault, fault_vendor, stuck_statements
 from jobqueue.db.stuck_statements import StatementTimer, StuckStatements, watched
 from jobqueue.wakeup.postgres import PostgresSubscription
-from tests.factories import wait_until
 from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 

@@ -15,9 +15,9 @@ from jobqueue.doctor.server import driver_timeouts
 from jobqueue.models import Job
 from tests.blocking import let_lists_expire
 from tests.doctor.helpers import PLAIN, add_worker, ids, the
-from tests.factories import wait_until
 from tests.marks import committed
 from tests.outbox.helpers import other_connection
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db

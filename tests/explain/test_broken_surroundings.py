@@ -18,8 +18,9 @@ from jobqueue.transitions import ack, reap
 from tests.blocking import let_lists_expire
 from tests.explain.broken import locked, refusing_writes
 from tests.explain.helpers import checked, codes, first, of_job, of_queue
-from tests.factories import claim_one, make_job, now, set_columns, wait_until
+from tests.factories import claim_one, make_job, now, set_columns
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 MINUTE = timedelta(minutes=1)

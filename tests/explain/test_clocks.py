@@ -9,8 +9,9 @@ from jobqueue.explain import explain_backlog, explain_job, explain_queue
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.explain.helpers import checked, codes, named
-from tests.factories import claim_one, make_job, wait_until
+from tests.factories import claim_one, make_job
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.conftest import start  # noqa: F401
 from tests.process.harness import SHORT
 

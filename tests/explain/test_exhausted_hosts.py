@@ -8,8 +8,9 @@ from jobqueue.explain import explain_backlog, explain_queue
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.explain.helpers import checked, codes, codes_here, first, named, of_job, of_queue
-from tests.factories import make_job, wait_until
+from tests.factories import make_job
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import SHORT
 
 MB = 2**20

@@ -16,8 +16,9 @@ from tests.app import tasks
 from tests.cli.helpers import read_json
 from tests.explain.broken import end_sessions_of, ports_of
 from tests.explain.helpers import checked, codes, first, named
-from tests.factories import job, set_columns, wait_until
+from tests.factories import job, set_columns
 from tests.marks import committed, on_a_wire
+from tests.patience import wait_until
 from tests.process.conftest import account, gate, start  # noqa: F401
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR

@@ -13,7 +13,7 @@ from jobqueue.lockstats import recorder
 from jobqueue.lockstats.report import read_redone
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
-from tests.factories import wait_until
+from tests.patience import wait_until
 from tests.proofs.figures import figure, pytest_runtest_makereport  # noqa: F401
 from tests.settings import VENDOR
 

@@ -16,9 +16,10 @@ from jobqueue.models import Job
 from jobqueue.transitions import claim, reap
 from jobqueue.worker.child.outcomes import settle
 from tests.app.models import Account
-from tests.factories import expire, make_due, run_lease, state, wait_until
+from tests.factories import expire, make_due, run_lease, state
 from tests.faults.conftest import kill
 from tests.faults.moments import cut_at
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 PASSED, KILLED = 0, -signal.SIGKILL
@@ -114,7 +115,7 @@ def recover(job_id):
             work("second")
         return state(job_id) in ("DONE", "FAILED", "CANCELED")
 
-    wait_until(step, 20, "the job's end")
+    wait_until(step, what="the job's end")
 
 
 def check(job_id, owner, where):

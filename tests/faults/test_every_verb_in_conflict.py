@@ -16,10 +16,10 @@ from jobqueue.models import Job, JobAttempt, LaneEntry, MutexRow
 from jobqueue.signals import transaction_retried
 from jobqueue.transitions import claim, fail, reap
 from tests.blocking import somebody_waits
-from tests.factories import claim_one, expire, make_in_state, make_job, set_columns, state, wait_until
+from tests.factories import claim_one, expire, make_in_state, make_job, set_columns, state
 from tests.faults.test_lock_conflicts import ended, in_thread, lock_row, look_for_deadlocks_after
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 pytestmark = [

@@ -15,9 +15,9 @@ from jobqueue.lockstats import recorder
 from jobqueue.models import Job, RedoneStat
 from jobqueue.transitions import ack, ack_many, claim
 from tests.blocking import somebody_waits
-from tests.factories import claim_one, make_job, make_jobs, state, wait_until
+from tests.factories import claim_one, make_job, make_jobs, state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 pytestmark = [

@@ -18,8 +18,9 @@ from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle_alone
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import Ending, Outcome
-from tests.factories import job, make_jobs, state, wait_until
+from tests.factories import job, make_jobs, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.proxy import CuttingProxy, cutting_proxy
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -75,7 +76,7 @@ def states(outcomes):
 def test_a_result_that_is_cut_off_on_the_way_ends_its_job_and_no_other(ack_each):
     outcomes = outcomes_of("short", LONG, "short too", None, LONG, ack_each=ack_each)
     with settling(*outcomes) as (proxy, _, pool):
-        wait_until(lambda: len(pool.written) == 5, 10, "five free places")
+        wait_until(lambda: len(pool.written) == 5, what="five free places")
         assert proxy.refused
         assert states(outcomes) == ["DONE", "FAILED", "DONE", "DONE", "FAILED"]
         # And what ends from now on is written at once.
@@ -83,7 +84,7 @@ def test_a_result_that_is_cut_off_on_the_way_ends_its_job_and_no_other(ack_each)
         (later,) = outcomes_of("later")
         pool.ends.put(later)
         # Counted, and its place free: that comes after the commit.
-        wait_until(lambda: len(pool.written) == 6, 5, "the end of a later one")
+        wait_until(lambda: len(pool.written) == 6, what="the end of a later one")
         assert state(later.lease.job_id) == "DONE"
         assert proxy.refused == before
     failed = job(outcomes[1].lease.job_id)
@@ -97,7 +98,7 @@ def test_a_failure_whose_words_are_cut_off_on_the_way_is_charged_in_other_words(
     first, second = outcomes_of(None, None)
     first.ending, first.error = Ending.FAILED, ValueError("x" * (LONGEST + 5_000))
     with settling(first, second):
-        wait_until(lambda: states([first, second]) == ["READY", "DONE"], 10, "both ends")
+        wait_until(lambda: states([first, second]) == ["READY", "DONE"], what="both ends")
     assert JobAttempt.objects.filter(job_id=first.lease.job_id).count() == 1
     assert "could not be stored" in job(first.lease.job_id).last_error
 
@@ -107,7 +108,7 @@ def test_while_the_database_is_away_nothing_is_given_up():
     outcomes = outcomes_of("short", LONG)
     with settling(*outcomes) as (proxy, away, _):
         proxy.longest = 0
-        wait_until(lambda: away.failures >= 4, 20, "some tries")
+        wait_until(lambda: away.failures >= 4, what="some tries")
         proxy.longest = None
     assert states(outcomes) == ["DONE", "DONE"]
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
@@ -123,7 +124,7 @@ class Forgiving(CuttingProxy):
 def test_what_was_cut_off_for_a_while_is_written_all_the_same():
     outcomes = outcomes_of("short", LONG)
     with settling(*outcomes, kind=Forgiving) as (proxy, _, _):
-        wait_until(lambda: states(outcomes) == ["DONE", "DONE"], 10, "both ends")
+        wait_until(lambda: states(outcomes) == ["DONE", "DONE"], what="both ends")
         assert proxy.refused == 6
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
@@ -135,10 +136,10 @@ def test_one_whose_row_is_locked_too_waits_for_that_alone():
         with holding(lambda: list(held(first.lease).select_for_update())):
             pool.ends.put(first, second)
             wait_until(
-                lambda: first.row_locked and state(second.lease.job_id) == "DONE", 10, "the end of the other one"
+                lambda: first.row_locked and state(second.lease.job_id) == "DONE", what="the end of the other one"
             )
             assert state(first.lease.job_id) == "PROCESSING"
-        wait_until(lambda: state(first.lease.job_id) == "FAILED", 10, "its end")
+        wait_until(lambda: state(first.lease.job_id) == "FAILED", what="its end")
 
 
 @pytest.mark.parametrize(

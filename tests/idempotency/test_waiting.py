@@ -11,9 +11,8 @@ from jobqueue.models import IdempotencyRecord
 from jobqueue.transactions import retry_transaction
 from tests.app.models import Account
 from tests.blocking import waiters
-from tests.factories import wait_until
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 

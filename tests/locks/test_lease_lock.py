@@ -18,11 +18,11 @@ from jobqueue.locks.fence_floor import sweep
 from jobqueue.maintenance import lock_sweeper
 from jobqueue.models import FenceFloor, LockRow
 from tests.blocking import somebody_waits
-from tests.factories import seconds_from_now, wait_until
+from tests.factories import seconds_from_now
 from tests.faults.conftest import kill, session_id
 from tests.locks.helpers import expire, row
 from tests.marks import finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 

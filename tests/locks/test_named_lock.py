@@ -12,10 +12,9 @@ from jobqueue.db.mysql.locks import cluster_problem
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks import named_lock
 from jobqueue.locks.named import NamedLock
-from tests.factories import wait_until
 from tests.faults.conftest import kill, session_id
 from tests.marks import finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor
 from tests.settings import VENDOR
 

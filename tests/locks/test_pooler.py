@@ -10,8 +10,8 @@ from django.db import connection
 
 from jobqueue.exceptions import NotSupported
 from jobqueue.locks import lease_lock, named_lock
-from tests.factories import wait_until
 from tests.marks import finding
+from tests.patience import wait_until
 from tests.races.actors import Actor
 from tests.servers import packages
 from tests.servers.net import free_port

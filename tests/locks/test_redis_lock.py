@@ -16,9 +16,8 @@ from jobqueue.exceptions import InvalidValue, LockLost, LockNotAcquired, LockNot
 from jobqueue.locks import redis as redis_module
 from jobqueue.locks import redis_lock
 from jobqueue.locks.redis import FENCE_PREFIX, PREFIX, _client
-from tests.factories import wait_until
 from tests.marks import finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import all_at_once
 from tests.settings import VENDOR
 

@@ -13,10 +13,9 @@ from jobqueue.exceptions import LockLost, LockNotHeld
 from jobqueue.locks import lease_lock, named_lock
 from jobqueue.locks.redis import _client
 from jobqueue.models import LockRow
-from tests.factories import wait_until
 from tests.locks.helpers import expire, make_lock, row
 from tests.marks import finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once
 from tests.settings import VENDOR
 

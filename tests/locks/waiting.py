@@ -8,7 +8,7 @@ from django.db import connection, connections
 
 from jobqueue.db import vendor
 from tests.blocking import somebody_waits
-from tests.factories import wait_until
+from tests.patience import wait_until
 
 TABLE = "lock_story"
 

@@ -16,10 +16,9 @@ from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECON
 from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import cleaner
 from jobqueue.models import LockFinding, LockStat
-from tests.factories import wait_until
 from tests.locks.helpers import expire, make_lock
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 KINDS = ["lease", "redis"] + (["named"] if VENDOR != "sqlite" else [])

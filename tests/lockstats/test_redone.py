@@ -37,8 +37,9 @@ from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.admin.helpers import client_of, person, root, text_of
-from tests.factories import claim_one, make_job, wait_until
+from tests.factories import claim_one, make_job
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 PAGE = "/admin/jobqueue/lockstat/"

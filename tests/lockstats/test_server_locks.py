@@ -17,10 +17,10 @@ from jobqueue.lockstats.report import read_findings, read_server
 from jobqueue.lockstats.wording import finding_lines
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockFinding, LockRow
-from tests.factories import wait_until
 from tests.locks.helpers import expire
 from tests.locks.waiting import TABLE, deadlock, diagnostics, fresh, one_waits
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 INNODB = VENDOR in ("mysql", "mariadb")

@@ -16,9 +16,10 @@ from jobqueue.stats import recorder, totals
 from jobqueue.stats.histogram import BOUNDS_SECONDS
 from jobqueue.transitions import ack, claim, discard, fail, reap
 from tests.blocking import let_lists_expire
-from tests.factories import expire, make_job, make_jobs, set_columns, wait_until
+from tests.factories import expire, make_job, make_jobs, set_columns
 from tests.marks import committed
 from tests.metrics.helpers import figures, of
+from tests.patience import wait_until
 from tests.settings import VENDOR
 from tests.stats.helpers import add, counted
 

@@ -14,10 +14,9 @@ from jobqueue.backoff import Backoff
 from jobqueue.outbox import Relay
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.routes import DownTracker, Routes
-from tests.factories import wait_until
 from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 kombu = pytest.importorskip("kombu")
@@ -105,7 +104,7 @@ def test_while_rabbitmq_is_down_events_wait_without_a_charge_and_arrive_in_order
             drain(relay)
             return not pending()
 
-        wait_until(arrived, 40, "delivery after the restart")
+        wait_until(arrived, what="delivery after the restart")
         relay.close()
     messages = fetch(rabbitmq.url, queue, 4)
     assert [message.payload["n"] for message in messages] == [0, 1, 2, 3]

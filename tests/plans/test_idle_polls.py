@@ -20,8 +20,9 @@ from jobqueue.worker.monitor.monitor import Monitor
 from jobqueue.worker.shared.queue_choice import Selection, parse
 from jobqueue.worker.shared.scoreboard import Hold, Scoreboard
 from jobqueue.worker.shared.worker_options import Options
-from tests.factories import make_job, set_columns, wait_until
+from tests.factories import make_job, set_columns
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.settings import FULL, VENDOR
 
 pytestmark = committed

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from django.db import OperationalError, connection
 
-from tests.factories import wait_until
 from tests.launch import ROOT, launch
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import nothing_is_open
 
 # Short are the heartbeats: no lease must run out because a busy machine lets nobody renew it for some seconds. Tests
@@ -110,7 +109,7 @@ class Group:
 
         What it had locked would stay locked, and whoever is to go on without it would wait for the test.
         """
-        wait_until(lambda: self._frozen_cleanly(pids), 60, "a moment without a transaction")
+        wait_until(lambda: self._frozen_cleanly(pids), what="a moment without a transaction")
 
     def thaw(self, *pids):
         """SIGCONT to the same processes."""
@@ -149,7 +148,7 @@ class Group:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(patient(10))
-        wait_until(lambda: not self.members(), 10, "the end of all processes")
+        wait_until(lambda: not self.members(), what="the end of all processes")
 
 
 def kill_sessions():

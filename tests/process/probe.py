@@ -10,8 +10,8 @@ from pathlib import Path
 
 from django.db import connection
 
-from tests.factories import expire, job, seconds_from_now, wait_until
-from tests.patience import patient
+from tests.factories import expire, job, seconds_from_now
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 OPEN = {
@@ -115,7 +115,7 @@ def wait_until_asleep(pids):
     One that looks at the queue every few milliseconds wakes for each look, and on a busy machine it may wait for its
     turn meanwhile, which is no sleep.
     """
-    wait_until(lambda: _sleeps(pids), 60, "processes that sleep")
+    wait_until(lambda: _sleeps(pids), what="processes that sleep")
 
 
 def _sleeps(pids):

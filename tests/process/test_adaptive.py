@@ -10,8 +10,9 @@ from django.db import connection, connections
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import enqueue_times, state, wait_until
+from tests.factories import enqueue_times, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import kill_sessions
 from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
@@ -73,7 +74,7 @@ def test_an_absent_database_lowers_the_level_and_its_return_restores_it_within_s
     account.set_password(account.password)
     group.prints("answers again")
     # Seven steps of half a second, on a machine that may have other things to do.
-    wait_until(lambda: at_full_level(group) and metric(port, "jobs_allowed") == 8, 20)
+    wait_until(lambda: at_full_level(group) and metric(port, "jobs_allowed") == 8)
     # Claims that became slow for another reason, on a machine with other things to do, are told too.
     told = wait_until(lambda: at_full_level(group) and up_to_full(changes(group)[len(before) :]))
     assert_each_is_told(told, (before or [(8, "")])[-1][0])
@@ -95,7 +96,7 @@ def test_long_jobs_do_not_keep_a_child_from_noticing_that_the_database_is_back(a
     wait_until(lambda: 1 in levels(group), what="the lowest level")
     account.set_password(account.password)
     job_id = tasks.add.enqueue(1, 1).id
-    wait_until(lambda: state(job_id) == "DONE", 15, "a job that was enqueued while another one runs")
+    wait_until(lambda: state(job_id) == "DONE", what="a job that was enqueued while another one runs")
     gate.touch()
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
@@ -137,13 +138,13 @@ def test_statements_that_became_much_slower_lower_the_level(worker):
     slowdown = Slowdown()
     slowdown.start()
     try:
-        wait_until(lambda: levels(group), 30, "a lower level")
+        wait_until(lambda: levels(group), what="a lower level")
     finally:
         slowdown.over.set()
         slowdown.join()
     assert levels(group)[0] == 4
     group.prints("many times longer than usual")
-    wait_until(lambda: at_full_level(group), 15, "full concurrency")
+    wait_until(lambda: at_full_level(group), what="full concurrency")
 
 
 OUTSIDE = tasks.depends_on.using(queue_name="outside", dependency="outside")
@@ -164,13 +165,13 @@ def test_a_failing_dependency_opens_its_breaker_until_it_is_back(worker, evidenc
     wait_until(lambda: behind_the_breaker().count() >= 30, what="jobs that wait for the breaker")
     begun, seen = time.monotonic(), len(evidence.read("start"))
     others = [tasks.add.enqueue(n, n).id for n in range(50)]
-    wait_until(lambda: {state(i) for i in others} == {"DONE"}, 5, "the work of another queue")
+    wait_until(lambda: {state(i) for i in others} == {"DONE"}, what="the work of another queue")
     wait_until(lambda: time.monotonic() - begun > 4)
     # A probe each second.
     assert len(evidence.read("start")) - seen <= 2 + (time.monotonic() - begun)
     assert metric(port, "breakers_open") >= 1
     outside.touch()
-    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 10, "the end of all jobs")
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
     group.prints("the circuit breaker of outside is closed: the probe succeeded")
     wait_until(lambda: metric(port, "breakers_open") == 0, what="its figure")
     group.signal(signal.SIGTERM)
@@ -200,7 +201,7 @@ def test_a_task_whose_dependency_is_down_holds_up_no_other_task_of_its_queue(wor
     enqueue_times(150, tasks.depends_on.using(dependency="outside"), str(tmp_path / "outside"))
     other = tasks.add.enqueue(1, 1).id
     group = worker(*LONG, "--batch-size", 10, "--concurrency", 2)
-    wait_until(lambda: state(other) == "DONE", 5, "the job of the other task")
+    wait_until(lambda: state(other) == "DONE", what="the job of the other task")
     group.prints(OPEN)
     # Not all of those before it have been tried.
     assert len({job_id for _, _, job_id, *_ in evidence.read("start")}) < 150

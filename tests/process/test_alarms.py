@@ -10,8 +10,9 @@ from jobqueue import alarms
 from jobqueue.models import Job, JobAlarm
 from tests.alarms.helpers import look_again
 from tests.alarms.receivers import http_receiver, smtp_sink
-from tests.factories import make_jobs, wait_until
+from tests.factories import make_jobs
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 QUEUE = "nobody-serves-this"
@@ -44,15 +45,15 @@ def test_two_workers_tell_of_an_incident_once_and_a_restart_tells_nothing(worker
     environment, _, sink, receiver = told
     make_jobs(5, QUEUE)
     groups = [worker("--queues=other", **environment) for _ in range(2)]
-    wait_until(lambda: receiver.requests and sink.mails, 90, "a mail and a webhook")
+    wait_until(lambda: receiver.requests and sink.mails, what="a mail and a webhook")
     wait_until(nothing_to_tell)
     stop(groups)
     groups = [worker("--queues=other", **environment) for _ in range(2)]
     looked_at = JobAlarm.objects.get(queue=QUEUE).looked_at
-    wait_until(lambda: JobAlarm.objects.get(queue=QUEUE).looked_at > looked_at, 60, "a look after the restart")
+    wait_until(lambda: JobAlarm.objects.get(queue=QUEUE).looked_at > looked_at, what="a look after the restart")
     assert (states(receiver), len(sink.mails)) == (["firing"], 1)
     Job.objects.all().delete()
-    wait_until(lambda: len(receiver.requests) > 1 and len(sink.mails) > 1, 90, "the end")
+    wait_until(lambda: len(receiver.requests) > 1 and len(sink.mails) > 1, what="the end")
     wait_until(nothing_to_tell)
     stop(groups)
     assert states(receiver) == ["firing", "ended"]

@@ -9,8 +9,9 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.dead_letters import redrives
 from jobqueue.dead_letters.alone import request_alone
 from tests.app import tasks
-from tests.factories import expire, job, set_columns, state, wait_until
+from tests.factories import expire, job, set_columns, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.probe import renewed, starts
 
 pytestmark = committed

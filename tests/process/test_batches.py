@@ -7,8 +7,9 @@ from collections import Counter
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import LONG
 from tests.process.probe import starts
 
@@ -53,8 +54,8 @@ def test_a_row_that_kills_its_worker_is_failed_after_its_attempts_and_takes_nobo
     after = enqueue_many("loads", [{}] * 20, max_attempts=2)
     only = enqueue("loads", {}, max_attempts=1)
     worker(*LONG, "--concurrency", 1)
-    wait_until(lambda: state(poison) == "FAILED", 40)
-    wait_until(lambda: {state(i) for i in (*before, *after, only)} == {"DONE"}, 20)
+    wait_until(lambda: state(poison) == "FAILED")
+    wait_until(lambda: {state(i) for i in (*before, *after, only)} == {"DONE"})
     lines = evidence.read("start")
     shown = [(line[3], line[5]) for line in lines if line[2] == str(poison)]
     assert shown == [("1", "41"), ("2", "1"), ("3", "1")], "attempts, and how many were in the call"

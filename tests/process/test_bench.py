@@ -9,8 +9,8 @@ from jobqueue import enqueue_many
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import BENCH_QUEUE
 from tests.app import tasks
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 

@@ -8,8 +8,8 @@ from jobqueue import bulk_verbs, enqueue_many
 from jobqueue.bulk_verbs import Who
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import AuditEvent, Job
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 #: so many jobs that the worker is killed before it is done; deleting is faster than writing, and gets more jobs
@@ -38,7 +38,7 @@ def test_when_its_worker_is_killed_another_one_goes_on_where_it_was(verb, count,
     dead_letters(count)
     event = record(verb)
     first = worker("--queues=-old")
-    wait_until(changed, 60, "the first chunk")
+    wait_until(changed, what="the first chunk")
     first.signal_all(signal.SIGKILL)
     first.end()
     half = AuditEvent.objects.get()
@@ -47,7 +47,7 @@ def test_when_its_worker_is_killed_another_one_goes_on_where_it_was(verb, count,
     # A chunk and its progress are committed together.
     assert (half.changed, half.refused, left) == (half.changed, 0, count - half.changed)
     second = worker("--queues=-old")
-    wait_until(lambda: AuditEvent.objects.get().ended_at, 120, "the end of the bulk action")
+    wait_until(lambda: AuditEvent.objects.get().ended_at, what="the end of the bulk action")
     done = AuditEvent.objects.get()
     assert (done.pk, done.phase, done.changed, done.refused) == (event.pk, "done", count, 0)
     found = {*Job.objects.filter(queue="old").values_list("status", "epoch", "max_attempts")}
@@ -63,10 +63,10 @@ def test_two_workers_share_the_chunks_and_the_loss_of_one_is_not_noticed(worker)
     dead_letters(JOBS)
     record("retry")
     groups = [worker("--queues=-old") for _ in range(2)]
-    wait_until(changed, 60, "the first chunk")
+    wait_until(changed, what="the first chunk")
     groups[0].signal_all(signal.SIGKILL)
     groups[0].end()
-    wait_until(lambda: AuditEvent.objects.get().ended_at, 120, "the end of the bulk action")
+    wait_until(lambda: AuditEvent.objects.get().ended_at, what="the end of the bulk action")
     done = AuditEvent.objects.get()
     assert (done.phase, done.changed, done.refused) == ("done", JOBS, 0)
     assert {*Job.objects.filter(queue="old").values_list("status", "epoch")} == {(Job.Status.READY, 1)}
@@ -78,13 +78,13 @@ def test_stop_ends_it_while_a_worker_carries_it_out(worker):
     dead_letters(JOBS)
     event = record("retry")
     group = worker("--queues=-old")
-    wait_until(changed, 60, "the first chunk")
+    wait_until(changed, what="the first chunk")
     assert bulk_verbs.stop(event.pk, by="ann")
     stopped = AuditEvent.objects.get()
     assert (stopped.phase, stopped.problem) == ("stopped", "stopped by ann")
     # Another action, which the same worker does: it has nothing to do with the first one any more.
     other = bulk_verbs.record("cancel", {"queue": "old", "state": "ready"}, who=Who(program="a test"))
-    wait_until(lambda: AuditEvent.objects.get(pk=other.pk).ended_at, 120, "the end of the other action")
+    wait_until(lambda: AuditEvent.objects.get(pk=other.pk).ended_at, what="the end of the other action")
     last = AuditEvent.objects.get(pk=event.pk)
     assert (last.changed, last.ended_at) == (stopped.changed, stopped.ended_at)
     assert Job.objects.filter(queue="old", epoch=1).count() == stopped.changed

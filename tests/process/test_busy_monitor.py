@@ -8,8 +8,9 @@ import pytest
 
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
-from tests.factories import job, now, seconds_from_now, wait_until
+from tests.factories import job, now, seconds_from_now
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import SHORT
 from tests.process.probe import renewed, starts
 from tests.races.actors import holding

@@ -6,9 +6,9 @@ from datetime import timedelta
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import Job, Worker
 from tests.app import tasks
-from tests.factories import enqueue_times, job, state, wait_until
+from tests.factories import enqueue_times, job, state
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import LONG
 
 pytestmark = committed
@@ -34,7 +34,7 @@ def test_longer_jobs_after_short_ones_are_shared_with_workers_that_are_idle(work
         worker(*LONG, "--concurrency", 1)
     wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == 4, what="all workers")
     enqueue_times(40, tasks.sleep, NAP_SECONDS)
-    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 60, "the end of all jobs")
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
     shares = Counter(line[1] for line in evidence.read("start"))
     assert len(shares) == 4
     # Ten each, if nobody ever waits for another one, and all get as much of the machine.
@@ -49,7 +49,7 @@ def test_an_urgent_job_passes_what_was_claimed_before_it_and_has_not_begun(worke
     wait_until(lambda: started(evidence), what="the first of them")
     urgent = int(tasks.gated.using(priority=100).enqueue("/").id)
     before = len(started(evidence))
-    wait_until(lambda: state(urgent) == "DONE", 40, "the urgent job")
+    wait_until(lambda: state(urgent) == "DONE", what="the urgent job")
     assert started(evidence).index(urgent) <= before + 18
     Job.objects.ready().delete()
 

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import kill_sessions
 from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
@@ -25,9 +26,9 @@ def test_a_worker_counts_connections_that_are_refused_and_its_waits(worker, acco
     kill_sessions()
     # If the thread that claims gets the only connection, the one that writes how the job ended is refused.
     second = tasks.add.enqueue(1, 2).id
-    wait_until(lambda: metric(port, "connections_refused_total") > 0, 60, "a refusal")
+    wait_until(lambda: metric(port, "connections_refused_total") > 0, what="a refusal")
     account.set_limit(None)
-    wait_until(lambda: state(second) == "DONE", 60, "the second job")
+    wait_until(lambda: state(second) == "DONE", what="the second job")
     assert metric(port, "connections_opened_total") > opened
     assert metric(port, "connection_wait_us_total") > waited
     assert "Traceback" not in group.text()

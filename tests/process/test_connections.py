@@ -9,8 +9,9 @@ from django.utils import timezone
 
 from jobqueue.models import Gate, Job, Worker
 from tests.app import tasks
-from tests.factories import enqueue_times, wait_until
+from tests.factories import enqueue_times
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no sessions")]
@@ -42,7 +43,7 @@ def watch(account, until):
         most = max(most, found)
         return until()
 
-    wait_until(look, 60)
+    wait_until(look)
     return most
 
 
@@ -84,7 +85,7 @@ def test_ends_that_are_committed_one_by_one_are_written_on_two_connections(accou
     enqueue_times(400, tasks.work_acked_each, 0)
     account.set_limit(USED)
     group = worker(*OPTIONS, **account.environment(options=KEPT))
-    wait_until(lambda: done() == 400, 60)
+    wait_until(lambda: done() == 400)
     # The monitor has three; each child one that claims, one that writes, and a helper thread if it had to hurry.
     least = 3 + PROCESSES * 2 + (VENDOR == "postgres")
     # One that has just ended may still be counted.

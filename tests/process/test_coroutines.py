@@ -10,8 +10,9 @@ from jobqueue import enqueue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel
 from tests.app import coroutines, tasks
-from tests.factories import enqueue_times, job, state, wait_until
+from tests.factories import enqueue_times, job, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
 
@@ -164,7 +165,7 @@ def test_a_hard_timeout_charges_only_the_coroutine_that_is_late(worker, evidence
     worker(*LONG, JOBQUEUE_TEST_GRACE_SECONDS="1")
     started(evidence, 10)
     late = getattr(coroutines, task).enqueue().id
-    wait_until(lambda: state(late) == "FAILED", 40)
+    wait_until(lambda: state(late) == "FAILED")
     gate.touch()
     wait_until(lambda: done(neighbours))
     assert (job(late).attempts, job(late).cause) == (starts, "timeout")
@@ -305,7 +306,7 @@ def test_a_killed_connection_of_the_coroutines_is_replaced(worker, evidence, gat
     wait_until(lambda: evidence.read("inside"), what="a transaction")
     assert kill_sessions()
     gate.touch()
-    wait_until(lambda: done([*others, cut]), 40, what="the end of all jobs")
+    wait_until(lambda: done([*others, cut]), what="the end of all jobs")
     assert job(cut).attempts == 1
     # They were between two calls. The session that all share was replaced before the next one.
     assert {job(i).attempts for i in others} == {0}

@@ -18,11 +18,11 @@ from jobqueue.exceptions import QueueFull
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.app.models import Ticket
-from tests.factories import enqueue_times, state, wait_until
+from tests.factories import enqueue_times, state
 from tests.failures.shop import Shop
 from tests.marks import committed
 from tests.observer import Observer
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import LONG
 
 pytestmark = committed

@@ -4,8 +4,9 @@ import pytest
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import enqueue_times, job, wait_until
+from tests.factories import enqueue_times, job
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = committed

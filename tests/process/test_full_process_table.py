@@ -11,8 +11,9 @@ import pytest
 
 from jobqueue.models import Job, Worker
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.probe import age_of, monitor_of
 from tests.settings import VENDOR
 
@@ -200,7 +201,7 @@ def test_a_child_without_room_for_its_threads_is_tried_again(crowded, crowd):
     group.prints("no room for its threads")
     crowd.empty()
     job_id = tasks.work.enqueue(0).id
-    wait_until(lambda: state(job_id) == "DONE", 30)
+    wait_until(lambda: state(job_id) == "DONE")
     assert refusals(group) == 1
     assert "Traceback" not in group.text()
     group.signal(signal.SIGTERM)

@@ -5,8 +5,8 @@ import signal
 from jobqueue import group, groups
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 
@@ -16,15 +16,15 @@ def test_the_callback_comes_once_although_workers_are_killed(worker):
         g.add_many(tasks.work, [(0.02,)] * 200)
     workers = [worker() for _ in range(2)]
     for least in (30, 90):
-        wait_until(lambda least=least: groups.get(g.id).done >= least, 60, f"{least} members that are done")
+        wait_until(lambda least=least: groups.get(g.id).done >= least, what=f"{least} members that are done")
         victim = workers.pop(0)
         victim.signal_all(signal.SIGKILL)
         victim.end()
         workers.append(worker())
     # The leases of the dead run out first.
-    wait_until(lambda: groups.get(g.id).state == "ended", 120, "the end of the group")
+    wait_until(lambda: groups.get(g.id).state == "ended", what="the end of the group")
     callbacks = Job.objects.filter(task="tests.app.tasks.group_done")
-    wait_until(lambda: callbacks.filter(status=Job.Status.DONE).exists(), 60, "the callback")
+    wait_until(lambda: callbacks.filter(status=Job.Status.DONE).exists(), what="the callback")
     for one in workers:
         one.signal(signal.SIGTERM)
     assert [one.wait() for one in workers] == [0] * len(workers)

@@ -2,8 +2,9 @@
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import enqueue_times, job, state, wait_until
+from tests.factories import enqueue_times, job, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import LONG
 from tests.process.probe import starts
 
@@ -21,9 +22,9 @@ def test_a_thread_that_no_soft_limit_reaches_is_ended_by_the_hard_one_and_only_i
     group = worker(*LONG, "--concurrency", 4, JOBQUEUE_TEST_GRACE_SECONDS="1")
     starts(evidence, 3)
     stuck = tasks.stuck.using(timeout_seconds=0.2, max_attempts=1).enqueue().id
-    wait_until(lambda: state(stuck) == "FAILED", 20)
+    wait_until(lambda: state(stuck) == "FAILED")
     gate.touch()
-    wait_until(lambda: {state(i) for i in neighbours} == {"DONE"}, 20)
+    wait_until(lambda: {state(i) for i in neighbours} == {"DONE"})
     assert (job(stuck).attempts, job(stuck).cause) == (1, "timeout")
     assert {job(i).attempts for i in neighbours} == {0}
     assert {a.job_id for a in JobAttempt.objects.all()} == {int(stuck)}
@@ -36,7 +37,7 @@ def test_jobs_that_are_always_late_interrupt_a_neighbour_a_few_times_only(worker
     innocent = tasks.sleep.using(priority=1).enqueue(3).id
     enqueue_times(12, tasks.stuck.using(max_attempts=1))
     worker(*LONG, "--concurrency", 4, **ANSWERS)
-    wait_until(lambda: Job.objects.filter(status=Job.Status.FAILED).count() == 12, 60, "the end of those")
+    wait_until(lambda: Job.objects.filter(status=Job.Status.FAILED).count() == 12, what="the end of those")
     wait_until(lambda: state(innocent) == "DONE", what="the end of the other one")
     assert set(Job.objects.filter(status=Job.Status.FAILED).values_list("cause", flat=True)) == {"timeout"}
     assert job(innocent).attempts == 0

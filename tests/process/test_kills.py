@@ -13,19 +13,9 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import cancel
 from tests.app import tasks
-from tests.factories import (
-    enqueue_times,
-    expire,
-    job,
-    now,
-    row,
-    seconds_from_now,
-    set_columns,
-    state,
-    wait_until,
-)
+from tests.factories import enqueue_times, expire, job, now, row, seconds_from_now, set_columns, state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import LONG, kill_sessions
 from tests.process.probe import let_run_out
 from tests.process.probe import starts as started
@@ -88,7 +78,7 @@ def test_a_killed_supervisor_leaves_no_orphans_and_loses_nothing(worker, evidenc
     started(evidence)
     group.signal(signal.SIGKILL)
     gate.touch()
-    wait_until(lambda: not group.members(), 30, "the end of the children")
+    wait_until(lambda: not group.members(), what="the end of the children")
     assert (state(job_id), job(job_id).attempts, len(evidence.read("effect"))) == ("DONE", 0, 1)
 
 
@@ -102,7 +92,7 @@ def test_a_job_that_kills_its_worker_is_failed_after_exactly_max_attempts_starts
     killer = task.using(priority=5).enqueue(*([int(signal.SIGSEGV)] if task is tasks.killed_by else [])).id
     bystanders += [tasks.add.enqueue(n, 0).id for n in range(20)]
     group = worker(*LONG, "--concurrency", 1)
-    wait_until(lambda: state(killer) == "FAILED" and not Job.objects.ready().exists(), 40)
+    wait_until(lambda: state(killer) == "FAILED" and not Job.objects.ready().exists())
     wait_until(lambda: {state(i) for i in bystanders} == {"DONE"})
     assert [line[3] for line in evidence.read("start")] == [str(n + 1) for n in range(most)]
     assert (job(killer).attempts, job(killer).cause) == (most, "lost")
@@ -121,7 +111,7 @@ def test_a_death_repeats_no_more_jobs_than_there_were_threads(worker, evidence):
     for n in range(20):
         tasks.add.enqueue(n, 0)
     worker(*LONG, "--concurrency", 1)
-    wait_until(lambda: Job.objects.filter(status__in=(0, 1)).count() == 0, 40)
+    wait_until(lambda: Job.objects.filter(status__in=(0, 1)).count() == 0)
     assert len(evidence.read("effect")) <= 40 + 1
 
 
@@ -208,7 +198,7 @@ def test_a_running_job_sees_that_it_is_to_be_canceled(worker, evidence):
     worker()
     started(evidence)
     assert cancel(job_id)
-    wait_until(lambda: evidence.read("effect"), 10)
+    wait_until(lambda: evidence.read("effect"))
     assert evidence.read("effect")[0][5] == "1"
     wait_until(lambda: state(job_id) in ("DONE", "CANCELED"))
 
@@ -290,7 +280,7 @@ def test_children_killed_again_and_again_finish_every_job_once(worker, evidence)
         started(evidence, seen + 10)
         children = wait_until(lambda: {int(line[1]) for line in evidence.read("start")[-10:]} & set(group.members()))
         os.kill(rng.choice(sorted(children)), signal.SIGKILL)
-    wait_until(all_done, 50, "the end of all jobs")
+    wait_until(all_done, what="the end of all jobs")
     starts = [(line[2], line[4]) for line in evidence.read("start")]
     assert len(starts) == len(set(starts)), "one claim was started twice"
     # Two threads a child: what runs, and what has just ended and is not written down yet.
@@ -310,7 +300,7 @@ def test_killed_connections_lose_nothing(worker, evidence, rounds):
         wait_until(lambda: len(evidence.read("effect")) >= 40 * (number + 1) or all_done())  # noqa: B023
         killed += kill_sessions()
     deadline = time.monotonic() + patient(30)
-    wait_until(lambda: all_done() or time.monotonic() > deadline, 60)
+    wait_until(lambda: all_done() or time.monotonic() > deadline)
     left = Job.objects.exclude(status=Job.Status.DONE).values_list("pk", "status", "fence", "locked_by", "lock_until")
     assert list(left) == [], f"{len(evidence.read('effect'))} effects; now {now()}\n{group.text()[-3000:]}"
     assert killed >= rounds

@@ -12,8 +12,9 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import ResultError
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import now, state, wait_until
+from tests.factories import now, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import ROOT
 from tests.races.actors import holding
 from tests.settings import VENDOR

@@ -7,10 +7,10 @@ import pytest
 from jobqueue.flow import pause
 from jobqueue.models import Worker
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import state
 from tests.marks import committed
 from tests.outbox.helpers import other_connection
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import kill_sessions
 from tests.process.probe import free_port, starts
 from tests.proofs.test_probes import get
@@ -28,7 +28,7 @@ class Watched:
         lease = ("--lease", f"{self.seconds}s", "--heartbeat", "0.5s")
         probe = ("--probe-port", self.port)
         self.group = start("runworker", *lease, *probe, *options, JOBQUEUE_TEST_LIVE_SECONDS="1", **environment)
-        wait_until(lambda: self.ask("/ready")[0] == 200, 60, "readiness")
+        wait_until(lambda: self.ask("/ready")[0] == 200, what="readiness")
         self.child = Worker.objects.get().pid
 
     def ask(self, path="/live"):
@@ -37,12 +37,12 @@ class Watched:
 
     def dies(self):
         """Wait until it is not live any more; the words."""
-        wait_until(lambda: self.ask()[0] == 503, 60, "an answer 503")
+        wait_until(lambda: self.ask()[0] == 503, what="an answer 503")
         return self.ask()[1]
 
     def revives(self):
         """Wait until it is live again."""
-        wait_until(lambda: self.ask()[0] == 200, 60, "an answer 200")
+        wait_until(lambda: self.ask()[0] == 200, what="an answer 200")
 
     def stays_live(self):
         """It is live at each look for longer than its limit."""
@@ -95,7 +95,7 @@ def test_a_claim_whose_connections_hang_is_not_live_although_the_monitor_has_an_
     assert "has not looked for jobs" in worker.dies()
     proxy.deaf.clear()
     worker.revives()
-    wait_until(lambda: state(job_id) == "DONE", 60, "the job")
+    wait_until(lambda: state(job_id) == "DONE", what="the job")
 
 
 def test_a_worker_that_is_busy_or_paused_is_live(watched, evidence, gate):
@@ -115,11 +115,11 @@ def test_a_worker_without_a_database_is_live_and_not_ready(watched, account):
     worker = watched(**account.environment())
     account.set_password("changed")
     kill_sessions()
-    wait_until(lambda: worker.ask("/ready")[0] == 503, 60, "an answer 503 of /ready")
+    wait_until(lambda: worker.ask("/ready")[0] == 503, what="an answer 503 of /ready")
     worker.stays_live()
     assert worker.ask("/ready") == (503, "the database is unreachable\n")
     account.set_password(account.password)
-    wait_until(lambda: worker.ask("/ready")[0] == 200, 60, "readiness")
+    wait_until(lambda: worker.ask("/ready")[0] == 200, what="readiness")
     worker.stays_live()
 
 
@@ -128,7 +128,7 @@ def test_a_worker_that_is_refused_more_connections_is_live(watched, account):
     worker = watched(**account.environment())
     account.set_limit(1)
     kill_sessions()
-    wait_until(lambda: "the database is unreachable" in worker.group.text(), 60, "a refusal")
+    wait_until(lambda: "the database is unreachable" in worker.group.text(), what="a refusal")
     worker.stays_live()
     account.set_limit(None)
     worker.group.prints("the database answers again")

@@ -11,8 +11,8 @@ from jobqueue.worker.child.process import LockReport
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.probe import free_port, metric
 from tests.settings import VENDOR
 
@@ -24,7 +24,7 @@ def test_a_worker_that_leaves_has_written_what_its_locks_did_and_what_it_redid(w
         tasks.takes_a_lock.enqueue("shared")
     tasks.is_refused_once.enqueue()
     group = worker("--probe-port", port := free_port(), "--processes", 1, "--concurrency", 1)
-    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 60)
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists())
     # Counted in the child at once, and shown by the monitor.
     error = "busy" if VENDOR == "sqlite" else "deadlock"
     assert metric(port, rf'transactions_redone_total\{{error="{error}",verb="counter"\}}') == 1
@@ -41,7 +41,7 @@ def test_a_worker_that_leaves_has_written_what_its_locks_did_and_what_it_redid(w
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks to look at")
 def test_a_worker_takes_its_turn_at_the_servers_locks(worker):
     group = worker()
-    wait_until(lambda: LockRow.objects.filter(pk=lock_watch.TURN).exists(), 20)
+    wait_until(lambda: LockRow.objects.filter(pk=lock_watch.TURN).exists())
     group.end()
     assert "skipping the lock watch" not in group.text()
     assert not Job.objects.exists()

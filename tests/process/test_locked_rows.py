@@ -9,9 +9,9 @@ from django.db import connection
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import job, seconds_from_now, wait_until
+from tests.factories import job, seconds_from_now
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 

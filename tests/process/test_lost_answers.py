@@ -9,8 +9,9 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, Worker
 from jobqueue.transitions import reap, release_held
 from tests.app import tasks
-from tests.factories import expire, job, make_job, row, set_columns, state, wait_until
+from tests.factories import expire, job, make_job, row, set_columns, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.probe import monitor_of
 
 pytestmark = committed
@@ -67,7 +68,7 @@ def test_a_lease_lost_under_a_running_job_is_told_to_it(worker, evidence):
     expire(int(job_id))
     if not reap().total:  # the monitor was faster: the lease lives, so take it away as an operator does
         assert release_held(job_id)
-    wait_until(lambda: evidence.read("effect"), 10, "the word to the body")
+    wait_until(lambda: evidence.read("effect"), what="the word to the body")
     assert evidence.read("effect")[0][5] == "1"
     assert state(job_id) == "READY"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jobqueue import enqueue_many
 from jobqueue.models import Job
-from tests.factories import wait_until
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import LONG
 
 pytestmark = committed
@@ -32,7 +32,7 @@ def all_done():
 def test_jobs_with_long_payloads_are_claimed_a_few_at_a_time(worker, evidence):
     enqueue_long(80)
     worker(*LONG, "--concurrency", 4)
-    wait_until(all_done, 40, "the end of all jobs")
+    wait_until(all_done, what="the end of all jobs")
     (child,) = {line[1] for line in evidence.read("effect")}
     # Some 70 MB without any job, and three copies of each of about 20 payloads.
     assert peak_bytes(child) < 150 * MB, peak_bytes(child) / MB
@@ -42,5 +42,5 @@ def test_jobs_with_long_payloads_are_claimed_a_few_at_a_time(worker, evidence):
 def test_children_that_are_larger_than_allowed_from_the_start_run_their_jobs_all_the_same(worker, evidence):
     enqueue_many("webhooks", [{"n": n} for n in range(20)])
     worker(*LONG, "--concurrency", 1, "--max-rss", "1M")
-    wait_until(all_done, 10, "the end of all jobs")
+    wait_until(all_done, what="the end of all jobs")
     assert len(evidence.read("effect")) == 20

@@ -7,9 +7,9 @@ import pytest
 from jobqueue import flow
 from jobqueue.models import Gate, GateWait, Job, Worker
 from tests.app import tasks
-from tests.factories import enqueue_times, wait_until
+from tests.factories import enqueue_times
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import wait_until_asleep
 
 pytestmark = committed

@@ -4,8 +4,9 @@ import signal
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import enqueue_times, state, wait_until
+from tests.factories import enqueue_times, state
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 
@@ -36,7 +37,7 @@ def test_what_was_claimed_ahead_of_a_long_pause_is_run_by_the_other_worker_alone
     wait_until(lambda: len(evidence.read("effect")) >= 5, what="runs, by which it knows how far to claim ahead")
     waiting = freeze_with_more_in_hand(paused, evidence)
     other = worker("--concurrency", 4)
-    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 40, "the end of all jobs")
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
     paused.thaw()

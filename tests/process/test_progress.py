@@ -2,8 +2,9 @@
 
 from jobqueue.models import JobAttempt
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 

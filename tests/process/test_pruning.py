@@ -8,8 +8,8 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance import pruner
 from jobqueue.models import Job, LockRow
 from tests.app import tasks
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.retention.helpers import DAY, prune
 
 pytestmark = committed
@@ -28,8 +28,8 @@ def test_a_worker_deletes_old_jobs_while_it_runs_others(worker):
     young = old(2500)
     jobs = [int(tasks.add.enqueue(n, 1).id) for n in range(50)]
     group = worker("--queues=-old")
-    wait_until(lambda: Job.objects.filter(queue="old").count() == 1, 60, "the deletion of old jobs")
-    wait_until(lambda: Job.objects.filter(pk__in=jobs, status=Job.Status.DONE).count() == 50, 60)
+    wait_until(lambda: Job.objects.filter(queue="old").count() == 1, what="the deletion of old jobs")
+    wait_until(lambda: Job.objects.filter(pk__in=jobs, status=Job.Status.DONE).count() == 50)
     assert Job.objects.get(queue="old").pk == young
     group.prints("pruner: deleted 2500 ended jobs")
     group.signal(signal.SIGTERM)
@@ -40,13 +40,13 @@ def test_a_worker_deletes_old_jobs_while_it_runs_others(worker):
 def test_one_worker_prunes_for_all(worker):
     old(10)
     groups = [worker() for _ in range(2)]
-    wait_until(lambda: LockRow.objects.filter(pk=pruner.LOCK_NAME).exists(), 60)
+    wait_until(lambda: LockRow.objects.filter(pk=pruner.LOCK_NAME).exists())
 
     def told():
         return sum("pruner: deleted 10 ended jobs" in group.text() for group in groups)
 
     # At the end of the walk, which comes after the deletion.
-    wait_until(told, 60, "the line of the worker that prunes")
+    wait_until(told, what="the line of the worker that prunes")
     assert Job.objects.filter(queue="old").count() == 1
     for group in groups:
         group.signal(signal.SIGTERM)
@@ -57,7 +57,7 @@ def test_one_worker_prunes_for_all(worker):
 def test_a_worker_that_is_killed_while_it_prunes_leaves_nothing_to_repair(worker):
     young = old(20_000)
     group = worker("--queues=-old")
-    wait_until(lambda: Job.objects.filter(queue="old").count() < 20_001, 60, "the first deletion")
+    wait_until(lambda: Job.objects.filter(queue="old").count() < 20_001, what="the first deletion")
     group.signal_all(signal.SIGKILL)
     group.end()
     assert Job.objects.filter(pk=young).exists()

@@ -9,9 +9,9 @@ import time
 
 from jobqueue.models import Worker
 from tests.app import tasks
-from tests.factories import expire, job, seconds_from_now, state, wait_until
+from tests.factories import expire, job, seconds_from_now, state
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import starts
 
 pytestmark = committed

@@ -4,9 +4,9 @@ import signal
 
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import tasks
-from tests.factories import seconds_from_now, state, wait_until
+from tests.factories import seconds_from_now, state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import starts
 
 pytestmark = committed
@@ -31,11 +31,11 @@ def test_a_child_is_replaced_after_its_number_of_jobs(worker, evidence):
     for n in range(30):
         tasks.add.enqueue(n, 0)
     group = worker("--recycle-jobs", 20, "--concurrency", 2, "--batch-size", 5)
-    wait_until(lambda: "recycled: it has run its number of jobs" in reasons(), 40, "a child that has run enough")
+    wait_until(lambda: "recycled: it has run its number of jobs" in reasons(), what="a child that has run enough")
     # Only now: it may have run more than its number before the ends of so many were written.
     for n in range(30):
         tasks.add.enqueue(n, 0)
-    wait_until(all_done, 40)
+    wait_until(all_done)
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
     unharmed(evidence, 60)
@@ -78,7 +78,7 @@ def test_a_recycled_child_gives_back_what_it_claimed_ahead(worker, evidence, tmp
     assert state(running) == "PROCESSING"
     assert group.members()
     gate.touch()
-    wait_until(all_done, 40)
+    wait_until(all_done)
     unharmed(evidence, 31)
 
 
@@ -86,7 +86,7 @@ def test_children_that_started_together_do_not_leave_together(worker):
     # Drawn from a second: that seven of them fall into one tenth comes once in 100 000 runs.
     worker("--recycle-time", "5s", "--processes", 7)
     first = Worker.objects.order_by("id")[:7]
-    wait_until(lambda: len(left := [row.stopped_at for row in first.all()]) == 7 and all(left), 30)
+    wait_until(lambda: len(left := [row.stopped_at for row in first.all()]) == 7 and all(left))
     left = [row.stopped_at for row in first.all()]
     assert (max(left) - min(left)).total_seconds() > 0.1
     assert set(reasons()) == {"recycled: its time is over"}

@@ -7,8 +7,9 @@ import pytest
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -31,7 +32,7 @@ def run_into(refuse, admit, account, worker, evidence, gate):
     group.prints("the database is unreachable")
     wait_until(lambda: evidence.read("effect"), what="the end of the running job")
     admit()
-    wait_until(lambda: {state(i) for i in (running, *waiting)} == {"DONE"}, 40, "the end of all jobs")
+    wait_until(lambda: {state(i) for i in (running, *waiting)} == {"DONE"}, what="the end of all jobs")
     assert len(evidence.read("effect")) == 11, "a run was repeated"
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
     assert not JobAttempt.objects.exists()

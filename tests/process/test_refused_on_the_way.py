@@ -9,8 +9,9 @@ from django.db import connection
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import enqueue_times, job, state, wait_until
+from tests.factories import enqueue_times, job, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.proxy import CuttingProxy
 from tests.settings import VENDOR
 
@@ -35,8 +36,8 @@ def test_a_worker_ends_what_it_can_store_and_goes_on(worker, through):
     long = [int(tasks.add.enqueue("x" * 2 * LONGEST, "y").id) for _ in range(2)]
     enqueue_times(10, tasks.add, 3, 4)
     group = worker("--concurrency", 2, **through)
-    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() == 20, 20, "the ends of the others")
-    wait_until(lambda: {state(job_id) for job_id in long} == {"FAILED"}, 20, "their own ends")
+    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).count() == 20, what="the ends of the others")
+    wait_until(lambda: {state(job_id) for job_id in long} == {"FAILED"}, what="their own ends")
     later = int(tasks.add.enqueue(5, 6).id)
     wait_until(lambda: state(later) == "DONE", what="the end of a later job")
     assert [(job(job_id).cause, job(job_id).attempts, job(job_id).fence) for job_id in long] == [("format", 1, 1)] * 2

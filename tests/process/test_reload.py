@@ -3,8 +3,9 @@
 import signal
 
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import ROOT
 
 pytestmark = committed

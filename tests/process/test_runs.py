@@ -9,19 +9,9 @@ import pytest
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import coroutines, tasks
-from tests.factories import (
-    claim_one,
-    enqueue_times,
-    expire,
-    job,
-    make_job,
-    now,
-    seconds_from_now,
-    set_columns,
-    state,
-    wait_until,
-)
+from tests.factories import claim_one, enqueue_times, expire, job, make_job, now, seconds_from_now, set_columns, state
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import ROOT
 
 pytestmark = committed

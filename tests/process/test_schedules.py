@@ -6,8 +6,8 @@ import signal
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, Schedule, ScheduleTick
 from jobqueue.schedules import known
-from tests.factories import wait_until
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 
@@ -38,11 +38,11 @@ def stop(*groups):
 def test_each_tick_fires_once_with_three_workers_of_which_one_is_killed(worker):
     environment = code(beat={"EVERY": 1, "MISSED": "all"})
     groups = [worker("--queues=nothing", **environment) for _ in range(3)]
-    wait_until(lambda: len(fired()) >= 3, 60, "three ticks")
+    wait_until(lambda: len(fired()) >= 3, what="three ticks")
     groups[0].signal_all(signal.SIGKILL)
     groups[0].end()
     before = len(fired())
-    wait_until(lambda: len(fired()) >= before + 3, 60, "three ticks more")
+    wait_until(lambda: len(fired()) >= before + 3, what="three ticks more")
     stop(*groups[1:])
     ticks = fired()
     assert ticks == [ticks[0] + n for n in range(len(ticks))]
@@ -51,7 +51,7 @@ def test_each_tick_fires_once_with_three_workers_of_which_one_is_killed(worker):
 
 def test_the_job_of_a_tick_runs_and_can_ask_for_it(worker):
     group = worker(**code(beat={"EVERY": 1}))
-    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).exists(), 60, "a job that is DONE")
+    wait_until(lambda: Job.objects.filter(status=Job.Status.DONE).exists(), what="a job that is DONE")
     stop(group)
     job = Job.objects.filter(status=Job.Status.DONE).first()
     assert job.result == job.options["tick"]
@@ -59,12 +59,12 @@ def test_the_job_of_a_tick_runs_and_can_ask_for_it(worker):
 
 def test_a_worker_without_a_scheduler_announces_and_fires_nothing(worker):
     silent = worker("--no-scheduler", **code(beat={"EVERY": 1}))
-    wait_until(lambda: known(), 60, "the announcement")
+    wait_until(lambda: known(), what="the announcement")
     overdue = Schedule.objects.filter(next_at__lt=UtcNowPlus(-3))
-    wait_until(overdue.exists, 60, "a tick that is due for three seconds")
+    wait_until(overdue.exists, what="a tick that is due for three seconds")
     assert not fired()
     firing = worker("--queues=nothing")
-    wait_until(lambda: len(fired()) >= 2, 60, "ticks that the other worker fires")
+    wait_until(lambda: len(fired()) >= 2, what="ticks that the other worker fires")
     stop(firing)
     count = Job.objects.count()
     stop(silent)
@@ -73,13 +73,13 @@ def test_a_worker_without_a_scheduler_announces_and_fires_nothing(worker):
 
 def test_in_a_rolling_deploy_the_new_version_is_in_force_and_stays(worker):
     old = worker(**code(beat={"EVERY": "1h"}, removed={"EVERY": 1}))
-    wait_until(lambda: len(known()) == 2, 60, "the announcement of the old version")
+    wait_until(lambda: len(known()) == 2, what="the announcement of the old version")
     new = worker(**code(beat={"EVERY": "2h"}, added={"EVERY": 1}))
-    wait_until(lambda: {one.name for one in known()} == {"added", "beat", "removed"}, 60, "that of the new one")
-    wait_until(lambda: fired("added"), 60, "a tick of what was added")
+    wait_until(lambda: {one.name for one in known()} == {"added", "beat", "removed"}, what="that of the new one")
+    wait_until(lambda: fired("added"), what="a tick of what was added")
     before = len(fired("removed"))
     # As long as old workers run, what they have goes on.
-    wait_until(lambda: len(fired("removed")) > before, 60, "a tick of what only the old version has")
+    wait_until(lambda: len(fired("removed")) > before, what="a tick of what only the old version has")
     stop(old)
     assert {one.name: one.every_seconds for one in known()} == {"added": 1, "beat": 7200, "removed": 1}
     stop(new)

@@ -4,9 +4,9 @@ import pytest
 
 from jobqueue.models import Job, Worker
 from tests.app import tasks
-from tests.factories import enqueue_times, job, state, wait_until
+from tests.factories import enqueue_times, job, state
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import starts
 from tests.settings import VENDOR
 
@@ -46,7 +46,7 @@ def test_a_claim_that_the_server_has_not_heard_is_made_again_on_another_connecti
     proxy.arm(LOCKING)
     enqueue()
     group.causes(proxy.holed, "nothing was claimed")
-    wait_until(all_are_done, 10, "the ends of all jobs")
+    wait_until(all_are_done, what="the ends of all jobs")
     group.prints(CUT)
     assert group.text().count(CUT) == 1
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
@@ -63,7 +63,7 @@ def test_a_job_whose_claim_was_committed_and_not_answered_runs_without_a_charge(
     group.causes(proxy.holed, "nothing was claimed")
     wait_until(lambda: job(lost).fence, what="the commit")
     enqueue()
-    wait_until(all_are_done, 10, "the ends of all jobs")
+    wait_until(all_are_done, what="the ends of all jobs")
     group.prints(CUT)
     assert group.text().count(CUT) == 1
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
@@ -77,5 +77,5 @@ def test_time_limits_are_enforced_while_a_claim_is_not_answered(idle, proxied, e
     limited = tasks.overlong.enqueue().id
     starts(evidence)
     enqueue()
-    wait_until(lambda: state(limited) == "FAILED", 10, "the end of the job")
+    wait_until(lambda: state(limited) == "FAILED", what="the end of the job")
     assert CUT not in group.text()

@@ -7,10 +7,10 @@ import pytest
 
 from jobqueue.models import OutboxEvent, Worker
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed, finding
 from tests.outbox.helpers import say
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")]
@@ -38,7 +38,7 @@ def test_a_relay_whose_connection_hangs_goes_on(start, proxied, command, needle)
     proxy.arm(needle)
     second = say("fine")
     group.causes(proxy.holed, "the relay did nothing")
-    wait_until(lambda: delivered(second), 20, "the other delivery")
+    wait_until(lambda: delivered(second), what="the other delivery")
     group.prints(CUT)
 
 

@@ -10,9 +10,9 @@ from jobqueue.models import Worker
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import free_port, starts
 from tests.proofs.test_probes import get
 from tests.settings import VENDOR

@@ -4,8 +4,9 @@ import pytest
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import enqueue_times, wait_until
+from tests.factories import enqueue_times
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -36,7 +37,7 @@ def ended():
 def test_acks_are_written_on_another_connection(work, task):
     enqueue_times(20, task, 0)
     group = work(ACK)
-    wait_until(lambda: ended() == 20, 10, "the ends of all jobs")
+    wait_until(lambda: ended() == 20, what="the ends of all jobs")
     group.prints("the database has not answered")
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
@@ -45,9 +46,9 @@ def test_acks_are_written_on_another_connection(work, task):
 def test_an_end_whose_row_stays_locked_by_the_connection_that_hangs_is_left_for_later(work):
     enqueue_times(10, tasks.boom.using(max_attempts=1))
     group = work(rb"INSERT INTO .job_attempt")
-    wait_until(lambda: ended() == 9, 20, "the ends of the others")
+    wait_until(lambda: ended() == 9, what="the ends of the others")
     group.prints("the database has not answered")
     # As the server does when it finds out that nobody is there.
     kill_sessions()
-    wait_until(lambda: ended() == 10, 20, "the last end")
+    wait_until(lambda: ended() == 10, what="the last end")
     assert (set(Job.objects.values_list("attempts", flat=True)), JobAttempt.objects.count()) == ({1}, 10)

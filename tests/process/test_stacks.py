@@ -8,8 +8,9 @@ from jobqueue.maintenance import worker_stacks
 from jobqueue.models import Worker
 from jobqueue.worker.shared.stack_requests import ANSWER_BYTES
 from tests.app import tasks
-from tests.factories import job, wait_until
+from tests.factories import job
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.process.harness import LONG
 
 pytestmark = committed
@@ -99,7 +100,7 @@ def test_nothing_is_written_without_a_request(worker, evidence, tmp_path):
     group = worker(*LONG)
     wait_until(lambda: evidence.read("start"), what="the job")
     before = Worker.objects.get().heartbeat_at
-    wait_until(lambda: Worker.objects.get().heartbeat_at > before, 60, "a heartbeat")
+    wait_until(lambda: Worker.objects.get().heartbeat_at > before, what="a heartbeat")
     assert Worker.objects.values_list("stacks", "stacks_at", "stacks_asked_at").get() == (None, None, None)
     ends(group, gate)
 

@@ -2,8 +2,9 @@
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import enqueue_times, wait_until
+from tests.factories import enqueue_times
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 

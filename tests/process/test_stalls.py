@@ -8,8 +8,9 @@ from django.db import connection
 
 from jobqueue.models import Job, Worker
 from tests.app import tasks
-from tests.factories import job, now, wait_until
+from tests.factories import job, now
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no lock on one table")]
@@ -40,7 +41,7 @@ def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_to
     wait_until(lambda: job(first).status == Job.Status.DONE, what="the first job")
     late = tasks.add.using(run_after=now() + timedelta(seconds=3)).enqueue(3, 4).id
     with locked_table():
-        wait_until(lambda: told(group), 90, "the warning")
+        wait_until(lambda: told(group), what="the warning")
         if VENDOR == "postgres":
             # On the others the thread that writes the rows of workers also reaps, and waits for the lock.
             wait_until(lambda: (Worker.objects.get().troubles or {}).get("stalled"), what="the row of the worker")

@@ -8,8 +8,9 @@ from jobqueue import enqueue_many
 from jobqueue.models import Job, JobStat
 from jobqueue.transitions import claim
 from tests.app import tasks
-from tests.factories import expire, wait_until
+from tests.factories import expire
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.stats.helpers import sums
 
 pytestmark = committed
@@ -28,7 +29,7 @@ def test_a_worker_that_leaves_has_written_how_its_jobs_ended(worker):
     expire(*claim("lost", worker="elsewhere"))
     Job.objects.filter(pk__in=lost).update(max_attempts=1)
     group = worker("--processes", 2, "--concurrency", 2)
-    wait_until(ended, 60)
+    wait_until(ended)
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
     assert sums() == (20, 0, 4, 0, 1)
@@ -42,7 +43,7 @@ def test_a_worker_that_leaves_has_written_how_its_jobs_ended(worker):
 def test_the_monitor_counts_the_end_of_a_job_that_killed_its_process(worker):
     tasks.die.using(max_attempts=1).enqueue()
     group = worker("--processes", 1, "--concurrency", 1)
-    wait_until(ended, 60)
+    wait_until(ended)
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
     assert sums() == (0, 0, 1, 0, 0)

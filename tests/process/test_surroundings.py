@@ -9,9 +9,9 @@ import pytest
 
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.harness import SHORT, command
 from tests.process.probe import monitor_of
 from tests.settings import VENDOR
@@ -71,7 +71,7 @@ def test_children_of_a_supervisor_that_died_while_they_started_do_not_stay(worke
     os.kill(group.pid, signal.SIGKILL)
     group.process.wait(patient(5))
     gate.touch()
-    wait_until(lambda: not group.members(), 10, "the end of its processes")
+    wait_until(lambda: not group.members(), what="the end of its processes")
 
 
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no server that could be silent")
@@ -108,7 +108,7 @@ def test_a_job_that_hangs_does_not_outlive_a_killed_supervisor_for_longer_than_t
     wait_until(lambda: evidence.read("start"), what="the start")
     os.kill(group.pid, signal.SIGKILL)
     group.process.wait(patient(5))
-    wait_until(lambda: not group.members(), 10, "the end of its processes")
+    wait_until(lambda: not group.members(), what="the end of its processes")
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from jobqueue.models import Job
 from tests.app import coroutines, tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed
+from tests.patience import wait_until
 
 pytestmark = committed
 #: a receiver that a busy machine keeps waiting is no reason to leave without it

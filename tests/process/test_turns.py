@@ -6,8 +6,8 @@ from django.db import transaction
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import wait_until
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.process.harness import LONG
 
 pytestmark = committed

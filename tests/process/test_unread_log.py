@@ -10,9 +10,9 @@ import pytest
 
 from jobqueue.models import Job
 from tests.app import tasks
-from tests.factories import job, state, wait_until
+from tests.factories import job, state
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import let_run_out, renewed, starts
 from tests.process.test_busy_monitor import lapse
 

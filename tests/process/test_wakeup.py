@@ -14,9 +14,9 @@ from jobqueue.models import Worker
 from jobqueue.wakeup.redis import PAUSE_SECONDS
 from tests import memories
 from tests.app import tasks
-from tests.factories import state, wait_until
+from tests.factories import state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.probe import monitor_of, starts, wait_until_asleep
 from tests.settings import VENDOR
 
@@ -82,7 +82,7 @@ def silently(add):
 
 
 def runs_at_once(job_id):
-    wait_until(lambda: state(job_id) == "DONE", AT_ONCE, "the end of the job")
+    wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -102,7 +102,7 @@ def test_a_burst_wakes_as_many_children_as_it_needs(worker, messenger, evidence,
     wait_until_idle(messenger, 4)
     for _ in range(4):
         tasks.gated.enqueue(str(gate))
-    wait_until(lambda: len(evidence.read("start")) == 4, AT_ONCE, "four starts")
+    wait_until(lambda: len(evidence.read("start")) == 4, what="four starts")
     gate.touch()
 
 
@@ -175,7 +175,7 @@ def test_a_job_wakes_its_own_worker_on_every_database_without_any_messenger(work
     starts(evidence)
     wait_until_idle()
     now.touch()
-    wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
+    wait_until(lambda: evidence.read("effect"), what="the second job")
     gate.touch()
 
 
@@ -188,7 +188,7 @@ def test_a_job_whose_child_is_full_wakes_a_sibling(worker, evidence, tmp_path):
     wait_until(lambda: Worker.objects.filter(stopped_at=None).count() == 2, what="both children")
     wait_until_asleep(Worker.objects.exclude(pid=int(first[1])).values_list("pid", flat=True))
     now.touch()
-    (second,) = wait_until(lambda: evidence.read("effect"), AT_ONCE, "the second job")
+    (second,) = wait_until(lambda: evidence.read("effect"), what="the second job")
     assert first[1] != second[1]
     gate.touch()
 

@@ -13,8 +13,9 @@ from jobqueue.db import background_writer
 from jobqueue.models import Job, JobStat, QueueStat
 from jobqueue.stats import recorder
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, reap, release, snooze
-from tests.factories import claim_one, expire, make_job, make_jobs, set_columns, wait_until
+from tests.factories import claim_one, expire, make_job, make_jobs, set_columns
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.stats.helpers import counted, sums
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,7 @@ from jobqueue.transitions import Lease
 from jobqueue.worker.run import pool
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, Scoreboard
-from tests.factories import wait_until
-from tests.patience import patient
+from tests.patience import patient, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_SECONDS = 600

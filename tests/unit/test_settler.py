@@ -7,7 +7,7 @@ import pytest
 
 from jobqueue.worker.child import settler
 from jobqueue.worker.run.mailbox import Mailbox
-from tests.factories import wait_until
+from tests.patience import wait_until
 
 
 class Outage:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.factories import wait_until
+from tests.patience import wait_until
 
 BUSY = """
 import json, threading, time

@@ -11,8 +11,7 @@ from jobqueue.worker.run import untold
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.run.untold import outages_of
 from jobqueue.worker.shared.scoreboard import Scoreboard
-from tests.factories import wait_until
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.unit.test_not_started import leased
 
 ERRORS = {"down": ConnectionRefusedError("nobody listens"), "wrong": ValueError("bad")}

@@ -13,9 +13,9 @@ from jobqueue.transitions import cancel, release_held, retry
 from jobqueue.wakeup import redis as redis_notifier
 from tests import memories
 from tests.app import tasks
-from tests.factories import claim_one, make_in_state, make_job, state, undone, wait_until
+from tests.factories import claim_one, make_in_state, make_job, state, undone
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.settings import VENDOR
 
 pytestmark = committed

@@ -13,8 +13,9 @@ from jobqueue.transitions.leases import held
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import Ending, Outcome
-from tests.factories import claim_one, expire, make_job, make_jobs, state, wait_until
+from tests.factories import claim_one, expire, make_job, make_jobs, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.races.actors import holding
 from tests.settings import VENDOR
 from tests.unit.test_settler import Outage, Pool, child_with
@@ -67,13 +68,13 @@ def test_others_are_written_while_it_is_locked_and_it_as_soon_as_it_is_free(endi
     outcomes[2] = ended(leases[2], ending, error)
     others = [lease.job_id for lease in leases if lease is not leases[2]]
     with locked(leases[2]), settling(outcomes) as pool:
-        wait_until(lambda: {state(job_id) for job_id in others} == {"DONE"}, 2, "the ends of the others")
+        wait_until(lambda: {state(job_id) for job_id in others} == {"DONE"}, what="the ends of the others")
         # Their places are free, and what ends from now on is written.
         later = ended(leases_of(1)[0])
         pool.ends.put(later)
-        wait_until(lambda: state(later.lease.job_id) == "DONE", 2, "the end of a later one")
+        wait_until(lambda: state(later.lease.job_id) == "DONE", what="the end of a later one")
         assert state(leases[2].job_id) == "PROCESSING"
-        wait_until(lambda: len(pool.written) == 5, 2, "five free places")
+        wait_until(lambda: len(pool.written) == 5, what="five free places")
     wait_until(lambda: state(leases[2].job_id) != "PROCESSING", what="its end")
     wait_until(lambda: len(pool.written) == 6, what="six free places")
 

@@ -21,7 +21,8 @@ from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.cli.helpers import read_json
 from tests.explain.broken import SlowProxy, end_sessions_of, locked, ports_of, refusing_writes
-from tests.factories import claim_one, job, make_job, now, set_columns, settle_run, wait_until
+from tests.factories import claim_one, job, make_job, now, set_columns, settle_run
+from tests.patience import wait_until
 from tests.process.account import Account
 from tests.process.harness import LONG, SHORT
 from tests.proxy import cutting_proxy

@@ -15,10 +15,10 @@ from jobqueue.models import Gate, Job, JobGroup, Worker
 from jobqueue.models.flow import FlowRule
 from tests.app import tasks
 from tests.explain.helpers import checked, codes
-from tests.factories import now, wait_until
+from tests.factories import now
 from tests.gates import jobs
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.process.conftest import start  # noqa: F401
 from tests.process.harness import LONG
 from tests.proofs.operations.crowded import crowded
@@ -116,4 +116,4 @@ def test_healthy_jobs_have_no_other_reasons(start, full, figure, tmp_path):  # n
 
 
 def ended():
-    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), 120, "the end of all jobs")
+    wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
