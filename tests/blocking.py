@@ -1,11 +1,14 @@
-"""What the server says of sessions that wait for each other."""
+"""Whether sessions wait for each other, as the server says."""
 
 import time
 
 from django.db import connections
 
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
+#: how long those are watched of whom nobody tells whether they wait
+MOMENT_SECONDS = 0.25
 BLOCKED = {
     "mysql": "SELECT COUNT(*) FROM performance_schema.data_lock_waits",
     "mariadb": "SELECT COUNT(*) FROM information_schema.innodb_lock_waits",
@@ -28,6 +31,23 @@ def waiters():
             return cursor.fetchone()[0]
     finally:
         other.close()
+
+
+def is_held_up(is_over):
+    """Whether somebody waits for a lock instead of coming to the end, which is_over() tells.
+
+    SQLite lists nobody: there, whether the end does not come in a short while.
+    """
+    if VENDOR == "sqlite":
+        return stays_away(is_over)
+    wait_until(lambda: is_over() or somebody_waits(), what="a wait for a lock, or the end")
+    return not is_over()
+
+
+def stays_away(is_over):
+    """Whether the end does not come in a short while: for waits that no server knows of."""
+    time.sleep(MOMENT_SECONDS)
+    return not is_over()
 
 
 def let_lists_expire():

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from django.db import OperationalError, connection, connections
 
+from tests.patience import wait_until
 from tests.process.account import Account
 from tests.settings import VENDOR
 
@@ -99,7 +100,7 @@ def _full_pool():
         thread = threading.Thread(target=take)
         thread.start()
         try:
-            assert taken.wait(60)
+            wait_until(taken.is_set, what="the connection of the other thread")
             yield
         finally:
             over.set()

@@ -108,6 +108,11 @@ def seconds_from_now(instant):
     return (instant - now()) / timedelta(seconds=1)
 
 
+def was_ahead(instant, least, most, *, since):
+    """Whether an instant was so many seconds ahead when it was written, which was between `since` and now."""
+    return since + timedelta(seconds=least) <= instant <= now() + timedelta(seconds=most)
+
+
 def enqueue_times(count, call, *arguments):
     """`count` jobs of one task, committed together."""
     with transaction.atomic():

@@ -58,7 +58,7 @@ class Forked:
         child_end.close()
         with ready:
             # Before it has its session, a signal to its group would miss it.
-            assert ready.poll(patient(30)), "the fork server has not started a process"
+            assert ready.poll(patient()), "the fork server has not started a process"
             ready.recv()
         self.pid: int = self._process.pid
 

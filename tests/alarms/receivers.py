@@ -43,7 +43,7 @@ class _Http(BaseHTTPRequestHandler):
         server = self.server
         server.requests.append((self.path, self.headers, body))
         if server.hangs:
-            server.released.wait(60)
+            server.released.wait()
         self.send_response(server.status)
         if server.location:
             self.send_header("Location", server.location)

@@ -11,6 +11,7 @@ from jobqueue.alarms.delivery import Told, tell_due
 from jobqueue.conf import load
 from jobqueue.models import JobAlarm
 from tests.alarms.helpers import look_again
+from tests.blocking import is_held_up
 from tests.factories import make_jobs
 from tests.marks import committed
 from tests.patience import patient
@@ -54,9 +55,8 @@ def test_an_outcome_is_written_although_another_transaction_has_the_row(fires):
     with transaction.atomic():
         JobAlarm.objects.select_for_update().get(pk=pk)
         thread = in_thread(lambda: delivery._note(pk, notice, key, None, "default"))
-        thread.join(0.3)
-        assert thread.is_alive()
-    thread.join(patient(30))
+        assert is_held_up(lambda: not thread.is_alive())
+    thread.join(patient())
     assert not thread.is_alive()
     assert JobAlarm.objects.get(pk=pk).notices == []
 
@@ -65,7 +65,7 @@ def test_of_four_that_tell_at_once_one_does(fires):
     told = []
     threads = [in_thread(lambda: told.append(tell_due(load(), using="default"))) for _ in range(4)]
     for thread in threads:
-        thread.join(patient(60))
+        thread.join(patient())
     assert sorted(found.told for found in told) == [0, 0, 0, 1]
     assert len(heard) == 1
     assert tell_due(load(), using="default") == Told()

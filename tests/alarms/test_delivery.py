@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import django
 import pytest
@@ -47,7 +46,7 @@ def nothing_heard():
 @pytest.fixture
 def sink(settings):
     with smtp_sink() as server:
-        options = {"host": "127.0.0.1", "port": server.port, "timeout": patient(10)}
+        options = {"host": "127.0.0.1", "port": server.port, "timeout": patient()}
         if django.VERSION >= (6, 1):
             settings.MAILERS = {"default": {"BACKEND": SMTP, "OPTIONS": options}}
         else:
@@ -147,8 +146,8 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(notify, sink, receiver, monk
     assert tell() == Told()
     receiver.hangs = False
     receiver.released.set()
-    thread.join(patient(20))
-    monkeypatch.setattr(delivery, "TELL_SECONDS", patient(20))
+    thread.join(patient())
+    monkeypatch.setattr(delivery, "TELL_SECONDS", patient())
     now_due()
     assert tell() == Told(told=1)
     assert len(receiver.requests) == 2
@@ -158,9 +157,8 @@ def test_a_webhook_has_a_timeout_of_its_own(notify, receiver, monkeypatch):
     monkeypatch.setattr(recipients, "WEBHOOK_SECONDS", 0.2)
     receiver.hangs = True
     notify({"WEBHOOK": receiver.url})
-    begun = time.monotonic()
     assert tell() == Told(failed=1)
-    assert time.monotonic() - begun < patient(15)
+    assert not receiver.released.is_set(), "it has waited until there was an answer"
     assert JobAlarm.objects.get(queue="mail").notices[0]["pending"].popitem()[1]["error"] == "TimeoutError: timed out"
 
 

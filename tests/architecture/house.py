@@ -18,6 +18,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tests.patience import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -133,7 +135,7 @@ def figures(package: Path) -> dict[str, int]:
 def hops(root: Path) -> dict[str, list[str]]:
     """Route -> the functions of the package below `root` between the call and its SQL."""
     command = [sys.executable, str(Path(__file__).with_name("hops.py")), str(root)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=patient(), check=False)
     if done.returncode:
         raise RuntimeError(f"the routes of {root} could not be traced:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     found: dict[str, list[str]] = json.loads(done.stdout)

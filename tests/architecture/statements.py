@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 from tests.architecture.house import ROOT
-from tests.proofs.figures import write
+from tests.matrix import DATABASES
+from tests.patience import patient
 from tests.proofs.history.trees import unpack
 from tests.selection.statement_map import DATABASES
 from tests.servers.state import url_variable
@@ -31,7 +32,7 @@ def statements(root: Path, url: str | None) -> dict[str, Sent]:
     env = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
     env |= {"DATABASE_URL": url} if url else {}
     command = [sys.executable, str(Path(__file__).with_name("hops.py")), "--statements", str(root)]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=patient(), check=False)
     if done.returncode:
         raise RuntimeError(f"the statements of {root} could not be traced:\n{done.stderr[-2000:]}")
     found: dict[str, list] = json.loads(done.stdout)

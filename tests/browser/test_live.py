@@ -1,11 +1,9 @@
 """Live refresh: one at a time, and what changes while one is under way is not lost. The test answers for the server."""
 
-import time
-
 import pytest
 
 from tests.factories import make_jobs
-from tests.patience import patient
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = "/admin/jobqueue/"
@@ -73,17 +71,10 @@ def end_timer(page, milliseconds):
     )
 
 
-def until(condition, seconds=6.0):
-    end = time.monotonic() + patient(seconds)
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def answered(page, number, text):
     """Answer a request, and wait until the page shows that."""
     page.run(ANSWER, number, text)
-    until(lambda: fresh(page) == text)
+    wait_until(lambda: fresh(page) == text)
 
 
 def test_who_comes_back_again_and_again_starts_one_refresh(page):
@@ -101,7 +92,7 @@ def test_the_timer_starts_none_while_one_is_under_way(page):
     every(page, "2")
     assert timers(page) == [LIMIT_MILLISECONDS]
     answered(page, 0, "late")
-    until(lambda: timers(page) == [2000])
+    wait_until(lambda: timers(page) == [2000])
     end_timer(page, 2000)
     assert len(asked(page)) == 2
 
@@ -109,7 +100,7 @@ def test_the_timer_starts_none_while_one_is_under_way(page):
 def test_a_failure_does_not_stop_it(page):
     page.run(LOOK)
     page.run("window.asked[0].fail()")
-    until(lambda: said(page) == "No answer; trying again")
+    wait_until(lambda: said(page) == "No answer; trying again")
     # Later than usual, until another interval is chosen.
     assert timers(page) == [120_000]
     every(page, "2")
@@ -123,7 +114,7 @@ def test_turned_off_while_one_is_under_way_it_shows_nothing_more(page):
     page.run(LOOK)
     every(page, "0")
     page.run(ANSWER, 0, "late")
-    until(lambda: timers(page) == [])
+    wait_until(lambda: timers(page) == [])
     assert (fresh(page), said(page)) == ("", "")
     page.run(LOOK)
     assert len(asked(page)) == 1
@@ -133,7 +124,7 @@ def test_an_answer_for_another_range_is_left_out_and_the_present_one_is_asked_fo
     page.run(LOOK)
     page.run("history.replaceState(null, '', '?range=1h')")
     page.run(ANSWER, 0, "15 minutes")
-    until(lambda: len(asked(page)) == 2, 1.0)
+    wait_until(lambda: len(asked(page)) == 2)
     assert fresh(page) == ""
     assert asked(page)[1].endswith("?range=1h")
     answered(page, 1, "1 hour")

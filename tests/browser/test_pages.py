@@ -12,7 +12,6 @@ pytestmark = [
     # The walk empties the tables that it has filled; the mark is there because pytest makes no database without one.
     pytest.mark.django_db,
     # The first of these tests waits for the walk.
-    pytest.mark.timeout(900),
 ]
 
 #: models whose pages the walk does not see, with the reason

@@ -64,7 +64,7 @@ def test_the_command_takes_a_picture_of_the_demo_shop(browser, tmp_path):
     env = {
         name: text for name, text in os.environ.items() if name not in ("DJANGO_SETTINGS_MODULE", "JOBQUEUE_TEST_DB")
     }
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patient(90), check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patient(), check=False)
     assert done.returncode == 0, done.stderr
     (picture,) = tmp_path.iterdir()
     assert picture.name == "admin-queue.png"

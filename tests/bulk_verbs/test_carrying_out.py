@@ -19,6 +19,7 @@ from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.signals import job_canceled
 from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, seconds_from_now, set_columns, state
 from tests.marks import committed
+from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -350,7 +351,7 @@ def test_two_that_carry_it_out_at_once_change_each_job_once():
     begin = threading.Barrier(2)
 
     def run():
-        begin.wait(10)
+        begin.wait(patient())
         while read(event).ended_at is None:
             step(using="default", chunk=3)
         connections.close_all()
@@ -359,7 +360,7 @@ def test_two_that_carry_it_out_at_once_change_each_job_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patient())
     assert {job(job_id).epoch for job_id in ids} == {1}
     assert (read(event).changed, read(event).refused) == (40, 0)
 

@@ -1,6 +1,8 @@
 """What the tests of commands share."""
 
 import json
+import os
+import select
 from io import StringIO
 
 import pytest
@@ -8,6 +10,7 @@ from django.core.management import ManagementUtility, call_command
 
 from jobqueue.cli import worker_options
 from jobqueue.management.commands.runworker import Command as RunWorker
+from tests.patience import wait_until
 
 
 class Terminal(StringIO):
@@ -26,6 +29,22 @@ def refused(capsys, *words):
     assert "Traceback" not in said
     assert said.strip()
     return said
+
+
+def read_until(stream, words):
+    """What `stream` gives until it holds `words`."""
+    text = ""
+
+    def look():
+        nonlocal text
+        while words not in text and select.select([stream], [], [], 0)[0]:
+            read = os.read(stream, 4096)
+            assert read, f"{words!r} is not in {text!r}, and that was all"
+            text += read.decode(errors="replace")
+        return words in text
+
+    wait_until(look, what=lambda: f"{words!r} in {text!r}")
+    return text
 
 
 def printed(*words, status=0):

@@ -153,7 +153,7 @@ def test_a_bench_in_another_thread_is_not_hindered_by_signals():
     found = []
     thread = threading.Thread(target=lambda: found.append(run_in_thread()))
     thread.start()
-    thread.join(patient(30))
+    thread.join(patient())
     assert found[0].startswith("verb")
 
 
@@ -172,7 +172,7 @@ def test_a_bench_that_is_interrupted_removes_its_jobs_and_tells_what_it_has_meas
     with start("bench", "--seconds", "10m") as process:
         wait_until(lambda: left() > 20, what="jobs of the bench")
         process.send_signal(number)
-        out, err = process.communicate(timeout=patient(30))
+        out, err = process.communicate(timeout=patient())
     assert (process.returncode, err.decode()) == (1, "it was interrupted\n")
     assert out.decode().splitlines()[1].split()[0] == "enqueue"
     assert left() == 0
@@ -184,7 +184,7 @@ def test_the_next_bench_removes_what_a_killed_one_has_left():
     with start("bench", "--seconds", "10m") as process:
         wait_until(lambda: left() > 20, what="jobs of the bench")
         process.kill()
-        process.wait(patient(30))
+        process.wait(patient())
     assert left() > 20
     with pytest.raises(CommandError, match="was killed within the last 30 s"):
         run("--jobs", "1")

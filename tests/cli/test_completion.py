@@ -2,17 +2,15 @@
 
 import os
 import pty
-import select
 import shlex
 import signal
 import subprocess
-import time
 
 import pytest
 
 from jobqueue.cli.completion_words import words_of
 from jobqueue.management.commands.jobs import SUBCOMMANDS
-from tests.cli.helpers import printed, read_json, refused
+from tests.cli.helpers import printed, read_json, read_until, refused
 from tests.patience import patient
 from tests.servers.programs import installed
 
@@ -38,7 +36,7 @@ def completed(scripts):
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
         ran = subprocess.run(
-            ["bash", "--norc", "--noprofile", "-c", code], capture_output=True, text=True, check=True, timeout=30
+            ["bash", "--norc", "--noprofile", "-c", code], capture_output=True, text=True, check=True, timeout=patient()
         )
         assert not ran.stderr
         return ran.stdout.split()
@@ -111,14 +109,6 @@ def typed(command, setup, keys, shown):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(terminal)
-
-
-def read_until(terminal, words):
-    text, end = "", time.monotonic() + patient(20)
-    while words not in text:
-        assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], f"{words!r} is not in {text!r}"
-        text += os.read(terminal, 4096).decode(errors="replace")
-    return text
 
 
 def test_the_tab_key_of_bash_completes_a_subcommand(scripts):

@@ -2,9 +2,7 @@
 
 import os
 import pty
-import select
 import signal
-import time
 from io import StringIO
 
 import pytest
@@ -14,6 +12,7 @@ from django.db import OperationalError
 from jobqueue.cli.watch import repeat
 from jobqueue.maintenance.worker_rows import register
 from jobqueue.models import Worker
+from tests.cli.helpers import read_until
 from tests.cli.processes import start
 from tests.marks import committed
 from tests.patience import patient
@@ -76,15 +75,6 @@ def test_a_terminal_keeps_the_last_block_during_an_error(capsys):
     assert "it is gone" in capsys.readouterr().err
 
 
-def read_until(stream, words):
-    """What `stream` gives until it holds `words`."""
-    text, end = "", time.monotonic() + patient(30)
-    while words not in text:
-        assert select.select([stream], [], [], max(0, end - time.monotonic()))[0], f"{words!r} is not in {text!r}"
-        text += os.read(stream, 4096).decode()
-    return text
-
-
 @committed
 def test_on_a_real_terminal_it_shows_changes_until_it_is_interrupted():
     ours, theirs = pty.openpty()
@@ -96,7 +86,7 @@ def test_on_a_real_terminal_it_shows_changes_until_it_is_interrupted():
             Worker.objects.all().delete()
             read_until(ours, "no worker runs")
             process.send_signal(signal.SIGINT)
-            assert process.wait(patient(30)) == 0
+            assert process.wait(patient()) == 0
             assert process.stderr.read() == b""
     finally:
         os.close(ours)
@@ -108,5 +98,5 @@ def test_it_ends_without_a_word_when_its_reader_has_gone():
     with start("workers", "--watch", "50ms") as process:
         read_until(process.stdout.fileno(), "no worker runs")
         process.stdout.close()
-        assert process.wait(patient(30)) == 0
+        assert process.wait(patient()) == 0
         assert process.stderr.read() == b""

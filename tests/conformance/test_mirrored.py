@@ -26,7 +26,6 @@ def tree(path: Path) -> list[ast.stmt]:
     return ast.parse(path.read_text()).body
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif("django-tasks-db" not in HERE, reason="its archive is fetched where its suite is run")
 def test_the_table_has_every_worker_test_of_theirs_and_no_other():
     try:

@@ -31,7 +31,6 @@ def archives(suite: str) -> list[Path]:
     return [unpacked(DB), source] if suite == "django-tasks-db" else [source]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("suite", HERE)
 def test_the_tests_of_others_pass(suite, capsys):
     try:

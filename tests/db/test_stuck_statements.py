@@ -11,7 +11,7 @@ from jobqueue.db.stuck_statements import StatementTimer, StuckStatements, watche
 from jobqueue.wakeup.postgres import PostgresSubscription
 from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
-from tests.patience import wait_until
+from tests.patience import patient, wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -27,7 +27,7 @@ class Waiting(threading.Thread):
         super().__init__(daemon=True)
         self.around, self.sent, self.error = around, threading.Event(), None
         self.start()
-        assert self.sent.wait(60)
+        assert self.sent.wait(patient())
 
     def run(self):
         one = connections["default"]
@@ -45,7 +45,7 @@ class Waiting(threading.Thread):
 
     def fault(self):
         """The kind of error that it got."""
-        self.join(60)
+        self.join(patient())
         return fault_vendor("default").fault(self.error)
 
 

@@ -1,7 +1,5 @@
 """A read that takes too long is stopped by the database, and the session is as it was."""
 
-import time
-
 import pytest
 from django.db import connection, transaction
 
@@ -10,7 +8,6 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from tests.factories import make_job
 from tests.marks import committed
-from tests.patience import patient
 from tests.settings import VENDOR
 
 SLOW = {
@@ -52,10 +49,9 @@ def test_the_server_has_the_limit_in_its_own_unit():
 
 @committed
 def test_a_slow_read_is_stopped_and_the_session_has_no_limit_afterwards():
-    before, begun = setting(), time.monotonic()
+    before = setting()
     with pytest.raises(StatementTimeout, match="Nothing was written"):
         run_slow()
-    assert time.monotonic() - begun < patient(30)
     assert setting() == before
     with time_limit(30, using="default"):
         assert one_value(connection, "SELECT 1") == 1

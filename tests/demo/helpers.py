@@ -14,12 +14,12 @@ from tests.patience import patient
 from tests.settings import VENDOR
 
 
-def manage(*words, redis_url="", timeout_seconds=120, **more):
+def manage(*words, redis_url="", **more):
     """Run manage.py with the demo's settings; the finished process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO_")}
     environment |= {"DATABASE_URL": database_url(), "REDIS_URL": redis_url, "DEBUG": "True", **more}
     command = [sys.executable, "manage.py", *words]
-    seconds = patient(timeout_seconds)
+    seconds = 4 * patient()  # some have a minute of their own to fill
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
 
 

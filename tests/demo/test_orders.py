@@ -37,7 +37,6 @@ def test_the_orders_of_the_demo_arrive_as_emails_and_are_booked_once_though_a_re
 @committed
 @pytest.mark.skipif(VENDOR != "sqlite", reason="brokers do not know the database: once is enough")
 # RabbitMQ may have to be installed first.
-@pytest.mark.timeout(400)
 def test_with_a_broker_url_they_arrive_through_rabbitmq(shop, rabbitmq):
     pytest.importorskip("kombu")
     done = manage("demo", "--in-place", "--stage", "orders", "--orders", ORDERS, BROKER_URL=rabbitmq.url)

@@ -25,12 +25,12 @@ def bench():
 def test_the_bench_counts_parcels_that_are_there_together(bench, monkeypatch):
     meeting = threading.Barrier(3)
     # Each is packed until all three are there.
-    monkeypatch.setattr(benches, "time", type("Clock", (), {"sleep": lambda _: meeting.wait(patient(20))}))
+    monkeypatch.setattr(benches, "time", type("Clock", (), {"sleep": lambda _: meeting.wait(patient())}))
     threads = [threading.Thread(target=pack.func, args=(f"p-{n}", bench.url)) for n in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(patient(20))
+        thread.join(patient())
     assert bench.most == 3
     assert sorted(parcel for parcel, _ in bench.packed) == ["p-0", "p-1", "p-2"]
 

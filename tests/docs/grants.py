@@ -25,7 +25,7 @@ def try_account():
     environment = {**os.environ, f"JOBQUEUE_TEST_{VENDOR.upper()}_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     try:
         for code, status in ((WORK, 0), (ALTER, 1)):
-            command, limit = [sys.executable, "-c", code], patient(60)
+            command, limit = [sys.executable, "-c", code], patient()
             done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit)
             assert done.returncode == status, done.stderr
         assert Job.objects.get(pk=job_id).status == Job.Status.DONE

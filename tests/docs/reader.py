@@ -11,7 +11,7 @@ from contextlib import suppress
 from tests.docs.markdown import ROOT
 from tests.docs.printed import pattern, steady
 from tests.launch import Forked
-from tests.patience import patient
+from tests.patience import patient, wait_until
 
 PASSWORD = "a password for the tutorial"
 BROWSE = (
@@ -23,17 +23,23 @@ BROWSE = (
 
 
 class Output:
-    """What a block prints, or goes on printing."""
+    """What a block has printed, or goes on printing."""
 
-    def __init__(self, read, wait=0):
-        self.read, self.seen, self.wait = read, 0, wait
+    def __init__(self, read, goes_on=False):
+        self.read, self.seen, self.goes_on = read, 0, goes_on
 
     def expect(self, shown, where):
         """Wait until `shown` is printed after what was expected of it before."""
-        wanted, until = pattern(shown), time.monotonic() + patient(self.wait)
-        while not (found := wanted.search(steady(self.read()), self.seen)):
-            assert time.monotonic() < until, f"{where}: {shown!r} is not in\n{self.read()[self.seen :]}"
-            time.sleep(0.05)
+        wanted = pattern(shown)
+
+        def look():
+            return wanted.search(steady(self.read()), self.seen)
+
+        def missing():
+            return f"{where}: {shown!r} in\n{self.read()[self.seen :]}"
+
+        found = wait_until(look, what=missing) if self.goes_on else look()
+        assert found, missing()
         self.seen = found.end()
 
 
@@ -107,9 +113,7 @@ class Reader:
                 self.fork(piece, [*words[2:], *(["--noinput"] if words[2] == "createsuperuser" else [])])
             return
         command = ["bash", "-ec", "\n".join(lines)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=patient(90)
-        )
+        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=patient())
         self.printed = Output(lambda: done.stdout + done.stderr)
         assert done.returncode == 0, f"{piece}\n{done.stdout}{done.stderr}"
 
@@ -117,7 +121,7 @@ class Reader:
         """Run manage.py in a fork of a process that has imported Django."""
         log = self.folder / "log"
         log.unlink(missing_ok=True)
-        status = Forked(arguments, self.env, log, folder=self.folder).wait(patient(90))
+        status = Forked(arguments, self.env, log, folder=self.folder).wait(patient())
         text = log.read_text()
         self.printed = Output(lambda: text)
         assert status == 0 or self.may_fail, f"{piece}\n{text}"
@@ -138,7 +142,7 @@ class Reader:
                     start_new_session=True,
                 )
             )
-        self.printed = self.worker = Output(log.read_text, wait=20)
+        self.printed = self.worker = Output(log.read_text, goes_on=True)
 
     def end(self):
         for process in self.background:

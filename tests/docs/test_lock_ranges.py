@@ -8,7 +8,6 @@ import pytest
 from django.db import connection, connections, transaction
 
 from jobqueue.inspect import lock_footprint
-from tests.blocking import somebody_waits
 from tests.docs.markdown import ROOT
 from tests.inspect.helpers import drop_seats, make_seats, run, undone
 from tests.marks import committed
@@ -39,7 +38,7 @@ def inserted_after_a_wait():
         with undone(REPEATABLE) as cursor:
             run(cursor, "SELECT * FROM seat WHERE id = 15 FOR UPDATE")
             closed.set()
-            assert close.wait(patient(30))
+            assert close.wait(patient())
 
     def insert():
         with undone(REPEATABLE) as cursor, lock_footprint() as footprint:
@@ -47,10 +46,9 @@ def inserted_after_a_wait():
         return footprint
 
     holder = Actor(hold_the_gap)
-    assert closed.wait(patient(30))
+    assert closed.wait(patient())
     inserter = Actor(insert)
-    while not somebody_waits():
-        assert not inserter.done.is_set()
+    assert inserter.is_blocked()
     close.set()
     holder.result()
     return inserter.result()
@@ -97,7 +95,7 @@ def test_two_that_check_and_then_insert_deadlock():
     def book(number):
         with transaction.atomic(), connection.cursor() as cursor:
             run(cursor, "SELECT * FROM seat WHERE id = 15 FOR UPDATE")
-            both.wait(patient(30))
+            both.wait(patient())
             run(cursor, f"INSERT INTO seat (id, room, label) VALUES ({number}, 1, 'F')")
 
     def session(number):

@@ -50,7 +50,7 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "sphinx", *words, str(folder / "html")]
     # Nothing of this machine's settings decides how the text is read.
     environment = {**os.environ, "PYTHONWARNINGS": ""}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patient(120))
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patient())
     assert done.returncode == 0, done.stderr
     return folder / "html"
 

@@ -8,13 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from urllib.request import urlopen
 
 from tests.docs.markdown import ROOT, pieces
 from tests.docs.reader import PASSWORD, Reader
-from tests.patience import patient
+from tests.patience import wait_until
 
 PAGE = ROOT / "docs" / "tutorial" / "first-job.md"
 WIDTH, HEIGHT = 1280, 700
@@ -63,14 +62,16 @@ class Photographer(Reader):
 
 def wait_for_site(address):
     """Return when it answers."""
-    until = time.monotonic() + patient(20)
-    while True:
-        try:
-            return urlopen(address).close()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
+    wait_until(lambda: answers(address), what="an answer of the site")
+
+
+def answers(address):
+    """Whether somebody does at this address."""
+    try:
+        urlopen(address).close()
+    except OSError:
+        return False
+    return True
 
 
 def main():

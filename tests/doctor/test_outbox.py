@@ -1,7 +1,6 @@
 """What the doctor says of brokers, Redis and events without a route."""
 
 import socket
-import time
 
 import pytest
 
@@ -9,7 +8,6 @@ from jobqueue.doctor import Level, brokers
 from tests.doctor.helpers import add_worker, ids, the
 from tests.outbox.conftest import listen  # noqa: F401
 from tests.outbox.helpers import say
-from tests.patience import patient
 
 pytestmark = pytest.mark.django_db
 
@@ -46,12 +44,11 @@ def test_a_broker_that_nobody_has_started_is_an_error(settings, closed_port, sch
     assert "secret" not in str(one)
 
 
-def test_a_broker_that_takes_the_connection_and_does_not_answer_costs_seconds(settings):
+def test_a_broker_that_takes_the_connection_and_does_not_answer_is_given_up(settings):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         routes(settings, f"redis-stream://127.0.0.1:{silent.getsockname()[1]}")
-        begun = time.monotonic()
+        # It returns, and nobody has answered.
         found = list(brokers.brokers("default"))
-        assert time.monotonic() - begun < patient(5)
     assert [one.id for one in found] == ["broker_unreachable"]
 
 

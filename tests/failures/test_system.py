@@ -17,6 +17,7 @@ from django.http import Http404
 from jobqueue.failures import classify
 from tests.failures.raising import check, raised
 from tests.failures.real import system
+from tests.patience import patient
 
 
 @pytest.mark.parametrize("real", system.ERRNO, ids=str)
@@ -42,7 +43,7 @@ def test_a_file_over_the_limit_of_its_size_is_a_resource(tmp_path):
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=_write_too_much, args=(tmp_path / "large", theirs))
     process.start()
-    assert ours.poll(60)
+    assert ours.poll(patient())
     error = ours.recv()
     process.join()
     assert (error.errno, classify(error)) == (errno.EFBIG, "resource")

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 import traceback
 import warnings
 
@@ -15,6 +14,7 @@ from django.db import connection, connections
 
 from tests.faults.finishing import lose_connection
 from tests.faults.moments import cut_at
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 
@@ -75,13 +75,17 @@ def disconnected(number, work):
 
 def carry_out_all(step, under_way):
     """Call `step` until no row of `under_way` is left. It returns None while all of them wait for a later try."""
-    tries = 0
-    while under_way.all().exists():
-        if step() is None:
-            # A row that met a lock is due again in a second.
-            time.sleep(0.05)
-        tries += 1
-        assert tries < 1000, f"{under_way.model.__name__}: the work does not end"
+
+    def goes_on():
+        for _ in range(1000):
+            if not under_way.all().exists():
+                return True
+            if step() is None:
+                # A row that met a lock is due again in a second.
+                return False
+        raise AssertionError(f"{under_way.model.__name__}: the work does not end")
+
+    wait_until(goes_on, what=f"the end of the work at {under_way.model.__name__}")
 
 
 #: a test of each kind of cut

@@ -157,7 +157,7 @@ def as_victim(act, table, lock):
             MutexRow.objects.exclude(lock_key="row 0").update(takes=5)
             lock()
             thread, found = in_thread(victim)
-            assert holds.wait(patient(30)), "it has taken no row"
+            assert holds.wait(patient()), "it has taken no row"
             list(MutexRow.objects.select_for_update().filter(lock_key="row 0"))
         ended(thread)
     # The setting ends with the session.
@@ -178,7 +178,7 @@ def test_a_verb_that_waited_too_long_for_a_row_is_redone(verb):
     def then():
         # Its tries are few: the lock is gone before the next one begins.
         let_go.set()
-        assert free.wait(patient(30))
+        assert free.wait(patient())
 
     before = sum(redone.retries.values())
     with first_retry(then) as codes:
@@ -186,7 +186,7 @@ def test_a_verb_that_waited_too_long_for_a_row_is_redone(verb):
             with transaction.atomic():
                 lock_row(id_of(subject))
                 thread, found = in_thread(impatient)
-                assert let_go.wait(patient(30)), "it was not redone"
+                assert let_go.wait(patient()), "it was not redone"
         finally:
             let_go.set()
             free.set()

@@ -32,7 +32,7 @@ from tests.settings import FULL, VENDOR
 STRIDE = 1 if FULL else 61
 JOBS = 3
 
-pytestmark = [committed, pytest.mark.timeout(1200)]
+pytestmark = committed
 SERVICE = "service"
 
 

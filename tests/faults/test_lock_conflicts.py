@@ -44,7 +44,7 @@ def in_thread(work):
 
 def ended(thread):
     """Wait for it."""
-    thread.join(patient(30))
+    thread.join(patient())
     assert not thread.is_alive(), "it waits for ever"
 
 
@@ -101,7 +101,7 @@ def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone(shown):
     def on_retry(**facts):
         gave_up.set()
         # Its tries are few.
-        let_go.wait(patient(30))
+        let_go.wait(patient())
 
     from jobqueue.signals import transaction_retried
 
@@ -110,7 +110,7 @@ def test_an_ack_that_runs_into_the_lock_wait_timeout_is_redone(shown):
         with transaction.atomic():
             lock_row(job_id)
             thread, found = in_thread(impatient)
-            assert gave_up.wait(patient(15))
+            assert gave_up.wait(patient())
         let_go.set()
         ended(thread)
     finally:

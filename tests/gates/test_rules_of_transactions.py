@@ -38,14 +38,14 @@ def aside():
                 with transaction.atomic():
                     work()
                     begun.set()
-                    done.wait(patient(30))
+                    done.wait()
                     transaction.set_rollback(True)
             finally:
                 connection.close()
 
         threads.append(threading.Thread(target=hold))
         threads[-1].start()
-        assert begun.wait(patient(30))
+        assert begun.wait(patient())
 
     yield run
     done.set()

@@ -1,5 +1,7 @@
 """What the lock tests share."""
 
+import asyncio
+import time
 from contextlib import contextmanager
 
 from django.db import connection, transaction
@@ -27,6 +29,37 @@ def expire(name="k"):
 def row(name="k"):
     """Every column of a lease lock."""
     return LockRow.objects.filter(pk=name).values().get()
+
+
+#: what a lock guards lasts so long that somebody who may come in does
+STAY_SECONDS = 0.02
+
+
+def stay():
+    """Be inside for a while."""
+    time.sleep(STAY_SECONDS)
+
+
+async def astay():
+    """The same in a coroutine."""
+    await asyncio.sleep(STAY_SECONDS)
+
+
+async def begun_to_wait(lock):
+    """A task that acquires a lock, and has tried in vain."""
+    tries, attempt = [], lock._attempt
+
+    def note(*args, **options):
+        found = attempt(*args, **options)
+        tries.append(found)
+        return found
+
+    lock._attempt = note
+    task = asyncio.ensure_future(lock.aacquire())
+    while not tries:
+        await asyncio.sleep(0)
+    assert not tries[0]
+    return task
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import inspect
 import pkgutil
+import threading
 import time
 import types
 
@@ -16,6 +17,7 @@ from jobqueue.locks.named import NamedLock
 from jobqueue.locks.redis import RedisLock, _client
 from tests.locks.helpers import make_lock
 from tests.marks import finding
+from tests.patience import patient
 from tests.races.actors import Actor
 from tests.settings import VENDOR
 
@@ -150,14 +152,17 @@ def test_a_time_limit_around_a_block_ends_it_and_the_lock_beside_a_slow_query(ki
 def test_an_error_of_the_release_is_kept_as_a_note_of_the_cancelation():
     from jobqueue.locks.shielded import run_shielded
 
+    canceled = threading.Event()
+
     def fail():
-        time.sleep(0.05)
+        assert canceled.wait(patient())
         raise ZeroDivisionError("late")
 
     async def run():
         task = asyncio.ensure_future(run_shielded(fail))
         await asyncio.sleep(0)
         task.cancel()
+        canceled.set()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
         return caught.value.__notes__

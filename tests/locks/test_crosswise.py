@@ -34,7 +34,7 @@ class Side:
         """ "both", or "refused" and still alone under its own lock."""
         with named_lock(self.own, 0):
             self.enter(self.own)
-            self.both.wait(patient(30))
+            self.both.wait(patient())
             try:
                 with named_lock(self.other, WAIT_SECONDS):
                     self.enter(self.other)
@@ -76,11 +76,11 @@ def test_a_limit_of_the_statement_ends_the_wait_and_no_lock_that_is_held():
     def hold():
         with named_lock("taken", 0):
             held.set()
-            assert leave.wait(patient(60))
+            assert leave.wait(patient())
 
     held, leave = threading.Event(), threading.Event()
     holder = Actor(hold)
-    assert held.wait(patient(30))
+    assert held.wait(patient())
     try:
         with named_lock("outer", 0):
             with connection.cursor() as cursor:
@@ -109,7 +109,7 @@ def test_mutexes_crosswise_are_redone_by_the_owner_of_the_transaction():
             tries.append(1)
             mutex(own)
             if len(tries) == 1:
-                first_round.wait(patient(30))
+                first_round.wait(patient())
             mutex(other)
             Ticket.objects.create(number=str(number))
 
@@ -130,14 +130,14 @@ def test_a_mutex_and_a_named_lock_crosswise_end_by_the_bound_of_the_one_that_has
 
     def mutex_inside():
         with named_lock("n", 0):
-            both.wait(patient(30))
+            both.wait(patient())
             with transaction.atomic():
                 mutex("a", timeout_seconds=1)
 
     def named_beside():
         with transaction.atomic():
             mutex("a")
-            both.wait(patient(30))
+            both.wait(patient())
             return Actor(named_lock("n", 1).acquire).outcome()
 
     outcomes = all_at_once([mutex_inside, named_beside])
@@ -151,11 +151,11 @@ def test_lease_locks_crosswise_end_by_their_bounds_and_both_keep_their_own():
 
     def side(own, other):
         with lease_lock(own, 600, 0) as lock:
-            both.wait(patient(30))
+            both.wait(patient())
             with pytest.raises(LockNotAcquired, match=r"within 0\.3 s"):
                 lease_lock(other, 600, 0.3).acquire()
             lock.renew()
-            done.wait(patient(30))
+            done.wait(patient())
         return lock.fence
 
     assert all_at_once([lambda: side("a", "b"), lambda: side("b", "a")]) == [1, 1]

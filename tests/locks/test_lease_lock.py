@@ -20,7 +20,7 @@ from jobqueue.models import FenceFloor, LockRow
 from tests.blocking import somebody_waits
 from tests.factories import seconds_from_now
 from tests.faults.conftest import kill, session_id
-from tests.locks.helpers import expire, row
+from tests.locks.helpers import astay, begun_to_wait, expire, row
 from tests.marks import finding
 from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once, holding
@@ -285,8 +285,8 @@ def test_names_that_look_alike_are_two(other):
 @real
 def test_a_waiter_gets_it_when_it_is_released():
     lock = held()
-    waiter = Actor(lambda: lease_lock("k", 60, patient(20)).acquire().fence)
-    assert waiter.is_blocked()
+    waiter = Actor(lambda: lease_lock("k", 60, patient()).acquire().fence)
+    assert waiter.stays_away()
     lock.release()
     assert waiter.result() == 2
 
@@ -388,11 +388,11 @@ def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fe
             FenceFloor.objects.get_or_create(id=1, defaults={"fence": 0})
             sweep()
             swept.set()
-            assert finish.wait(patient(60))
+            assert finish.wait(patient())
 
     sweeper = Actor(slow_sweep)
-    assert swept.wait(patient(20))
-    maker = Actor(lambda: lease_lock("k", 60, patient(20)).acquire().fence)
+    assert swept.wait(patient())
+    maker = Actor(lambda: lease_lock("k", 60, patient()).acquire().fence)
     maker.is_blocked()
     finish.set()
     sweeper.result()
@@ -442,7 +442,7 @@ def test_coroutines_wait_for_each_other_without_a_thread():
         async with lease_lock("k", 60) as lock:
             assert not inside
             inside.append(number)
-            await asyncio.sleep(0.02)
+            await astay()
             inside.remove(number)
             seen.append(lock.fence)
             await lock.arenew()
@@ -460,8 +460,7 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_leaves_nothing_behind():
     lock = held()
 
     async def run():
-        task = asyncio.ensure_future(lease_lock("k", 60).aacquire())
-        await asyncio.sleep(0.1)
+        task = await begun_to_wait(lease_lock("k", 60))
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

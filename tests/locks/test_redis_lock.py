@@ -16,6 +16,7 @@ from jobqueue.exceptions import InvalidValue, LockLost, LockNotAcquired, LockNot
 from jobqueue.locks import redis as redis_module
 from jobqueue.locks import redis_lock
 from jobqueue.locks.redis import FENCE_PREFIX, PREFIX, _client
+from tests.locks.helpers import astay
 from tests.marks import finding
 from tests.patience import patient, wait_until
 from tests.races.actors import all_at_once
@@ -117,7 +118,7 @@ def test_a_killed_holder_frees_it_within_its_ttl(client):
     assert 0 < client.pttl(PREFIX + "k") <= 60_000
     # As if most of it had passed.
     client.pexpire(PREFIX + "k", 300)
-    assert redis_lock("k", 60, patient(5)).acquire().fence
+    assert redis_lock("k", 60, patient()).acquire().fence
 
 
 def test_of_many_who_see_it_free_one_gets_it(client):
@@ -130,7 +131,7 @@ def test_coroutines_wait_for_each_other(client):
 
     async def work():
         async with redis_lock("k", 60) as lock:
-            await asyncio.sleep(0.01)
+            await astay()
             await lock.arenew()
             fences.append(lock.fence)
 

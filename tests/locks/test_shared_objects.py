@@ -13,7 +13,7 @@ from jobqueue.exceptions import LockLost, LockNotHeld
 from jobqueue.locks import lease_lock, named_lock
 from jobqueue.locks.redis import _client
 from jobqueue.models import LockRow
-from tests.locks.helpers import expire, make_lock, row
+from tests.locks.helpers import astay, expire, make_lock, row, stay
 from tests.marks import finding
 from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once
@@ -52,7 +52,7 @@ class Room:
 @finding("H4")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite's writers take turns, so the next test shows it there")
 def test_threads_that_share_one_object_are_inside_one_at_a_time():
-    lock, room = lease_lock("shared", 60, patient(60)), Room()
+    lock, room = lease_lock("shared", 60, patient()), Room()
 
     def turns():
         for _ in range(5):
@@ -60,7 +60,7 @@ def test_threads_that_share_one_object_are_inside_one_at_a_time():
                 room.enter()
                 room.fences.append(lock.fence)
                 # Long enough for somebody who may come in to do so.
-                threading.Event().wait(0.01)
+                stay()
                 room.leave()
 
     assert all_at_once([turns] * 4) == [None] * 4
@@ -70,13 +70,13 @@ def test_threads_that_share_one_object_are_inside_one_at_a_time():
 
 @real
 def test_threads_that_share_one_object_of_any_kind_all_get_their_turns(kind):
-    lock, room = make_lock(kind, "shared", patient(60)), Room()
+    lock, room = make_lock(kind, "shared", patient()), Room()
 
     def turns():
         for _ in range(3):
             with lock:
                 room.enter()
-                threading.Event().wait(0.005)
+                stay()
                 room.leave()
 
     assert all_at_once([turns] * 4) == [None] * 4
@@ -86,12 +86,12 @@ def test_threads_that_share_one_object_of_any_kind_all_get_their_turns(kind):
 @real
 @finding("H4")
 def test_coroutines_that_share_one_object_are_inside_one_at_a_time(kind):
-    lock, room = make_lock(kind, "shared", patient(4)), Room()
+    lock, room = make_lock(kind, "shared", patient()), Room()
 
     async def turn():
         async with lock:
             room.enter()
-            await asyncio.sleep(0.01)
+            await astay()
             room.leave()
 
     async def run():
@@ -104,7 +104,7 @@ def test_coroutines_that_share_one_object_are_inside_one_at_a_time(kind):
 @real
 @finding("H4")
 def test_a_second_thread_waits_while_the_first_one_holds_the_same_object(kind):
-    lock = make_lock(kind, "shared", patient(30))
+    lock = make_lock(kind, "shared", patient())
 
     def turn():
         with lock:
@@ -112,7 +112,7 @@ def test_a_second_thread_waits_while_the_first_one_holds_the_same_object(kind):
 
     with lock:
         other = Actor(turn)
-        assert other.is_blocked()
+        assert other.stays_away()
     assert other.result() == "inside"
 
 
@@ -127,7 +127,7 @@ def test_an_overtaken_holder_keeps_its_own_fence_though_the_next_one_uses_the_sa
     def next_holder():
         with lock:
             overtaken.set()
-            assert leave.wait(patient(60))
+            assert leave.wait(4 * patient())
             return lock.fence
 
     other = Actor(next_holder)
@@ -158,7 +158,7 @@ def test_a_task_that_was_made_only_to_wait_hands_its_lock_on():
         lock = lease_lock("k", 60, 0)
         for _ in range(2):
             # In Python 3.11 this makes a task of its own, which has ended when the lock is had.
-            await asyncio.wait_for(lock.aacquire(), patient(10))
+            await asyncio.wait_for(lock.aacquire(), patient())
             await asyncio.create_task(lock.arenew())
             await lock.arelease()
 

@@ -1,13 +1,12 @@
 """Sessions that really wait for each other, and deadlocks that really happen."""
 
 import threading
-import time
 from contextlib import contextmanager
 
 from django.db import connection, connections
 
 from jobqueue.db import vendor
-from tests.blocking import somebody_waits
+from tests.blocking import let_lists_expire, somebody_waits
 from tests.patience import wait_until
 
 TABLE = "lock_story"
@@ -91,6 +90,5 @@ def diagnostics():
 
 def fresh():
     """This thread's connection, with views of lock waits that are made anew."""
-    if vendor("default").name == "MariaDB":
-        time.sleep(0.15)
+    let_lists_expire()
     return connections["default"]

@@ -16,7 +16,7 @@ from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECON
 from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import cleaner
 from jobqueue.models import LockFinding, LockStat
-from tests.locks.helpers import expire, make_lock
+from tests.locks.helpers import STAY_SECONDS, expire, make_lock, stay
 from tests.marks import committed
 from tests.patience import patient, wait_until
 from tests.settings import VENDOR
@@ -50,11 +50,11 @@ def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypa
     monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
     begun = time.monotonic()
     with make_lock(kind, "k1"):
-        time.sleep(0.02)
+        stay()
     all_us = micros_since(begun)
     got = counters_of("k1")
     assert (got.acquired, got.contended, got.failed, got.released, got.reentries) == (1, 0, 0, 1, 0)
-    assert 20_000 <= got.held_us == got.held_us_max
+    assert 1e6 * STAY_SECONDS <= got.held_us == got.held_us_max
     assert 0 < got.wait_us == got.wait_us_max
     assert got.wait_us + got.held_us <= all_us
 
@@ -66,7 +66,7 @@ def test_no_instant_is_counted_as_both_waited_and_held(kind, server, monkeypatch
     begin = lock._entries.begin
 
     def slowly(entry):
-        time.sleep(0.05)
+        stay()
         begin(entry)
 
     monkeypatch.setattr(lock._entries, "begin", slowly)
@@ -85,7 +85,7 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
     with make_lock(kind, "k2"), pytest.raises(LockNotAcquired):
         make_lock(kind, "k2", timeout_seconds=0.05).acquire()
     holder = make_lock(kind, "k2").acquire()
-    waiter, tried = make_lock(kind, "k2", timeout_seconds=patient(30)), threading.Event()
+    waiter, tried = make_lock(kind, "k2", timeout_seconds=patient()), threading.Event()
     attempt = waiter._attempt
 
     def attempt_and_tell(entry, wait_seconds):
@@ -94,8 +94,8 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
         return got_it
 
     def let_go():
-        tried.wait(patient(30))
-        time.sleep(0.1)
+        tried.wait(patient())
+        stay()
         holder.release()
         connection.close()
 
@@ -106,7 +106,7 @@ def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind,
     thread.join()
     got = counters_of("k2")
     assert (got.acquired, got.contended, got.failed) == (3, 1, 1)
-    assert got.wait_us_max >= 80_000
+    assert got.wait_us_max >= 0.8e6 * STAY_SECONDS
 
 
 @committed
@@ -127,12 +127,12 @@ def test_a_mutex_is_held_until_its_transaction_ends(undone):
     with transaction.atomic():
         with transaction.atomic():
             mutex("k", 4)
-        time.sleep(0.02)
+        stay()
         transaction.set_rollback(undone)
     all_us = micros_since(begun)
     got = counters_of('["k",4]')
     assert (got.acquired, got.failed, got.released) == (1, 0, 1)
-    assert 20_000 <= got.held_us <= all_us
+    assert 1e6 * STAY_SECONDS <= got.held_us <= all_us
 
 
 @committed
@@ -140,7 +140,7 @@ def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
     @transaction.atomic
     def work():
         mutex("k", 41)
-        time.sleep(0.02)
+        stay()
 
     begun = time.monotonic()
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_a_mutex_of_a_decorated_function_is_held_for_each_call():
     all_us = micros_since(begun)
     got = counters_of('["k",41]')
     assert (got.acquired, got.released) == (2, 2)
-    assert 40_000 <= got.held_us <= all_us
+    assert 2e6 * STAY_SECONDS <= got.held_us <= all_us
 
 
 @pytest.mark.django_db
@@ -287,15 +287,18 @@ def test_a_flusher_writes_by_itself_and_at_the_end(monkeypatch):
     with lease_lock("k11", 60):
         pass
     wait_until(lambda: reports and reports[-1].acquired and LockStat.objects.filter(acquired=1).exists())
-    monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 600)
-    time.sleep(0.1)
+    monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 60_000)
+    # What is written after that was the last by itself.
+    with lease_lock("k11", 60):
+        pass
+    wait_until(lambda: LockStat.objects.filter(acquired=2).exists(), what="the last flush")
     with lease_lock("k11", 60):
         pass
     recorder.close()
     # Which does not wait for ever.
-    recorder._process.writer._thread.join(patient(30))
+    recorder._process.writer._thread.join(patient())
     assert not recorder._process.writer._thread.is_alive()
-    assert LockStat.objects.get().acquired == 2
+    assert LockStat.objects.get().acquired == 3
 
 
 @committed

@@ -127,7 +127,7 @@ def test_a_session_that_waits_for_a_lock_is_counted():
         with transaction.atomic():
             mutex("m")
             started.set()
-            release.wait(60)
+            release.wait()
         connection.close()
 
     def wait():
@@ -138,7 +138,7 @@ def test_a_session_that_waits_for_a_lock_is_counted():
     threads = [threading.Thread(target=hold), threading.Thread(target=wait)]
     try:
         threads[0].start()
-        assert started.wait(60)
+        wait_until(started.is_set, what="the holder")
         threads[1].start()
         wait_until(lambda: lock_waits() == 1, what="the wait")
         found = figures()

@@ -14,6 +14,7 @@ from jobqueue.exceptions import StatementTimeout
 from jobqueue.metrics import figures, serving
 from tests.factories import make_job, make_jobs
 from tests.metrics.helpers import of, parsed
+from tests.patience import patient
 
 pytestmark = pytest.mark.django_db
 TOKEN = "a-token-of-the-tests"
@@ -113,13 +114,13 @@ def test_scrapes_at_the_same_time_share_one_answer():
     def make():
         made.append(1)
         entered.set()
-        release.wait(60)
+        release.wait(4 * patient())
         return serving.Answer(200, "x")
 
     cache = serving.Cache()
     threads = [threading.Thread(target=cache.get, args=[make]) for _ in range(10)]
     threads[0].start()
-    assert entered.wait(60)
+    assert entered.wait(patient())
     for thread in threads[1:]:
         thread.start()
     release.set()

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 import uuid
 
 import pytest
@@ -14,6 +13,7 @@ from jobqueue.backoff import Backoff
 from jobqueue.outbox import Relay
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.routes import DownTracker, Routes
+from tests.blocking import MOMENT_SECONDS
 from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.patience import patient, wait_until
@@ -23,7 +23,6 @@ kombu = pytest.importorskip("kombu")
 pytestmark = [
     pytest.mark.django_db,
     # RabbitMQ may have to be installed first.
-    pytest.mark.timeout(400),
     pytest.mark.skipif(VENDOR != "sqlite", reason="brokers do not know the database: once is enough"),
     # boto3 and its dependencies warn about themselves.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -42,7 +41,7 @@ def fetch(url, queue, count, **options):
         with connection.SimpleQueue(queue) as simple:
             while True:
                 try:
-                    message = simple.get(timeout=patient(20 if len(found) < count else 0.1))
+                    message = simple.get(timeout=patient() if len(found) < count else MOMENT_SECONDS)
                 except simple.Empty:
                     return found
                 message.ack()
@@ -278,17 +277,21 @@ def test_kafka_gets_the_messages_in_order_keyed_by_their_key():
         assert drain(relay)["delivered"] == 5
         destination = relay.routes.find("orders")
         assert isinstance(destination, KafkaBroker)
-        brokers = destination._producer.list_topics(timeout=patient(10)).brokers.values()
+        brokers = destination._producer.list_topics(timeout=patient()).brokers.values()
         servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe(["orders"])
-        found, deadline = [], time.monotonic() + patient(20)
-        while len(found) < 5 and time.monotonic() < deadline:
-            message = consumer.poll(0.5)
+        found = []
+
+        def all_are_there():
+            message = consumer.poll(0)
             if message is not None and not message.error():
                 found.append(message)
+            return len(found) == 5
+
+        wait_until(all_are_there, what="five messages")
         consumer.close()
         relay.close()
     assert [json.loads(message.value()) for message in found] == [{"n": n, "ä": "ö"} for n in range(5)]

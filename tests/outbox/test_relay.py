@@ -16,7 +16,7 @@ from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import claim
 from tests.app.models import Account, Ticket
-from tests.factories import seconds_from_now
+from tests.factories import now, seconds_from_now
 from tests.marks import finding
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.patience import patient
@@ -38,6 +38,7 @@ def broken(event):
 @plain
 def test_events_arrive_with_their_content_and_are_marked(listen):
     heard = listen("order.paid")
+    begun = now()
     first, second = say("order.paid", {"n": 1}, "k"), say("order.paid", [2])
     assert drain() == {"delivered": 2, "failed": 0, "dead_lettered": 0, "put_off": 0, "lost": 0}
     assert sorted((e.id, e.key, e.payload, e.attempt) for e in heard) == [
@@ -48,7 +49,7 @@ def test_events_arrive_with_their_content_and_are_marked(listen):
     assert heard[0].headers["topic"] == "order.paid"
     for event_id in (first, second):
         row = event(event_id)
-        assert abs(seconds_from_now(row.processed_at)) < 10
+        assert begun <= row.processed_at <= now()
         assert (row.lane, row.due_at, row.lock_token) == (None, None, None)
     assert drain()["delivered"] == 0
 
@@ -530,7 +531,7 @@ def test_what_a_slow_delivery_could_not_give_back_is_given_back_when_it_ends(lis
         raise OperationalError("no answer")
 
     monkeypatch.setattr(watch.DeliveryWatch, "_release", fails)
-    heard = listen("t", lambda event: event.payload == 0 and asked.wait(patient(60)))
+    heard = listen("t", lambda event: event.payload == 0 and asked.wait(patient()))
     ids = [say("t", n, f"k{n % 2}") for n in range(6)]
     with outbox(LEASE_SECONDS=600):
         Relay("default").run_once()

@@ -23,7 +23,7 @@ def unpacked(tmp_path_factory):
     """The folder of an unpacked sdist, which is no clone."""
     folder = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(60), check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(), check=False)
     assert done.returncode == 0, done.stderr
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
@@ -40,7 +40,7 @@ def listed(*options: str) -> set[str]:
 
 
 def make(folder: Path, target: str) -> subprocess.CompletedProcess[str]:
-    command, limit = ["make", target], patient(60)
+    command, limit = ["make", target], patient()
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False)
 
 

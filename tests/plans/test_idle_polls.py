@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
 from django.db import connection, connections
@@ -80,11 +80,10 @@ def pages_read(work):
     return sum(planned_pages(text) for text in texts if text.lstrip("(").startswith(("SELECT", "UPDATE")))
 
 
-def innodb_pages_of_others():
-    """The pages that the server reads in a moment in which the test asks for nothing."""
-    before = innodb_pages()
-    time.sleep(0.01)
-    return innodb_pages() - before
+def reads_nothing_else(seen):
+    """Whether the server has read few pages between the last ten looks, while the test asked for nothing."""
+    seen.append(innodb_pages())
+    return len(seen) > 10 and all(later - earlier < 10 for earlier, later in pairwise(seen[-11:]))
 
 
 def innodb_pages():
@@ -106,7 +105,8 @@ def cheapest(work):
     work()
     if INNODB:
         # The server counts the pages of all its threads, and its purge may read thousands of them for a while.
-        wait_until(lambda: all(innodb_pages_of_others() < 10 for _ in range(3)), what="a server that does nothing else")
+        seen = []
+        wait_until(lambda: reads_nothing_else(seen), what="a server that does nothing else")
     return min(pages_read(work) for _ in range(20))
 
 

@@ -14,7 +14,7 @@ from jobqueue.models import Job
 from jobqueue.producer import back_pressure
 from jobqueue.transitions import ack, claim, fail, reap, retry
 from tests.app.tasks import greet
-from tests.factories import claim_one, expire, job, make_due, now, seconds_from_now, set_columns
+from tests.factories import claim_one, expire, job, make_due, now, seconds_from_now, set_columns, was_ahead
 
 pytestmark = pytest.mark.django_db
 
@@ -214,29 +214,32 @@ class TestWhoIsNotRefused:
 class TestDelay:
     def test_moves_the_jobs_that_are_too_many_by_the_time_that_the_excess_needs(self, full_at):
         full_at(2, WHEN_FULL="delay", RATE="1/s")
+        begun = now()
         first, second, third, fourth = (job(job_id) for job_id in fill(4))
         assert seconds_from_now(first.run_at) <= 0
         assert seconds_from_now(second.run_at) <= 0
-        assert 0 < seconds_from_now(third.run_at) <= 1
-        assert 1 < seconds_from_now(fourth.run_at) <= 2
+        assert was_ahead(third.run_at, 1, 1, since=begun)
+        assert was_ahead(fourth.run_at, 2, 2, since=begun)
 
     def test_goes_by_how_fast_jobs_have_ended_lately(self, full_at):
         full_at(2, WHEN_FULL="delay")
-        done = fill(2)
+        done, begun = fill(2), now()
         for job_id in done:
             set_columns(job_id, status=Job.Status.DONE, finished_at=UtcNowPlus(-10))
         count_again()
         fill(2)
         count_again()
         (late,) = fill(1)
-        # Two jobs in ten seconds: one job needs five.
-        assert 3 < seconds_from_now(job(late).run_at) <= 5.5
+        # Two jobs in ten seconds, and in those that have passed meanwhile: one job needs five, and half of those.
+        most = 5.5 + (now() - begun).total_seconds() / 2
+        assert was_ahead(job(late).run_at, 3, most, since=begun)
 
     def test_is_longer_the_more_jobs_there_are(self, full_at):
         full_at(10, WHEN_FULL="delay", RATE="10/s")
         Job.objects.bulk_create([Job(queue="q", payload={}) for _ in range(180)])
+        begun = now()
         (late,) = fill(1)
-        assert 16 < seconds_from_now(job(late).run_at) <= 17.2
+        assert was_ahead(job(late).run_at, 16, 17.2, since=begun)
         assert len(set(fill(5))) == 5
         assert seconds_from_now(job(fill(1)[0]).run_at) <= 18
 
@@ -244,13 +247,15 @@ class TestDelay:
         monkeypatch.setattr(back_pressure, "EXCESS_MAX", 20)
         full_at(10, WHEN_FULL="delay", RATE="10/s")
         Job.objects.bulk_create([Job(queue="q", payload={}) for _ in range(180)])
+        begun = now()
         (late,) = fill(1)
-        assert 1.5 < seconds_from_now(job(late).run_at) <= 2.2
+        assert was_ahead(job(late).run_at, 1.5, 2.2, since=begun)
 
     def test_is_a_minute_where_no_job_has_ended(self, full_at):
         full_at(1, WHEN_FULL="delay")
+        begun = now()
         _, late = fill(2)
-        assert 50 < seconds_from_now(job(late).run_at) <= 60
+        assert was_ahead(job(late).run_at, 50, 60, since=begun)
 
     def test_is_an_hour_at_most(self, full_at):
         full_at(1, WHEN_FULL="delay", RATE="1/h")

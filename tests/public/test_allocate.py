@@ -18,13 +18,13 @@ from jobqueue.db import vendor
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Allocation
 from tests.app.models import Ticket
+from tests.blocking import is_held_up
 from tests.locks.helpers import repeatable_read
 from tests.marks import committed, finding
 from tests.patience import patient
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
-WAIT_SECONDS = 60
 SOLD = {"sold": True, "buyer": "ann"}
 
 
@@ -72,7 +72,7 @@ def held_open(order=("number",), **arguments):
         with transaction.atomic():
             rows = take(free().order_by(*order), **arguments)
             taken.set()
-            assert end.wait(WAIT_SECONDS)
+            end.wait()
             if how == ["rollback"]:
                 transaction.set_rollback(True)
         return rows
@@ -80,11 +80,11 @@ def held_open(order=("number",), **arguments):
     def finish(word):
         how.append(word)
         end.set()
-        return running.result(WAIT_SECONDS)
+        return running.result(patient())
 
     with threads(1) as submit:
         running = submit(holder)
-        assert taken.wait(WAIT_SECONDS)
+        assert taken.wait(patient())
         try:
             yield finish
         finally:
@@ -92,9 +92,8 @@ def held_open(order=("number",), **arguments):
 
 
 def stays_waiting(future):
-    """It is still at work after a moment that is long for one statement."""
-    with pytest.raises(TimeoutError):
-        future.result(0.3)
+    """It waits for the transaction of the other one."""
+    assert is_held_up(future.done)
 
 
 @pytest.mark.django_db
@@ -250,14 +249,14 @@ class TestRaces:
         start = threading.Barrier(6)
 
         def shopper(name):
-            start.wait(WAIT_SECONDS)
+            start.wait(patient())
             rows, batch = [], True
             while batch:
                 rows += (batch := take(free(), 4, changes={"sold": True, "buyer": name}))
             return name, numbers(rows)
 
         with threads(6) as submit:
-            found = [f.result(60) for f in [submit(shopper, f"buyer {i}") for i in range(6)]]
+            found = [f.result(patient()) for f in [submit(shopper, f"buyer {i}") for i in range(6)]]
         assert sorted(number for _, got in found for number in got) == [f"t{i:03d}" for i in range(60)]
         for name, got in found:
             assert numbers(Ticket.objects.filter(buyer=name).order_by("number")) == sorted(got)
@@ -267,12 +266,12 @@ class TestRaces:
         start = threading.Barrier(4)
 
         def twin(request_id):
-            start.wait(WAIT_SECONDS)
+            start.wait(patient())
             return numbers(take(free(), 2, changes=SOLD, request_id=request_id))
 
         for attempt in range(5):
             with threads(4) as submit:
-                results = [f.result(60) for f in [submit(twin, f"r{attempt}") for _ in range(4)]]
+                results = [f.result(patient()) for f in [submit(twin, f"r{attempt}") for _ in range(4)]]
             assert results == [results[0]] * 4
         assert free().count() == 10
 
@@ -282,7 +281,7 @@ class TestRaces:
             late = submit(take, free(), changes=SOLD, request_id="r1")
             stays_waiting(late)
             finish("commit")
-            assert numbers(late.result(WAIT_SECONDS)) == ["t000"]
+            assert numbers(late.result(patient())) == ["t000"]
         assert free().count() == 2
 
     def test_a_twin_of_a_request_that_is_rolled_back_is_served_itself(self, tickets):
@@ -291,7 +290,7 @@ class TestRaces:
             late = submit(take, free(), changes=SOLD, request_id="r1")
             stays_waiting(late)
             finish("rollback")
-            assert numbers(late.result(WAIT_SECONDS)) == ["t000"]
+            assert numbers(late.result(patient())) == ["t000"]
 
     def test_a_callers_transaction_survives_a_lost_race(self, tickets):
         tickets(2)
@@ -307,7 +306,7 @@ class TestRaces:
             late = submit(late_caller)
             stays_waiting(late)
             finish("commit")
-            (row,) = late.result(WAIT_SECONDS)
+            (row,) = late.result(patient())
         assert (row.number, row.buyer, row.sold) == ("t000", "ann", True)
         assert set(Group.objects.values_list("name", flat=True)) == {"before", "after"}
 
@@ -318,7 +317,7 @@ class TestRaces:
             late = submit(take, free(), changes=SOLD)
             stays_waiting(late)
             finish(end)
-            assert numbers(late.result(WAIT_SECONDS)) == left
+            assert numbers(late.result(patient())) == left
 
     @pytest.mark.parametrize("order", [["number"], ["buyer", "-number"]], ids=["by index", "sorted"])
     def test_rows_that_others_hold_are_skipped(self, tickets, order):
@@ -380,7 +379,7 @@ def second_of_two():
     rows = entries("a", "b")
     with holding(lambda: entry(rows)) as first:
         second = Actor(entry, rows)
-        assert second.done.wait(patient(5)), "it waits for a row that only the join has locked"
+        assert second.done.wait(patient()), "it waits for a row that only the join has locked"
     return first, second.result()
 
 
@@ -402,7 +401,7 @@ class TestJoinsOnMariaDB:
         rows = entries("a")
         with holding(lambda: User.objects.update(first_name="Ann")):
             buyer = Actor(entry, rows)
-            assert buyer.done.wait(patient(5))
+            assert buyer.done.wait(patient())
         assert buyer.result() == "a"
 
     @pytest.mark.parametrize(("commit", "left"), [(True, []), (False, ["a"])])

@@ -305,7 +305,7 @@ def test_djangos_own_line_about_a_failed_task_does_not_reach_the_terminal(debug)
         "import logging\nlogging.getLogger('jobqueue.jobs').error('dead')"
     )
     command = [sys.executable, "-c", script, "debug" if debug else "production", "django"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient(60))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient())
     assert done.returncode == 0, done.stderr
     assert "dead" in done.stderr
     assert "Task id=1" not in done.stderr
@@ -380,6 +380,6 @@ send(job_done, object, job_id=1)
 )
 def test_what_a_receiver_raises_is_shown_once(debug, logging_of):
     command = [sys.executable, "-c", RECEIVER, debug, logging_of]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient(60))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=patient())
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ValueError: receiver is broken") == 1

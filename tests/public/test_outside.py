@@ -159,4 +159,4 @@ def test_in_production_no_hook_is_installed():
 def run_as_script(code):
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     command = [sys.executable, "-W", "error", "-c", code]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=patient(60))
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=patient())

@@ -43,7 +43,7 @@ def crossing(accounts, swallow=()):
         runs.append(first)
         add(first)
         with suppress(threading.BrokenBarrierError):
-            both.wait(patient(30) if len(runs) <= 2 else 0)
+            both.wait(patient() if len(runs) <= 2 else 0)
         with suppress(*swallow):
             add(second)
 

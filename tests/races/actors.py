@@ -5,12 +5,9 @@ from contextlib import contextmanager
 
 from django.db import connections, transaction
 
+from tests.blocking import is_held_up, stays_away
 from tests.faults.moments import cut_at
-from tests.patience import patient
-
-PATIENCE_SECONDS = 30
-#: how long somebody who must be blocked is watched
-BLOCKED_SECONDS = 0.25
+from tests.patience import patient, wait_until
 
 
 class RolledBack(Exception):
@@ -38,8 +35,8 @@ class Actor:
 
     def result(self):
         """What `work` returned; what it raised is raised here."""
-        assert self.done.wait(patient(PATIENCE_SECONDS)), "the actor did not come to an end"
-        self._thread.join(patient(PATIENCE_SECONDS))
+        wait_until(self.done.is_set, what="the end of the actor")
+        self._thread.join()
         if self._error is not None:
             raise self._error
         return self._value
@@ -52,8 +49,12 @@ class Actor:
             return error
 
     def is_blocked(self):
-        """Whether the actor is still under way after a short while."""
-        return not self.done.wait(BLOCKED_SECONDS)
+        """Whether the actor waits for a lock of the database; see is_held_up()."""
+        return is_held_up(self.done.is_set)
+
+    def stays_away(self):
+        """Whether the actor is still under way after a short while: for waits that the database does not know of."""
+        return stays_away(self.done.is_set)
 
 
 @contextmanager
@@ -74,7 +75,7 @@ def holding(work, commit=True, session=None, begin=transaction.atomic):
                 found.append(work())
                 reached.set()
                 # A commit in the middle of the block would be another test.
-                assert leave.wait(patient(4 * PATIENCE_SECONDS)), "the block does not end"
+                assert leave.wait(4 * patient()), "the block does not end"
                 if not commit:
                     raise RolledBack
         except RolledBack:
@@ -83,7 +84,7 @@ def holding(work, commit=True, session=None, begin=transaction.atomic):
             reached.set()
 
     actor = Actor(act)
-    assert reached.wait(patient(PATIENCE_SECONDS))
+    wait_until(reached.is_set, what="the transaction of the other thread")
     if not found:
         actor.result()
     try:
@@ -98,7 +99,7 @@ def all_at_once(works):
     barrier = threading.Barrier(len(works))
 
     def run(work):
-        barrier.wait(patient(PATIENCE_SECONDS))
+        barrier.wait(patient())
         return work()
 
     actors = [Actor(run, work) for work in works]
@@ -115,7 +116,7 @@ class Stopped(Actor):
         def stop(connection, after):
             self.stopped = True
             self._there.set()
-            assert self._go.wait(patient(4 * PATIENCE_SECONDS)), "nobody lets it go on"
+            assert self._go.wait(4 * patient()), "nobody lets it go on"
 
         def run():
             try:
@@ -125,7 +126,7 @@ class Stopped(Actor):
                 self._there.set()
 
         super().__init__(run)
-        assert self._there.wait(patient(PATIENCE_SECONDS)), "it has come neither to that moment nor to its end"
+        wait_until(self._there.is_set, what="that moment, or the end")
 
     def go_on(self):
         """Let it finish its work."""

@@ -11,7 +11,7 @@ from jobqueue.models import Job
 from jobqueue.producer import enqueueing
 from tests.app.tasks import add
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import wait_until
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -76,7 +76,7 @@ def test_an_enqueue_gives_up_on_a_key_that_is_not_committed(work, inside):
     with holding(held(work)):
         begun = time.monotonic()
         waiting = Actor((lambda: atomically(WORKS[work])) if inside else WORKS[work])
-        assert waiting.done.wait(patient(2 * LIMIT_SECONDS)), "it waits without end"
+        wait_until(waiting.done.is_set, what="the end of its wait")
         error = waiting.outcome()
         assert time.monotonic() - begun >= 0.9 * LIMIT_SECONDS
         assert isinstance(error, DatabaseBusy)
@@ -135,7 +135,7 @@ def test_a_shorter_limit_of_the_caller_holds(monkeypatch):
 
     with holding(keyed):
         waiting = Actor(work)
-        assert waiting.done.wait(patient(5))
+        wait_until(waiting.done.is_set, what="the end of its wait")
         assert isinstance(waiting.outcome(), DatabaseBusy)
 
 
@@ -143,5 +143,5 @@ def test_a_shorter_limit_of_the_caller_holds(monkeypatch):
 def test_an_enqueue_gives_up_on_a_writer_that_does_not_commit():
     with holding(keyed):
         waiting = Actor(keyed)
-        assert waiting.done.wait(patient(60))
+        wait_until(waiting.done.is_set, what="the end of its wait")
         assert isinstance(waiting.outcome(), DatabaseBusy)

@@ -1,7 +1,6 @@
 """Bulk actions beside each other, beside a redrive, beside Stop, and beside jobs that change meanwhile."""
 
 import threading
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ from jobqueue.models import AuditEvent, Job, Redrive
 from jobqueue.transitions import ack, claim, fail, retry
 from tests.factories import job, make_in_state, make_job, make_jobs, state
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once, holding
 from tests.races.stepping import walk
 from tests.settings import VENDOR
@@ -46,12 +45,16 @@ def fail_all():
 
 def finish(*, chunk=100, between=lambda: None):
     """Do chunks until no action is under way; one that met a lock is due again in a second."""
-    until = time.monotonic() + patient(60)
-    while AuditEvent.objects.filter(ended_at__isnull=True).exists():
-        assert time.monotonic() < until, "a bulk action does not end"
-        if step(using="default", chunk=chunk) is None:
-            time.sleep(0.02)
-        between()
+
+    def goes_on():
+        while AuditEvent.objects.filter(ended_at__isnull=True).exists():
+            found = step(using="default", chunk=chunk)
+            between()
+            if found is None:
+                return False
+        return True
+
+    wait_until(goes_on, what="the end of a bulk action")
 
 
 def epochs(ids):
@@ -155,9 +158,13 @@ def test_a_redrive_and_an_action_let_loose_bring_each_dead_letter_back_once():
     def redriving():
         while Redrive.objects.filter(due_at__isnull=False).exists():
             if redrive_step(using="default", batch=3) is None:
-                time.sleep(0.02)
+                return False
+        return True
 
-    assert all_at_once([redriving, lambda: finish(chunk=3)]) == [None, None]
+    assert all_at_once([lambda: wait_until(redriving, what="the end of the redrive"), lambda: finish(chunk=3)]) == [
+        True,
+        None,
+    ]
     (run,) = redrives()
     assert (run.state, read(event).phase) == ("done", "done")
     assert run.redriven + read(event).changed == 30
@@ -181,12 +188,12 @@ def test_stop_waits_for_the_chunk_that_is_under_way_and_ends_the_action(monkeypa
     def slow(*args, **options):
         done = change(*args, **options)
         inside.set()
-        assert go_on.wait(patient(60))
+        assert go_on.wait(patient())
         return done
 
     monkeypatch.setattr(carrying_out, "change", slow)
     chunk = Actor(step, using="default", chunk=2)
-    assert inside.wait(patient(30))
+    assert inside.wait(patient())
     stopping = Actor(bulk_verbs.stop, event.pk, by="bob")
     assert stopping.is_blocked()
     go_on.set()

@@ -24,7 +24,7 @@ from tests.gates import jobs
 from tests.gates.helpers import add, taken, waiting
 from tests.marks import committed
 from tests.patience import patient
-from tests.races.actors import PATIENCE_SECONDS, Actor, all_at_once, holding
+from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
@@ -188,7 +188,7 @@ def stopped_claim(monkeypatch):
     def slow(leases, token, request):
         if request.worker == "slow" and leases:
             reached.set()
-            assert go_on.wait(patient(PATIENCE_SECONDS))
+            assert go_on.wait(patient())
             if fails:
                 raise fails[0]
         return stamp(leases, token, request)
@@ -197,7 +197,7 @@ def stopped_claim(monkeypatch):
 
     def start():
         actor = Actor(claim, "q", 10, worker="slow")
-        assert reached.wait(patient(PATIENCE_SECONDS))
+        assert reached.wait(patient())
         return actor
 
     yield start, go_on, fails
@@ -253,7 +253,7 @@ def test_an_opener_that_comes_late_does_not_hide_a_job_that_was_put_behind_its_g
 
     def slow(ids, using):
         reached.set()
-        assert go_on.wait(patient(PATIENCE_SECONDS))
+        assert go_on.wait(patient())
         return delete_waits(ids, using)
 
     first, second = add(2, made(concurrency_limit=1))
@@ -263,7 +263,7 @@ def test_an_opener_that_comes_late_does_not_hide_a_job_that_was_put_behind_its_g
     assert open_jobs([second], "default") == {second}
     monkeypatch.setattr(opening, "delete_waits", slow)
     late = Actor(open_jobs, [second], "default")
-    assert reached.wait(patient(PATIENCE_SECONDS))
+    assert reached.wait(patient())
     assert claim("q", 10, worker="w") == []
     go_on.set()
     assert late.result() == set()

@@ -8,6 +8,7 @@ from django.db import connections, transaction
 from jobqueue.models import Job
 from jobqueue.retention.deleting import delete_jobs
 from tests.marks import committed
+from tests.patience import wait_until
 from tests.retention.helpers import ended, kept, left, prune
 from tests.settings import VENDOR
 
@@ -25,7 +26,7 @@ class Holder(threading.Thread):
         with transaction.atomic():
             Job.objects.select_for_update().get(pk=self.job_id)
             self.locked.set()
-            self.go_on.wait(30)
+            self.go_on.wait()
         connections.close_all()
 
 
@@ -34,7 +35,7 @@ def test_a_job_that_another_session_has_locked_stays_and_nobody_waits(settings):
     first, held, last = (ended("DONE", 8, attempts=1) for _ in range(3))
     holder = Holder(held)
     holder.start()
-    assert holder.locked.wait(30)
+    wait_until(holder.locked.is_set, what="the lock of the other session")
     try:
         assert prune() == 2
         assert left() == [held]

@@ -10,6 +10,7 @@ from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules import disable, versions
 from jobqueue.schedules.firing import fire_due
 from tests.marks import committed
+from tests.patience import patient
 from tests.schedules.helpers import USING, begin, row
 from tests.settings import VENDOR
 
@@ -29,7 +30,7 @@ def together(*works):
 
     def run(work):
         try:
-            start.wait(30)
+            start.wait(patient())
             found.append(work())
         except Exception as error:
             wrong.append(error)
@@ -40,7 +41,7 @@ def together(*works):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patient())
     assert not wrong, wrong
     return found
 
@@ -73,10 +74,10 @@ def test_a_schedule_that_another_session_has_locked_is_left_to_it_and_the_others
         with transaction.atomic():
             Schedule.objects.select_for_update().get(name="tick")
             locked.set()
-            go_on.wait(30)
+            go_on.wait(4 * patient())
 
     def fire():
-        locked.wait(30)
+        locked.wait(patient())
         try:
             return fire_due(USING).jobs
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers import provide
-from tests.servers.process import family, is_gone, is_server, kill_family, send, wait_until
+from tests.servers.process import comes_true, family, is_gone, is_server, kill_family, send
 from tests.servers.state import DEFAULT_STATE_DIR, STATE_VARIABLE, Record, StateDir
 
 _STOP_TIMEOUT_SECONDS = 180
@@ -77,7 +77,7 @@ class Server:
             # PostgreSQL's own SIGTERM waits until the last client has gone; SIGINT is what others do.
             sig = signal.SIGINT
         send([record.pid], sig)
-        if not wait_until(lambda: is_gone(record.pid, record.marker), timeout_seconds):
+        if not comes_true(lambda: is_gone(record.pid, record.marker), timeout_seconds):
             raise TimeoutError(f"the {self.kind} server has not stopped {timeout_seconds} s after {sig!r}")
 
     def kill(self) -> None:

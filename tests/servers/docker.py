@@ -6,7 +6,7 @@ import subprocess
 from typing import Any
 
 from tests.servers import net
-from tests.servers.process import StepFailed, wait_until
+from tests.servers.process import StepFailed, comes_true
 from tests.servers.state import REPOSITORY, Record
 
 _PORTS = {"mysql": 3306, "mariadb": 3306, "postgres": 5432, "redis": 6379}
@@ -58,7 +58,7 @@ def start(kind: str) -> Record:
     running = bool(_compose("ps", "-q", "--status", "running", kind))
     _compose("up", "-d", kind)
     port = int(_compose("port", kind, str(_PORTS[kind])).rpartition(":")[2])
-    if not wait_until(lambda: bool(net.ready_version(kind, port)), _READY_TIMEOUT_SECONDS, 0.5):
+    if not comes_true(lambda: bool(net.ready_version(kind, port)), _READY_TIMEOUT_SECONDS, 0.5):
         raise StepFailed(f"docker compose service {kind} did not get ready on port {port}")
     if kind == "redis":
         url = f"redis://{net.HOST}:{port}/0"

@@ -164,8 +164,8 @@ def send(pids: list[int], sig: signal.Signals) -> None:
             continue
 
 
-def wait_until(condition: Callable[[], bool], timeout_seconds: float, interval: float = 0.05) -> bool:
-    """Wait until `condition` holds; return False when it does not in time."""
+def comes_true(condition: Callable[[], bool], timeout_seconds: float, interval: float = 0.05) -> bool:
+    """Whether `condition` holds before the time is up."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -182,7 +182,7 @@ def kill_family(pid: int, marker: str) -> None:
     send([pid], signal.SIGSTOP)
     members = family(pid)
     send(members, signal.SIGKILL)
-    wait_until(lambda: is_gone(pid, marker) and not any(command_line(member) for member in members), 20)
+    comes_true(lambda: is_gone(pid, marker) and not any(command_line(member) for member in members), 20)
 
 
 def tail(log: str, lines: int = 20) -> str:

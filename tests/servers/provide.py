@@ -14,6 +14,7 @@ from tests.servers import binaries, docker, engines, net, packages
 from tests.servers.process import (
     Cancelled,
     StepFailed,
+    comes_true,
     family,
     is_gone,
     is_server,
@@ -21,7 +22,6 @@ from tests.servers.process import (
     launch,
     send,
     tail,
-    wait_until,
 )
 from tests.servers.state import Record, StateDir, url_variable
 
@@ -169,7 +169,7 @@ def _end(record: Record) -> None:
         # Killed, it would leave its shared memory behind on the machine.
         send(family(record.pid), signal.SIGCONT)
         send([record.pid], signal.SIGQUIT)
-        wait_until(lambda: is_gone(record.pid, record.marker), 10)
+        comes_true(lambda: is_gone(record.pid, record.marker), 10)
     kill_family(record.pid, record.marker)
 
 
@@ -191,7 +191,7 @@ def start(state: StateDir, record: Record, cancel: Event | None = None, *, comma
             return True
         return False
 
-    in_time = wait_until(settled, _READY_TIMEOUT_SECONDS, 0.1)
+    in_time = comes_true(settled, _READY_TIMEOUT_SECONDS, 0.1)
     if in_time and is_server(record.pid, record.marker):
         return
     kill_family(record.pid, record.marker)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 
 from tests.servers import net, packages
-from tests.servers.process import StepFailed, launch, send, tail, wait_until
+from tests.servers.process import StepFailed, comes_true, launch, send, tail
 
 _PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/sbin/rabbitmq-server")
 _READY_SECONDS = 300
@@ -57,7 +57,7 @@ class RabbitMQ:
         }
         words = [f"{name}={value}" for name, value in settings.items()]
         self._pid = launch(["env", *words, self._program], self._log, str(self._folder), "")
-        if not wait_until(self._answers, _READY_SECONDS, 0.1):
+        if not comes_true(self._answers, _READY_SECONDS, 0.1):
             self.kill()
             raise StepFailed(f"RabbitMQ did not start in {_READY_SECONDS} s:\n{tail(self._log)}")
 
@@ -65,7 +65,7 @@ class RabbitMQ:
         """SIGKILL, as a crash of its machine would."""
         for pid in self._processes():
             send([pid], signal.SIGKILL)
-        wait_until(lambda: not self._processes(), 20)
+        comes_true(lambda: not self._processes(), 20)
 
     def remove(self) -> None:
         """End it and forget its data."""

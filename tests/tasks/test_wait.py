@@ -9,6 +9,7 @@ from jobqueue.exceptions import InsideTransaction, InvalidValue, WaitTimeout
 from jobqueue.transitions import ack, fail
 from tests.factories import claim_one, lease_with
 from tests.marks import committed
+from tests.patience import patient
 from tests.races.actors import Actor
 
 
@@ -20,7 +21,7 @@ def double(number):
 @committed
 def test_it_returns_when_another_connection_has_finished_the_job():
     result = double.enqueue(4)
-    waiter = Actor(lambda: result.wait(60).return_value)
+    waiter = Actor(lambda: result.wait(patient()).return_value)
     ack(claim_one(), result=8)
     assert waiter.result() == 8
 
@@ -47,6 +48,6 @@ def test_it_is_refused_in_a_transaction_that_could_not_see_the_end():
     with transaction.atomic():
         result = double.enqueue(4)
         with pytest.raises(InsideTransaction, match="after the commit"):
-            result.wait(60)
+            result.wait(patient())
     with pytest.raises(InvalidValue):
         result.wait(-1)

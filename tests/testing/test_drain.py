@@ -1,7 +1,6 @@
 """drain() does in a test what workers do in production."""
 
 import logging
-import time
 from datetime import timedelta
 
 import pytest
@@ -17,6 +16,7 @@ from jobqueue.testing.draining import _Drainer
 from jobqueue.transitions import ack, claim
 from tests.app import kit
 from tests.factories import job, make_job, state
+from tests.patience import wait_until
 from tests.races.actors import Actor
 
 pytestmark = pytest.mark.usefixtures("kind")
@@ -87,26 +87,26 @@ def test_what_jobs_enqueue_on_commit_runs_too(sold):
 
 
 def test_a_job_that_becomes_due_while_drain_looks_at_the_clock_runs(sold, monkeypatch):
-    now = Clock.now
+    now, due_at = Clock.now, read_now("default") + timedelta(seconds=0.5)
 
     def slow(clock):
-        time.sleep(0.3)
+        wait_until(lambda: read_now("default") > due_at, what="its time")
         return now(clock)
 
     monkeypatch.setattr(Clock, "now", slow)
-    kit.sells.using(run_after=read_now("default") + timedelta(seconds=0.5)).enqueue("a")
+    kit.sells.using(run_after=due_at).enqueue("a")
     assert drain(until=timedelta(seconds=60)).ok == 1
 
 
 def test_a_job_that_becomes_due_before_drain_looks_for_the_next_one_runs(sold, monkeypatch):
-    next_due = _Drainer.next_due
+    next_due, due_at = _Drainer.next_due, read_now("default") + timedelta(seconds=0.5)
 
     def late(drainer, end):
-        time.sleep(0.8)
+        wait_until(lambda: read_now("default") > due_at, what="its time")
         return next_due(drainer, end)
 
     monkeypatch.setattr(_Drainer, "next_due", late)
-    kit.sells.using(run_after=read_now("default") + timedelta(seconds=0.5)).enqueue("a")
+    kit.sells.using(run_after=due_at).enqueue("a")
     assert drain(until=timedelta(seconds=60)).ok == 1
 
 

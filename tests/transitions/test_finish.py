@@ -21,6 +21,7 @@ from jobqueue.testing import inject
 from jobqueue.transitions import reap
 from jobqueue.worker.run.attempt import Attempt, Ending
 from tests.app.models import Ticket
+from tests.blocking import is_held_up
 from tests.factories import claim_one, expire, job, make_job, row, state
 from tests.marks import committed, finding
 from tests.patience import patient
@@ -223,9 +224,9 @@ def test_on_sqlite_it_waits_for_the_write_lock_whatever_djangos_options_are(cont
     with context.finish():
         # It has read the job's row. Whoever commits now takes the right to write from a transaction that only reads.
         beside.start()
-        beside.join(1)
+        is_held_up(lambda: not beside.is_alive())
         make_job("effects")
-    beside.join(patient(20))
+    beside.join(patient())
     assert (state(context.job_id), effects(), Job.objects.filter(queue="beside").count()) == ("DONE", 1, 1)
 
 

@@ -1,6 +1,5 @@
 """ack, fail, snooze, release and heartbeat: by the holder, and by somebody who no longer is."""
 
-import time
 from datetime import timedelta
 
 import pytest
@@ -31,12 +30,14 @@ from tests.factories import (
     lease_with,
     make_job,
     make_jobs,
+    now,
     row,
     seconds_from_now,
     set_columns,
     state,
     undone,
 )
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -124,13 +125,19 @@ def test_a_batch_settles_what_is_held_and_returns_what_was_lost(verb, lose):
     assert all(row(lease.job_id) != old for lease, old in zip(held, held_before, strict=True))
 
 
+def let_clock_go_on():
+    """SQLite's has milliseconds."""
+    before = now()
+    wait_until(lambda: now() > before, what="another instant")
+
+
 @pytest.mark.parametrize("lose", LOSSES)
 def test_an_ack_of_one_claim_tells_which_of_its_leases_was_lost(lose):
     make_jobs(3)
     leases = claim("q", 3, worker="w")
     lose(leases[1])
     before = row(leases[1].job_id)
-    time.sleep(0.002)  # SQLite's clock has milliseconds
+    let_clock_go_on()
     assert ack_many(leases) == [leases[1]]
     assert row(leases[1].job_id) == before
     assert (state(leases[0].job_id), state(leases[2].job_id)) == ("DONE", "DONE")
@@ -147,7 +154,7 @@ def test_a_lease_that_was_acked_before_is_lost_to_the_batch_that_acks_it_again()
     make_jobs(3)
     leases = claim("q", 3, worker="w")
     ack(leases[0], result=1)
-    time.sleep(0.002)
+    let_clock_go_on()
     assert ack_many(leases, results=[2, 2, 2]) == [leases[0]]
     assert [job(lease.job_id).result for lease in leases] == [1, 2, 2]
     assert ack_many(leases) == leases

@@ -15,7 +15,7 @@ def hand():
 
 
 def test_work_is_done_beside_ones_own(hand):
-    met = threading.Barrier(2, timeout=patient(10))
+    met = threading.Barrier(2, timeout=patient())
     assert hand.begin(lambda: (met.wait() and "a") or "b")
     met.wait()
     assert hand.end() in ("a", "b")
@@ -61,5 +61,5 @@ def test_a_log_handler_that_raises_does_not_keep_others_waiting(hand, monkeypatc
     ended = []
     thread = threading.Thread(target=lambda: ended.append(hand.end()), daemon=True)
     thread.start()
-    thread.join(patient(10))
+    thread.join(patient())
     assert ended == [None]

@@ -19,7 +19,7 @@ def ends():
         server, _ = listener.accept()
         with client, server:
             for one in (client, server):
-                one.settimeout(patient(5))
+                one.settimeout(patient())
             client.sendall(b"a question")
             assert server.recv(100) == b"a question"
             # So that a thread of the proxy waits for each side, as it does nearly always. Nothing fails if it does not.
@@ -57,7 +57,7 @@ def test_nobody_learns_anything_of_a_connection_that_hangs(ends):
     proxy, client, server = ends
     proxy.arm(b"needle")
     client.sendall(b"a needle")
-    assert proxy.holed.wait(patient(5))
+    assert proxy.holed.wait(patient())
     client.close()
     server.settimeout(0.3)
     with pytest.raises(TimeoutError):

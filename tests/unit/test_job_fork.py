@@ -85,11 +85,11 @@ def test_a_fork_made_while_another_thread_writes_can_write_too(stream, says):
     # Unbuffered streams have no lock; what Python 3.12 says of such a fork would wait for the full pipe.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | {"PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, check=False, timeout=patient(60)
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, check=False, timeout=patient()
     )
     assert done.returncode == 42, done.stderr.decode()[-2000:]
 
 
 def test_a_fork_made_while_its_limit_is_looked_at_comes_to_its_end():
-    done = subprocess.run([sys.executable, "-c", FORKS_UNDER_ITS_LIMIT], cwd=ROOT, check=False, timeout=patient(60))
+    done = subprocess.run([sys.executable, "-c", FORKS_UNDER_ITS_LIMIT], cwd=ROOT, check=False, timeout=patient())
     assert done.returncode == 42

@@ -44,5 +44,5 @@ def deaf(monkeypatch):
 
 def test_who_begins_to_listen_looks_once_for_what_was_rung_before(deaf):
     listener.Listener(Options(Selection(), "default"), deaf).start()
-    assert deaf.thrice.wait(patient(20))
+    assert deaf.thrice.wait(patient())
     assert deaf.notified == 3

@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from jobqueue.worker.run.mailbox import Mailbox
 from tests.patience import patient
 
-pytestmark = pytest.mark.timeout(300)
+#: the end of which no test sees
+NEVER_SECONDS = 60_000
 STORM = """
 import os, signal, time
 while os.getppid() == {pid}:
@@ -23,10 +23,11 @@ while os.getppid() == {pid}:
 
 @pytest.fixture
 def storm():
-    """Signals to this process, thousands a second."""
-    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    """Signals to this process, thousands a second; each of them is in the list."""
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: seen.append(1))
     process = subprocess.Popen([sys.executable, "-c", STORM.format(pid=os.getpid())])
-    yield
+    yield seen
     process.kill()
     process.wait()
     signal.signal(signal.SIGUSR2, before)
@@ -34,21 +35,19 @@ def storm():
 
 def test_signals_do_not_make_a_short_wait_endless(storm):
     mailbox = Mailbox()
-    rescue = threading.Timer(patient(20), mailbox.put, ["too late"])
+    rescue = threading.Timer(patient(), mailbox.put, ["too late"])
     rescue.start()
-    until = time.monotonic() + 2
     try:
-        while time.monotonic() < until:
+        while len(storm) < 3000:
             assert mailbox.take(0.0004) == []
     finally:
         rescue.cancel()
 
 
 def test_what_a_thread_puts_ends_the_wait_at_once():
-    mailbox, begun = Mailbox(), time.monotonic()
+    mailbox = Mailbox()
     threading.Timer(0.05, mailbox.put, ["job"]).start()
-    assert mailbox.take(6000) == ["job"]
-    assert time.monotonic() - begun < patient(10)
+    assert mailbox.take(NEVER_SECONDS) == ["job"]
 
 
 def test_everything_arrives_in_order_whoever_puts_and_whenever():
@@ -61,7 +60,7 @@ def test_everything_arrives_in_order_whoever_puts_and_whenever():
     threads = [threading.Thread(target=put, args=[name]) for name in "abc"]
     for thread in threads:
         thread.start()
-    while len(found) < 6000 and (more := mailbox.take(patient(10))):
+    while len(found) < 6000 and (more := mailbox.take(patient())):
         found += more
     for thread in threads:
         thread.join()
@@ -69,12 +68,11 @@ def test_everything_arrives_in_order_whoever_puts_and_whenever():
 
 
 def test_what_a_signal_handler_puts_ends_the_wait():
-    mailbox, begun = Mailbox(), time.monotonic()
+    mailbox = Mailbox()
     before = signal.signal(signal.SIGUSR2, lambda *_: mailbox.put("signal"))
     try:
         threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGUSR2]).start()
-        assert mailbox.take(6000) == ["signal"]
-        assert time.monotonic() - begun < patient(10)
+        assert mailbox.take(NEVER_SECONDS) == ["signal"]
     finally:
         signal.signal(signal.SIGUSR2, before)
 

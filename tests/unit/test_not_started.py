@@ -41,7 +41,7 @@ class Hands:
     def run(self, payload):
         self.ran.append(payload)
         self.begun.set()
-        assert self.go_on.wait(patient(30))
+        assert self.go_on.wait(patient())
 
     async def run_soon(self, payload):
         self.run(payload)
@@ -59,7 +59,7 @@ def hands(request, monkeypatch):
     found = Hands()
     handler("q")(found.run if request.param == "threads" else found.run_soon)
     found.take(1)
-    assert found.begun.wait(patient(30))
+    assert found.begun.wait(patient())
     yield found
     # Else its thread would run them by the handler of the next test.
     found.pool.take_back()
@@ -124,7 +124,8 @@ def test_what_waits_goes_back_as_soon_as_the_oldest_has_waited_for_long(hands, m
     monkeypatch.setattr(pool, "STALLED_SECONDS", 60.0)
     assert taken_back(hands) == []
     monkeypatch.setattr(pool, "STALLED_SECONDS", 0.05)
-    time.sleep(0.05)
+    late_at = time.monotonic() + pool.STALLED_SECONDS
+    wait_until(lambda: time.monotonic() > late_at, what="the time after which it has waited for long")
     hands.take(6)
     assert taken_back(hands) == [5, 6]
     hands.go_on.set()

@@ -67,7 +67,7 @@ os.waitpid(Forker().fork(lambda: 0), 0)
 def test_the_supervisor_answers_what_came_while_it_forked():
     # In a process without threads, as the supervisor is: any other thread of this one might take the signal.
     process = subprocess.Popen([sys.executable, "-c", ALONE], stdout=subprocess.PIPE, text=True)
-    answers, _ = process.communicate(timeout=patient(60))
+    answers, _ = process.communicate(timeout=patient())
     assert answers.split() == [str(process.pid)]
 
 

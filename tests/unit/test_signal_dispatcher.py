@@ -9,7 +9,7 @@ def test_deliveries_are_called_in_order_by_the_end():
     dispatcher.start()
     for number in range(50):
         dispatcher.dispatch(lambda number=number: heard.append(number))
-    dispatcher.end(patient(30))
+    dispatcher.end(patient())
     assert heard == list(range(50))
 
 
@@ -23,5 +23,5 @@ def test_without_room_for_a_thread_a_delivery_is_called_at_once(monkeypatch):
         dispatcher.dispatch(lambda: heard.append("at once"))
     assert heard == ["at once"]
     dispatcher.dispatch(lambda: heard.append("later"))
-    dispatcher.end(patient(30))
+    dispatcher.end(patient())
     assert heard == ["at once", "later"]

@@ -7,6 +7,7 @@ import threading
 from jobqueue.worker.run import stacks
 from jobqueue.worker.run.frames import FRAMES_MAX, Files, of_thread
 from jobqueue.worker.shared.stack_requests import ANSWER_BYTES, StackMemory, StackRequests
+from tests.patience import wait_until
 
 SECRET = "4f9c-the-card-number"
 
@@ -54,11 +55,11 @@ def test_a_deep_stack_keeps_its_innermost_frames():
             deep(n - 1)
         else:
             started.set()
-            over.wait(60)
+            over.wait()
 
     thread = threading.Thread(target=deep, args=[200])
     thread.start()
-    started.wait(60)
+    wait_until(started.is_set, what="the thread")
     told = [stack for (_, _, ident), stack in stacks._stacks().items() if ident == thread.ident]
     over.set()
     thread.join()

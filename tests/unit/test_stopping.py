@@ -36,7 +36,7 @@ class Child:
         lease_slot.hard_until = self.clock() + hard_seconds if hard_seconds else 0.0
         return lease_slot
 
-    def wait(self, seconds, answer=True):
+    def looks(self, seconds, answer=True):
         """Look every quarter of a second, as the monitor does; how many kills there were."""
         before = self.kills
         for _ in range(int(seconds * 4)):
@@ -54,15 +54,15 @@ def child(monkeypatch):
 
 def test_a_job_that_is_alone_is_ended_at_once(child):
     lease_slot = child.run(0, LATE, 1.0)
-    assert child.wait(1) == 0
-    assert child.wait(0.25) == 1
+    assert child.looks(1) == 0
+    assert child.looks(0.25) == 1
     assert lease_slot.flags == 0, "the place is filled anew"
 
 
 def test_only_jobs_that_are_late_are_charged(child, monkeypatch):
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     late, other = child.run(0, LATE, 1.0), child.run(1, INNOCENT)
-    child.wait(7)
+    child.looks(7)
     assert [late.flags, other.flags] == [OVERTIME, 0]
 
 
@@ -70,46 +70,46 @@ def test_others_have_some_seconds_to_end_and_more_with_each_time(child):
     for seconds in (5, 10, 20, 40):
         child.run(0, LATE, 0.1)
         child.run(1, INNOCENT)
-        assert child.wait(seconds) == 0
-        assert child.wait(1) == 1
+        assert child.looks(seconds) == 0
+        assert child.looks(1) == 1
 
 
 def test_the_time_to_end_has_a_bound(child):
     for _ in range(10):
         child.run(0, LATE, 0.1)
         child.run(1, INNOCENT)
-        assert child.wait(stopping.GRACE_MAX_SECONDS + 1) >= 1
+        assert child.looks(stopping.GRACE_MAX_SECONDS + 1) >= 1
 
 
 def test_it_is_ended_as_soon_as_the_last_of_the_others_has_ended(child):
     child.run(0, LATE, 0.1)
     other = child.run(1, INNOCENT)
-    assert child.wait(3) == 0
+    assert child.looks(3) == 0
     other.hold = Hold.RETURNED
-    assert child.wait(0.25) == 1
+    assert child.looks(0.25) == 1
 
 
 def test_others_that_become_late_are_waited_for_no_longer(child):
     child.run(0, LATE, 0.1)
     child.run(1, INNOCENT, 2.0)
-    assert child.wait(2) == 0
-    assert child.wait(0.25) == 1
+    assert child.looks(2) == 0
+    assert child.looks(0.25) == 1
 
 
 def test_a_child_that_does_not_answer_is_ended_soon(child):
     child.run(0, LATE, 0.1)
     child.run(1, INNOCENT)
-    assert child.wait(2, answer=False) == 0
-    assert child.wait(0.5, answer=False) == 1
+    assert child.looks(2, answer=False) == 0
+    assert child.looks(0.5, answer=False) == 1
 
 
 def test_a_job_that_ends_late_after_all_lets_its_child_go_on(child):
     late = child.run(0, LATE, 0.1)
     child.run(1, INNOCENT)
-    child.wait(1)
+    child.looks(1)
     assert child.slot.winding == Winding.ANSWERED
     late.hold = Hold.RETURNED
-    assert child.wait(60) == 0
+    assert child.looks(60) == 0
     assert child.slot.winding == Winding.NO
 
 
@@ -118,5 +118,5 @@ def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatc
     for job_id in range(10, 20):
         child.run(0, LATE, 0.1)
         child.run(1, job_id)
-        child.wait(6)
+        child.looks(6)
     assert list(child.watch._interrupted) == [17, 18, 19]

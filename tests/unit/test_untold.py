@@ -26,7 +26,7 @@ class Hands:
         self.pool = Pool(Scoreboard(1, 8).lease_slots[0], threads, 1, lambda: False)
 
     def run(self, payload):
-        assert self.go_on.wait(patient(30))
+        assert self.go_on.wait(patient())
         self.ran.append(payload)
         if error := self.errors.get(payload):
             raise error

@@ -3,6 +3,7 @@
 import threading
 
 from jobqueue.worker.run.waiting import Call, Waiting
+from tests.patience import patient
 from tests.unit.test_not_started import leased
 
 
@@ -52,7 +53,7 @@ def test_threads_and_the_claimer_get_each_call_once():
     for _ in range(threads):
         waiting.add(call(0))
     for hand in hands:
-        hand.join(30)
+        hand.join(patient())
     # Each thread may have looked for one with a slot before the last of these was added, and ended.
     got.extend(numbers(waiting.take_back()))
     assert sorted(got) == list(range(1, count + 1))

@@ -22,7 +22,7 @@ def scoreboard(monkeypatch):
     # A thread that still watches must see the end, not the next test's pipe under the same number.
     for thread in threading.enumerate():
         if thread.name == "wakeup":
-            thread.join(patient(10))
+            thread.join(patient())
     for read, _ in made.wakeups._pipes:
         os.close(read)
 
@@ -95,10 +95,11 @@ def test_a_child_that_was_just_woken_and_looks_often_is_left_alone(scoreboard, m
     rooms(scoreboard, 4, 4, 0)
     for slot in scoreboard.slots:
         slot.hot = 1
+    begun = time.monotonic()
     for _ in range(5):
         scoreboard.wakeups.wake()
     assert woken(scoreboard) == [0, 1]
-    assert time.monotonic() - scoreboard.wakeups._woken_at[0] < 600
+    assert scoreboard.wakeups._woken_at[0] >= begun
 
 
 def test_rings_for_a_child_that_never_reads_do_not_block(scoreboard):
@@ -114,4 +115,4 @@ def test_a_child_hears_every_ring_after_the_last_wait(scoreboard):
     rooms(scoreboard, 0, 0, 4)
     for _ in range(3):
         scoreboard.wakeups.wake()
-        assert heard.acquire(timeout=patient(10))
+        assert heard.acquire(timeout=patient())

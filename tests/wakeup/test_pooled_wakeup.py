@@ -52,7 +52,7 @@ def test_a_monitor_says_so_once_and_polls(caplog):
     with cutting_proxy(kind=Pooler), caplog.at_level(logging.WARNING):
         Listener(Options(Selection(), "default"), WakeupPipes([])).start()
         for thread in threads():
-            thread.join(patient(5))
+            thread.join(patient())
         assert threads() == []
     (said,) = [record.getMessage() for record in caplog.records if "wake-ups" in record.getMessage()]
     assert "Workers poll" in said

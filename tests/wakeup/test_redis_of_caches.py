@@ -78,9 +78,9 @@ def test_a_lock_and_a_wakeup_use_the_server_and_password_of_the_cache(guarded, e
         assert lock.fence
     subscription = wakeup.notifier_of("default").subscribe()
     try:
-        subscription.receive(patient(1))
+        subscription.receive(patient())
         wakeup.notifier_of("default").notify("mail")
-        assert subscription.receive(patient(5)) == ["mail"]
+        assert subscription.receive(patient()) == ["mail"]
     finally:
         subscription.close()
 
@@ -121,7 +121,7 @@ def test_a_changed_entry_counts_at_once(redis_url, entry):
 def test_the_options_of_tls_and_the_pool_class_reach_the_connection(entry):
     entry(
         "rediss://user:secret@h:6380/2",
-        ssl_ca_certs="/ca.pem", ssl_cert_reqs="required", pool_class="redis.BlockingConnectionPool", timeout=3,
+        ssl_ca_certs="/ca.pem", ssl_cert_reqs="required", pool_class="redis.BlockingConnectionPool", timeout=patient(),
     )  # fmt: skip
     pool = connection_of()
     assert isinstance(pool, BlockingConnectionPool)

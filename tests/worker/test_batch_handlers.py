@@ -382,7 +382,7 @@ def test_time_limits_are_those_of_the_call(settings):
             pass
 
     def enforce():
-        inside.wait(patient(20))
+        inside.wait(patient())
         while not ended.wait(0.02):
             watch.enforce()
 

@@ -13,6 +13,7 @@ from jobqueue.transitions.leases import held
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import Ending, Outcome
+from tests.blocking import is_held_up
 from tests.factories import claim_one, expire, make_job, make_jobs, state
 from tests.marks import committed, finding
 from tests.patience import wait_until
@@ -114,7 +115,6 @@ def test_an_ack_of_ones_own_waits_for_the_row():
     thread = threading.Thread(target=write)
     with locked(lease):
         thread.start()
-        thread.join(0.3)
-        assert thread.is_alive()
+        assert is_held_up(lambda: not thread.is_alive())
     thread.join()
     assert state(lease.job_id) == "DONE"

@@ -27,6 +27,7 @@ from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.clocks import Clock
 from tests.factories import job, make_due, make_job, run_lease, seconds_from_now
 from tests.marks import committed
+from tests.patience import patient
 from tests.worker.retry_service import DOWN, Service, lease, ran, workers
 
 
@@ -253,7 +254,7 @@ def three_tries():
 
     retries = urllib3.Retry(total=2, backoff_factor=0)
     with urllib3.PoolManager() as pool:
-        pool.request("GET", "http://127.0.0.1:1/", retries=retries, timeout=5)
+        pool.request("GET", "http://127.0.0.1:1/", retries=retries, timeout=patient())
 
 
 def raised(function):

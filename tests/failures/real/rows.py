@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 
 from django.db import connection, transaction
@@ -11,6 +10,7 @@ from django.db.utils import DatabaseError
 
 from jobqueue.models import Job
 from tests.app.models import Account
+from tests.blocking import is_held_up
 from tests.failures.real import Real
 from tests.settings import VENDOR
 
@@ -80,7 +80,7 @@ def deadlock(_):
     first.inc_thread_sharing()
     thread = threading.Thread(target=go_on, args=(first, rows[1]))
     thread.start()
-    time.sleep(0.1)
+    is_held_up(lambda: not thread.is_alive())
     go_on(second, rows[0])
     thread.join()
     raise found[0]
